@@ -9,7 +9,7 @@ FUZZ_MINUTES ?= 60
 GROWTH_MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures descriptions bench coverage clean
+.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures descriptions profiles bench coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ figures: $(READY) ## rewrite every drawing and table in README and docs, and the
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
 
+profiles: $(READY) ## write the shipped profiles of published hardware again, for chimerac --profile NAME
+	$(BIN)/python -m tools.profiles --write
+
 descriptions: $(READY) ## measure the presets' descriptions again, for chimerac --model NAME
 	$(BIN)/python -m tools.descriptions --write
 
@@ -73,6 +76,8 @@ bench: $(READY) ## compare runtime and compiler with torch's, timed stages with 
 	@echo
 	$(BIN)/python -m tools.bench_timed
 	@echo
+	$(BIN)/python -m tools.bench_predicted
+	@echo
 	$(BIN)/python -m tools.bench_overlap
 	@echo
 	$(BIN)/python -m tools.bench
@@ -81,5 +86,5 @@ coverage: $(READY) ## measure which lines the tests execute
 	$(BIN)/coverage run -m pytest -q
 	$(BIN)/coverage report
 
-clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache runs
+clean: ## remove the virtual environment and caches; the results of experiments, in runs/, stay
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

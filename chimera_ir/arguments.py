@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from chimerac.chimera_ir.diagnostics import did_you_mean
+from chimerac.chimera_ir.diagnostics import did_you_mean, visible
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and end the process with status 2."""
-        super().error(message + self._suggestion(message))
+        super().error(visible(message) + self._suggestion(message))
 
     def _suggestion(self, message: str) -> str:
         option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)

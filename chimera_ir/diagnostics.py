@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Source:
     """A text that findings can point into. name: its name in messages, usually a path."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
 
     def line(self, number: int) -> str:
         """Return line `number` (from 1) without its newline, or an empty string past the end."""
@@ -98,12 +98,12 @@ class ChimeraError(Exception):
     def __init__(self, diagnostics: Iterable[Diagnostic]):
         self.diagnostics = tuple(diagnostics)
         assert self.diagnostics, "an error without a finding"
-        super().__init__(*self.diagnostics)
+        super().__init__(self.diagnostics)
 
     def __str__(self) -> str:
         """Return the findings as text, for a traceback in the user's own program."""
-        shown = [_render_one(d, colour=False).removeprefix("error[").replace("]", "", 1) for d in self.diagnostics[:MAX_SHOWN]]
-        return "\n".join(text.rstrip() for text in shown)
+        shown = _rendered(self.diagnostics, colour=False)
+        return "\n".join(text.removeprefix("error[").replace("]", "", 1).rstrip() for text in shown)
 
 
 def refuse(
@@ -133,10 +133,7 @@ MAX_SHOWN = 20  # findings that are printed; the others are only counted
 
 def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
     """Return the findings as text. colour: with ANSI escapes."""
-    shown = [_render_one(d, colour) for d in diagnostics[:MAX_SHOWN]]
-    if len(diagnostics) > MAX_SHOWN:
-        shown.append(f"... and {len(diagnostics) - MAX_SHOWN} more findings\n")
-    return "\n".join(shown)
+    return "\n".join(_rendered(diagnostics, colour))
 
 
 def visible(text: str) -> str:
@@ -149,6 +146,14 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _rendered(diagnostics: Sequence[Diagnostic], colour: bool) -> list[str]:
+    """Return the text of each finding that is shown, and of how many others there are."""
+    shown = [_render_one(d, colour) for d in diagnostics[:MAX_SHOWN]]
+    if len(diagnostics) > MAX_SHOWN:
+        shown.append(f"... and {len(diagnostics) - MAX_SHOWN} more findings\n")
+    return shown
 
 
 def _render_one(d: Diagnostic, colour: bool) -> str:

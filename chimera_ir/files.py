@@ -1,4 +1,4 @@
-"""Files: reading text of limited size, and atomic writes (E001, E003)."""
+"""Files and standard streams: reading text of limited size, atomic writes, and output that may be closed (E001, E003)."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
             data = file.read(limits.FILE + 1)
         if len(data) > limits.FILE:  # a pipe or a device: its size is known only now
             raise refuse("E001", f"{short_path(path)} has more than {limits.FILE} bytes")
-        text = data.decode("utf-8-sig")
+        text = data.decode().removeprefix("\ufeff")  # utf-8-sig would count the bytes of an error without the mark
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except UnicodeDecodeError as error:
         raise refuse("E001", f"{short_path(path)} is not text: byte {error.start} is not UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise refuse("E001", f"{short_path(path)} cannot be read: {reason(error).lower()}") from None
+        raise refuse("E001", f"{short_path(path)} cannot be read: {reason(error)}") from None
 
 
 def short_path(path: str | os.PathLike[str]) -> str:
-    """Return a path for findings, shortened in the middle if it is long."""
-    name = os.fspath(path)
+    """Return a path for findings: shortened in the middle if it is long, and two quotes if it is empty."""
+    name = os.fspath(path) or "''"
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2]}...{name[-MAX_NAME // 2 :]}"
 
 
 def reason(error: Exception) -> str:
-    """Return the operating system's description of an error."""
-    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+    """Return the operating system's description of an error, as the end of a sentence; else the error's own text."""
+    if not isinstance(error, OSError):
+        return str(error)
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]  # only the first letter: the rest may have a path
 
 
 def _size(path: str | os.PathLike[str]) -> int:
@@ -54,9 +57,9 @@ def _size(path: str | os.PathLike[str]) -> int:
 
 
 def write_stdout(text: str) -> None:
-    """Write all of a text to stdout. Raises ChimeraError E003 if that fails.
+    """Write all of a text to stdout, as UTF-8 where the encoding of stdout cannot express it.
 
-    A text that the encoding of stdout cannot express is written as UTF-8, as in files.
+    Raises ChimeraError E003 if that fails, BrokenPipeError if the reader of a pipe has closed its end.
     """
     if sys.stdout is None:  # the shell closed it
         raise refuse("E003", "the output cannot be written: stdout is closed")
@@ -73,19 +76,31 @@ def write_stdout(text: str) -> None:
         raise refuse("E003", f"the output cannot be written: {reason(error)}") from None
 
 
+def write_stderr(text: str) -> None:
+    """Write a text to stderr. A stderr that is closed or full is ignored, so that the exit status still counts."""
+    try:
+        if sys.stderr is not None:  # the shell closed it; print would write to stdout instead
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except OSError:
+        discard_output(sys.stderr)
+
+
 def discard_output(stream: TextIO) -> None:
     """Redirect a stream that can no longer be written to the null device, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write(text: str, path: str) -> None:
-    """Write a text to a file. Raises ChimeraError E003 if that fails.
+    """Write a text to a file, or to stdout if the path leads to stdout.
 
-    After a failure an existing file is unchanged, unless it was written in place.
-    The text is written to a temporary file in the same folder, which then replaces the file. Its name is random, so that
-    no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing is not possible,
-    the file is written in place: a pipe, a device, a file with several hard links or another owner, a folder that allows no
-    new files.
+    The text is written to a temporary file in the same folder, which then replaces the file. The name of the temporary file
+    is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing
+    is not possible, the file is written in place: a pipe, a device, a file with several hard links or another owner, a folder
+    that allows no new files.
+
+    Raises ChimeraError E003 if that fails. An existing file is then unchanged, unless it was written in place. Raises
+    BrokenPipeError as `write_stdout`.
     """
     try:
         status = _status(path)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.instructions import STRICT, Id, Ids, Name
+from chimerac.chimera_ir.instructions import STRICT, Id, Ids, Name, check_name
 from chimerac.chimera_ir.machines import Machine
 
 FORMAT = "chimera-program"
@@ -33,6 +33,7 @@ class Pipe:
     micro_batches: Annotated[tuple[Id, ...], FailFast()]
 
     def __post_init__(self) -> None:
+        check_name("a pipe", self.name)
         object.__setattr__(self, "micro_batches", tuple(sorted(self.micro_batches)))  # a file may list them in any order
 
 
@@ -45,6 +46,7 @@ class Tied:
     stages: Ids
 
     def __post_init__(self) -> None:
+        check_name("a set of tied parameters", self.name)
         object.__setattr__(self, "stages", tuple(sorted(set(self.stages))))  # a file may list them in any order
 
 
@@ -55,6 +57,8 @@ class Header:
     width: data-parallel replicas; ranks: of one replica; window: sends of a channel that may be incomplete;
     machine: the one for which the program is verified to terminate (docs/semantics.md); micro_batch_size: numerator and
     denominator of the size of a micro-batch, as a fraction of the size that a run is given; limits: bounds per rank, by name.
+
+    A header, a pipe and a set of tied parameters raise ValueError for a name that the forms of a program cannot hold.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -71,6 +75,13 @@ class Header:
     micro_batch_size: tuple[Part, Part] = (1, 1)
     tied: Annotated[tuple[Tied, ...], FailFast()] = ()
     limits: Mapping[Name, Id] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("a schedule", self.schedule)
+        for name in self.parameters:
+            check_name("a parameter", name)
+        for name in self.limits:
+            check_name("a limit", name)
 
     def samples(self, micro_batch: int) -> int:
         """Return how many samples one micro-batch of the program has, where a run is given micro-batches of this size.

@@ -6,6 +6,7 @@ them. docs/architecture.md explains how to add an instruction.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from enum import IntEnum
@@ -39,14 +40,25 @@ class Value(IntEnum):
 
 ValueName = Literal["act", "grad"]
 
-# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Values from this project's code are not checked.
+# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Of a program that is made in Python, only the
+# names in its header are checked (`check_name`).
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 # FailFast: only the first wrong entry of a list is reported. All of them would be a hundred times as long as the file.
 Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?$")]
-GroupName = Annotated[str, Field(pattern=r"^(stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})$")]
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?")
+GROUP = re.compile(rf"(stage [0-9]{{1,10}}|{NAME.pattern})")
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+GroupName = Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
 STRICT: ConfigDict = {"extra": "forbid", "strict": True}
+
+
+def check_name(of: str, name: str) -> None:
+    """Raise ValueError for a name that the forms of a program cannot hold. of: what it names, for the message."""
+    if not NAME.fullmatch(name):
+        expected = "at most 64 ASCII letters, digits or _, not starting with a digit"
+        expected += ", then in brackets a number of at most 9 digits, if any"
+        raise ValueError(f"the name of {of} is {name!r}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,6 @@ class Task:
 class Fwd(Task):
     """Forward. recompute: keep only the stage's input; a `Recompute` or the backward runs the forward again."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "F"
     op: Literal["FWD"] = field(default="FWD", kw_only=True)
     recompute: bool = field(default=False, kw_only=True)
@@ -77,7 +88,6 @@ class Fwd(Task):
 class Bwd(Task):
     """Full backward: input gradient and weight gradient."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "B"
     op: Literal["BWD"] = field(default="BWD", kw_only=True)
 
@@ -86,7 +96,6 @@ class Bwd(Task):
 class BwdInput(Task):
     """Input-gradient half of a split backward."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "I"
     op: Literal["BWD_INPUT"] = field(default="BWD_INPUT", kw_only=True)
 
@@ -95,16 +104,14 @@ class BwdInput(Task):
 class BwdWeight(Task):
     """Weight-gradient half of a split backward."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "W"
     op: Literal["BWD_WEIGHT"] = field(default="BWD_WEIGHT", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute(Task):
-    """The forward once more, after a `Fwd` with recompute and before the backward, which then does not run it again."""
+    """The forward once more, after a `Fwd` with recompute. The backward that follows does not run the forward again."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "R"
     op: Literal["RECOMPUTE"] = field(default="RECOMPUTE", kw_only=True)
 
@@ -164,7 +171,7 @@ class Free:
 
 
 Instruction = Fwd | Bwd | BwdInput | BwdWeight | Recompute | Send | Recv | AllReduce | Free
-Collective = AllReduce  # the instructions with `ranks`; a program stores each distinct one once
+Collective = AllReduce  # the operations with a field `ranks`; equal ones are stored once in a program
 
 # All fields besides `op`, in the order in which both text forms of a program write them.
 FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "recompute", "overlap")
@@ -172,9 +179,10 @@ FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An operation, its class and its fields, in the order of `FIELDS`.
+    """An operation, its class, and the names of its fields in the order of `FIELDS`.
 
-    letter: of a task, in schedules and drawings, else empty; arrow: what precedes the peer in the text form, else empty.
+    letter: what stands for a task in schedules and drawings; arrow: what precedes the peer of a transfer in the text form.
+    Both are empty for the other operations.
     """
 
     op: Op
@@ -192,9 +200,9 @@ def _form(op: Op) -> Form:
     return Form(op, cls, tuple(name for name in FIELDS if name in names), getattr(cls, "letter", ""), getattr(cls, "arrow", ""))
 
 
-FORMS: tuple[Form, ...] = tuple(_form(op) for op in Op)  # by op
+FORMS: tuple[Form, ...] = tuple(_form(op) for op in Op)  # FORMS[op] is the form of op
 
 
 def stage_group(stage: int) -> str:
-    """Return the name of the parameter group that is one stage."""
+    """Return the name of the group of all parameters of one stage."""
     return f"stage {stage}"

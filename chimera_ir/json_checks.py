@@ -10,7 +10,7 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
-from chimerac.chimera_ir.scanning import Excerpt, Path, after_space, place_in_words, string
+from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, place_in_words, string
 
 MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
@@ -41,7 +41,9 @@ def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = Non
         pass
     if error is not None:
         span = part.span(error.pos, error.pos + 1)
-        return refuse(kind.codes[0], f"{name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, label="here")
+        begin = after_space(part.text, 0)
+        help = "" if part.text[begin : begin + 1] in ("{", "[") else kind.help  # no try at JSON, perhaps another kind of file
+        return refuse(kind.codes[0], f"{name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, "here", help=help)
     for at, fault, help in _outside_limits(part.text, kind):
         message = f"{name} cannot be read: {fault}"
         return refuse(kind.codes[0], message, part.span(at, at + 1), "here", help=help)
@@ -58,8 +60,10 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
                 _, at = string(text, start)
             except json.JSONDecodeError:
                 return
-            halves = (m for m in _ESCAPE.finditer(text, start, at) if m[1])
-            yield from ((m.start(), "half of a surrogate pair is no character", "write the character itself") for m in halves)
+            halves = [m.start() for m in _ESCAPE.finditer(text, start, at) if m[1]]
+            if not text.isascii():  # a text from Python may have the half itself; a file cannot
+                halves += [m.start() for m in SURROGATE.finditer(text, start, at)]
+            yield from ((at, "half of a surrogate pair is no character", "write the character itself") for at in sorted(halves))
         elif len(found[0]) >= MAX_DIGITS:
             yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
@@ -103,16 +103,6 @@ class StageSum:
     cost: int
     boundary: tuple[Tensor, ...]
 
-    @property
-    def act_bytes(self) -> int:
-        """Return the bytes of the activation that the stage sends to the next one."""
-        return sum(t.bytes for t in self.boundary)
-
-    @property
-    def grad_bytes(self) -> int:
-        """Return the bytes of the gradient that the stage receives from the next one."""
-        return sum(t.bytes for t in self.boundary if t.gradient)
-
 
 @dataclass(frozen=True)
 class ModelDescription:
@@ -159,6 +149,29 @@ class ModelDescription:
         return tuple(StageSum(*row) for row in zip(*columns, strict=True))
 
 
+def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
+    """Return the description of a model in float32 with every weight, gradient, activation and message in a dtype of two bytes.
+
+    All bytes are halved, also those of masks and indices, which are few.
+    """
+
+    def half(size: int | None) -> int | None:
+        return None if size is None else (size + 1) // 2
+
+    def halved(of: Any, *names: str) -> Any:
+        return replace(of, **{name: half(getattr(of, name)) for name in names})
+
+    layers = tuple(
+        replace(
+            halved(x, "weight_bytes", "kept_bytes", "weight_kept_bytes", "gradient_bytes", "split_kept_bytes"),
+            boundary=tuple(replace(t, dtype=dtype) if t.dtype == "float32" else t for t in x.boundary),
+        )
+        for x in model.layers
+    )
+    tied = tuple(halved(x, "weight_bytes", "gradient_bytes") for x in model.tied)
+    return replace(model, layers=layers, tied=tied, shared=tuple(halved(x, "bytes") for x in model.shared))
+
+
 def gradient_bytes(of: Layer | TiedLayers) -> int:
     """Return the bytes of the gradients of these parameters."""
     return of.weight_bytes if of.gradient_bytes is None else of.gradient_bytes
@@ -192,8 +205,13 @@ def _adapter() -> TypeAdapter[ModelFile]:
 
 
 def model_to_json(model: ModelDescription) -> str:
-    """Return the canonical JSON text of a model description: one layer a line."""
-    return "".join(_lines(model))
+    """Return the canonical JSON text of a model description: one layer a line.
+
+    Raises ChimeraError E703 or E704 if it cannot be read back, as for a layer whose name has 200 characters.
+    """
+    text = "".join(_lines(model))
+    model_from_json(text, f"the description of {model.name}")
+    return text
 
 
 def _lines(model: ModelDescription) -> Iterator[str]:

@@ -4,7 +4,7 @@ A program may carry its partition. Its JSON form gives, for each stage, the firs
 
     {"model": "gpt-nano", "stages": [[0, 2], [2, 4]]}
 
-A file of its own has these fields after `"format": "chimera-partition", "version": 1`.
+A file that holds only a partition has the fields `"format": "chimera-partition", "version": 1` before these.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 class Partition:
     """The layers of each stage of a model.
 
-    model: the model's name; stages: for each stage its first layer and the one after its last. The stages cover the layers
-    from the first on, in order, and each has at least one. Raises ValueError otherwise.
+    model: the model's name; stages: for each stage its first layer and the one after its last. There is at least one stage.
+    The stages have the layers from 0 on, in order, and each has at least one. Raises ValueError otherwise.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -48,10 +48,13 @@ class Partition:
     stages: Annotated[tuple[tuple[LayerId, LayerEnd], ...], Field(min_length=1, max_length=MAX_LAYERS), FailFast()]
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("a partition has at least one stage")
         begin = 0
         for s, (first, end) in enumerate(self.stages):
             if first != begin:
-                raise ValueError(f"stage {s} begins with layer {first}, and the layers before it end with layer {begin - 1}")
+                previous = f"stage {s - 1} ends with layer {begin - 1}" if s else "the first layer of a model is layer 0"
+                raise ValueError(f"stage {s} begins with layer {first}, and {previous}")
             if end <= first:
                 raise ValueError(f"stage {s} has no layer: it begins with layer {first} and ends before layer {end}")
             begin = end
@@ -76,8 +79,10 @@ class Partition:
         return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form as a value."""
-        return asdict(self)
+        """Return the JSON form as a value. Raises ChimeraError E707 if it cannot be read back: its name may be too long."""
+        value = asdict(self)
+        read_json(_adapter(), _KIND, json.dumps({**_HEAD, **value}), "the partition")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,7 @@ class PartitionFile(Partition):
     version: VersionOne
 
 
+_HEAD = {"format": FORMAT, "version": VERSION}
 _KIND = Kind(
     "chimera partition", FORMAT, VERSION, ("E707", "E707", "E707"), "write one with: chimerac partition SCHEDULE --model NAME"
 )
@@ -99,8 +105,8 @@ def _adapter() -> TypeAdapter[PartitionFile]:
 
 
 def partition_to_json(partition: Partition) -> str:
-    """Return the JSON text of a partition's file."""
-    return json.dumps({"format": FORMAT, "version": VERSION, **partition.to_json()}) + "\n"
+    """Return the JSON text of a partition's file. Raises ChimeraError E707 if a reader refuses it."""
+    return json.dumps({**_HEAD, **partition.to_json()}) + "\n"
 
 
 def partition_from_json(text: str, name: str = "<json>") -> Partition:
@@ -112,7 +118,11 @@ def partition_from_json(text: str, name: str = "<json>") -> Partition:
 
 
 def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int) -> Partition:
-    """Return the partition whose stages have these numbers of layers. Raises ChimeraError E708 if they do not fit."""
+    """Return the partition whose stages have these numbers of layers.
+
+    Raises ChimeraError: E705 more stages than layers, E708 numbers that do not fit the stages or the layers.
+    """
+    check_layers(model, layers, stages)
     given = ",".join(map(str, counts))
     if len(counts) != stages:
         fact = f"split {given} is for {len(counts)} stages, and the program has {stages}"
@@ -126,9 +136,9 @@ def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int)
 
 
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
-    """Return the partition into `stages` stages that `cut` finds for the costs of the layers.
+    """Return the balanced partition of a model into this number of stages (`cut`).
 
-    costs: in the place of the description's. Raises ChimeraError E705 for more stages than layers.
+    costs: one for each layer, instead of the description's. Raises ChimeraError E705 for more stages than layers.
     """
     check_layers(description.name, len(description.layers), stages)
     ranges = cut([layer.cost for layer in description.layers] if costs is None else costs, stages)
@@ -136,7 +146,7 @@ def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | 
 
 
 def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper model") -> None:
-    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: where to find one that has, for the help."""
+    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: a model that has more, for the help."""
     if stages > layers:
         raise refuse(
             "E705",
@@ -147,9 +157,10 @@ def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper m
 
 
 def partition_for(given: Partition | None, description: ModelDescription, stages: int) -> Partition:
-    """Return the partition that a program carries, or the balanced one where it carries none.
+    """Return the given partition, or the balanced one for None.
 
-    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model or for another number of stages.
+    Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model or into another number of
+    stages.
     """
     if given is None:
         return balanced(description, stages)
@@ -158,12 +169,12 @@ def partition_for(given: Partition | None, description: ModelDescription, stages
 
 
 def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
-    """Raise ChimeraError E706 unless a partition has these stages, and is for a model with this name and so many layers."""
-    its = given.stages[-1][1]
-    if (given.model, its) != (model, layers):
+    """Raise ChimeraError E706 unless a partition has this number of stages, and is for a model of this name and of `layers`."""
+    covered = given.cuts[-1]
+    if (given.model, covered) != (model, layers):
         raise refuse(
             "E706",
-            f"the program is cut for {given.model} with {its} layers, and the model is {model} with {layers}",
+            f"the partition is for {given.model} with {covered} layers, and the model is {model} with {layers}",
             help="take that model, or make a partition for this one: chimerac partition SCHEDULE --model NAME",
         )
     if len(given.stages) != stages:
@@ -175,26 +186,31 @@ def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
 
 
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
-    """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs).
+    """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs), no cost is negative.
 
-    The largest sum of a range is the least possible; among the cuts with that bound, the sum of squares is the least. Of
-    equal cuts it is the one with longer later ranges. A binary search finds the bound. A dynamic program over the number of
-    ranges finds the least sum of squares: squares of sums satisfy the quadrangle inequality, so the best position of a cut
-    never decreases as the end increases, and a row of the table takes n log n operations (F. F. Yao, STOC 1980).
+    The largest sum of a range is the least possible. Of the cuts with that largest sum, this one has the least sum of
+    squares. Of those with equal squares it is the one with longer later ranges. The squares are of rounded costs if the
+    costs add up to more than 2**30.
+
+    A binary search finds the largest sum. A dynamic program over the number of ranges finds the least sum of squares.
+    Squares of sums satisfy the quadrangle inequality: the best position of a cut never decreases as the end increases. So
+    for L costs one row of the table takes L log L operations (F. F. Yao, STOC 1980).
     """
-    total, last = sum(costs), len(costs)
-    # Scaled so that the sum of squares stays exact in 64 bits.
-    scaled = [c * 2**30 // total for c in costs] if total > 2**30 else list(costs)
-    sums = [0, *accumulate(scaled)]
+    last = len(costs)
+    sums = [0, *accumulate(costs)]
     bound = _least_bound(sums, stages)
-    ends, column = [0], np.array(sums, np.int64)
+    lowest = np.array([bisect_left(sums, end - bound) for end in sums])  # for each end of a range: its least begin
+    # Scaled so that the sum of squares stays exact in 64 bits.
+    scaled = [c * 2**30 // sums[-1] for c in costs] if sums[-1] > 2**30 else costs
+    ends, column = [0], np.array([0, *accumulate(scaled)], np.int64)
     for n in range(1, stages):  # the furthest end of n ranges, with a layer left for each later one
         ends.append(min(bisect_right(sums, sums[ends[-1]] + bound) - 1, last - stages + n))
     ends.append(last)
-    squares, choices = np.zeros(1, np.int64), []  # of the cuts of range(0, i), for each i from n - 1 to ends[n - 1]
+    # After round n: the least sum of squares of n ranges that end at i, for each i from n to ends[n].
+    squares, choices = np.zeros(1, np.int64), []
     for n in range(1, stages + 1):
         rows = np.arange(n if n < stages else last, ends[n] + 1)
-        low = np.maximum(np.searchsorted(column, column[rows] - bound), n - 1)
+        low = np.maximum(lowest[rows], n - 1)
         high = np.minimum(rows - 1, ends[n - 1])
         squares, choice = _row_minima(squares, column, rows, low, high, n - 1)
         choices.append(choice)
@@ -205,7 +221,7 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
 
 
 def _least_bound(sums: Sequence[int], stages: int) -> int:
-    """Return the least possible value of the largest sum of `stages` ranges; sums: of the first i costs, for each i."""
+    """Return the least possible largest sum of `stages` ranges. sums[i]: the sum of the first i costs."""
 
     def fits(bound: int) -> bool:
         end = 0
@@ -214,26 +230,25 @@ def _least_bound(sums: Sequence[int], stages: int) -> int:
         return end == len(sums) - 1
 
     largest = max(b - a for a, b in pairwise(sums))
-    return bisect_left(range(sums[-1]), True, lo=min(largest, sums[-1]), key=fits)
+    return largest + bisect_left(range(largest, sums[-1]), True, key=fits)
 
 
 def _row_minima(
     before: IntArray, sums: IntArray, rows: IntArray, low: IntArray, high: IntArray, offset: int
 ) -> tuple[IntArray, IntArray]:
-    """Return the least before[i - offset] + (sums[row] - sums[i])^2 with low <= i <= high of each row, and its first i.
+    """Return for each row the least before[i - offset] + (sums[row] - sums[i])^2 with low <= i <= high, and the first such i.
 
-    The first i of a row is never less than that of an earlier row: every second row is solved, then every fourth, ...,
-    each between its neighbours that are solved already.
+    The first i of a row is never less than that of an earlier row. So a row is solved between its solved neighbours: first
+    one row, then rows ever closer together, at last every second row.
     """
     least, first = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     step = 1 << (len(rows).bit_length() - 1)
     while step:
         chosen = np.arange(step - 1, len(rows), 2 * step)
-        a = low[chosen].copy()
-        a[chosen >= step] = np.maximum(a, first[chosen - step])[chosen >= step]
-        b = high[chosen].copy()
-        inner = chosen + step < len(rows)
-        b[inner] = np.minimum(b[inner], first[chosen[inner] + step])
+        a, b = low[chosen], high[chosen]
+        has_earlier, has_later = chosen >= step, chosen + step < len(rows)
+        a[has_earlier] = np.maximum(a[has_earlier], first[chosen[has_earlier] - step])
+        b[has_later] = np.minimum(b[has_later], first[chosen[has_later] + step])
         lengths = b - a + 1
         starts = np.cumsum(lengths) - lengths
         i = np.arange(lengths.sum()) + np.repeat(a - starts, lengths)

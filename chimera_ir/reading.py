@@ -52,7 +52,7 @@ def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, know
     # pydantic converts the input of every error to Python values. For a missing field that is the whole enclosing object.
     found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
     name = part.source.name
-    if found[0]["type"] == "json_invalid":
+    if found[0]["type"] in ("json_invalid", "string_unicode"):  # the second: half of a surrogate pair, not escaped
         return not_json(kind, part)
     by_place = {(*path, *e["loc"]): e for e in found}
     for key, expected in (("format", kind.format), ("version", kind.version)):

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.diagnostics import Source, Span
 
 Path = tuple[int | str, ...]  # to a value in a file: fields and indices
 
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, as a character
 _SPACE = re.compile(r"[ \t\n\r]*")
 _QUOTE_OR_BRACKET = re.compile(r'["\[\]{}]')
 _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
@@ -19,9 +20,10 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A text made of parts of a source.
+    """A text made of parts of a source, or made from a source.
 
-    offsets: (position in this text, what to add to it for the position in the source), ascending.
+    offsets: (position in this text, what to add to it for the position in the source), ascending; empty if the source has no
+    such places.
     """
 
     text: str
@@ -41,8 +43,10 @@ class Excerpt:
             length += len(text[-1])
         return Excerpt("".join(text), source, tuple(offsets))
 
-    def span(self, start: int, end: int) -> Span:
-        """Return the span in the source of the characters start .. end - 1 of this text."""
+    def span(self, start: int, end: int) -> Span | None:
+        """Return the span in the source of the characters start .. end - 1 of this text; None if it has no such place."""
+        if not self.offsets:
+            return None
         by = next((by for position, by in reversed(self.offsets) if position <= start), 0)
         return self.source.span(start + by, end + by)
 

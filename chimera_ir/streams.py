@@ -6,7 +6,6 @@ tuples collide.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
@@ -14,13 +13,12 @@ from typing import Any, cast
 import numpy as np
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.instructions import FORMS, MAX_ID, Collective, Form, Instruction, Task, Value
+from chimerac.chimera_ir.instructions import FORMS, GROUP, MAX_ID, Collective, Form, Instruction, Task, Value
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Costs, Header, Program, Table
 from chimerac.chimera_ir.table import FLAGS
 
 _VALUES: dict[str, int] = {value.name: int(value) for value in Value}
-_GROUP = re.compile(r"(?:stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})")
 _INT = {int}
 
 
@@ -193,7 +191,7 @@ def _are_ids(numbers: list[Any]) -> bool:
 
 # Whether a value is valid, for each field of an instruction with `ranks`.
 _VALID: dict[str, Callable[[Any], bool]] = {
-    "group": lambda name: type(name) is str and _GROUP.fullmatch(name) is not None,
+    "group": lambda name: type(name) is str and GROUP.fullmatch(name) is not None,
     "stage": _is_id,
     "ranks": lambda ranks: type(ranks) is list and _are_ids(ranks),
 }

@@ -28,7 +28,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Sp
 from chimerac.chimera_ir.instructions import Instruction, Task
 from chimerac.chimera_ir.jsonform import SMALLER_HELP, program_from, read_instruction
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Program
-from chimerac.chimera_ir.scanning import Excerpt
+from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, string
 from chimerac.chimera_ir.streams import Streams
 from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction, instruction_text
 
@@ -48,8 +48,9 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"sizes {_pairs(sizes)}"
     yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in program.costs.given().items()})}"
     if program.partition:
-        cut = " ".join(f"{first}:{end}" for first, end in program.partition.stages)
-        yield f"partition {cut}  model {json.dumps(program.partition.model)}"
+        partition = program.partition.to_json()
+        cut = " ".join(f"{first}:{end}" for first, end in partition["stages"])
+        yield f"partition {cut}  model {json.dumps(partition['model'])}"
     if h.limits:
         yield f"limits {_pairs(h.limits)}"
     for pipe in h.pipes:
@@ -103,7 +104,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
         if found[0].code != "E603":
             raise
     try:
-        return program_from(Excerpt(json.dumps(parser.header()), source), parser.rows, found)
+        return program_from(Excerpt(json.dumps(parser.header()), source, ()), parser.rows, found)
     except ChimeraError as error:
         raise ChimeraError(parser.with_place(d) for d in error.diagnostics) from None
 
@@ -123,7 +124,7 @@ class _TextParser:
 
     def parse(self) -> None:
         has_first_line = False
-        for number, line in enumerate(_lines_of(self.source.text), 1):
+        for number, line in enumerate(_parts(self.source.text, "\n"), 1):
             word = _WORD.match(line)
             if not word or word[1][0] == "#":
                 continue
@@ -137,10 +138,10 @@ class _TextParser:
                     self._instructions(number, line)
                 else:
                     self._header_line(number, line)
-            except (ValueError, LookupError, AttributeError) as error:
-                known = "a header line, 'rank G:' or instructions joined by ';'"
+            except (ValueError, LookupError) as error:
+                known, help = "a header line, 'rank G:' or instructions joined by ';'", _USAGE.get(word[1], "")
                 if not isinstance(error, UnreadableError):
-                    error = UnreadableError(f"line {number} cannot be parsed as {known}")
+                    error = UnreadableError(f"line {number} cannot be parsed as {known}", help and f"write {help}")
                 raise refuse("E605", str(error), _span(self.source, number, line), help=error.help) from None
         if not has_first_line:
             self._check_first_line(1, "")
@@ -169,19 +170,21 @@ class _TextParser:
     def _instructions(self, number: int, line: str) -> None:
         if not len(self.rows):
             raise UnreadableError("instructions come after the line 'rank 0:'")
-        parts = line.split(";")
-        for k, part in enumerate(parts):
+        start = 0
+        for part in _parts(line, ";"):
             fields = instruction(part.strip(), self.pipes)
             if not self.rows.add_if_valid(fields):
-                start = sum(len(other) + 1 for other in parts[:k])
                 self.rows.add(self._read_rejected(number, start, part, fields))
+            start += len(part) + 1
+            if not self.rows.last_length & 1023:
+                self._check()
         self._check()
 
     def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
         """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last_length
         try:
-            return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
+            return read_instruction(Excerpt(json.dumps(fields), self.source, ()), rank, nth)
         except ChimeraError as error:
             text, column = part.strip(), start + len(part) - len(part.lstrip()) + 1
             span = Span(self.source, number, column, number, column + len(text))
@@ -200,6 +203,7 @@ class _TextParser:
         if self.length > limits.HEADER:
             fact = f"{self.source.name} has more than {limits.HEADER} characters beside its instructions"
             raise refuse("E604", fact, help=SMALLER_HELP)
+        _check_characters(line)
         key, *rest = line.split()
         nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
         if self.lines.setdefault((key, nth), (number, line))[0] != number:
@@ -210,29 +214,39 @@ class _TextParser:
                 self.fields["parameters"] = {k: _int(v) for k, v in _split(rest[1:])}
             case "sizes":
                 for k, v in _split(rest):
-                    if k not in (*_SIZES, "micro_batch_size"):
-                        raise UnreadableError(f"unknown size '{k}': {did_you_mean(k, _SIZES)}")
+                    if k not in (known := (*_SIZES, "micro_batch_size")):
+                        raise UnreadableError(f"unknown size '{k}': {did_you_mean(k, known)}")
                     size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
                     self.fields[k] = _int(v) if _INT.fullmatch(v) else size
             case "costs":
                 costs = _split(rest)
                 self.fields["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in costs}
             case "partition":
-                cut, model = line.split(None, 1)[1].split("model", 1)
-                stages = [[_int(x) for x in stage.split(":")] for stage in cut.split()]
-                self.fields["partition"] = {"model": json.loads(model), "stages": stages}
+                at = line.index('"')
+                model, end = string(line, at)
+                *cut, word = line[:at].split()[1:]
+                if word != "model" or line[end:].strip():
+                    raise ValueError
+                _check_characters(model)
+                stages = [[_int(x) for x in stage.split(":")] for stage in cut]
+                self.fields["partition"] = {"model": model, "stages": stages}
             case "limits":
                 self.fields["limits"] = {k: _int(v) for k, v in _split(rest)}
             case "pipe":
-                on, ids = rest.index("on"), rest.index("micro_batches")
-                placement, micro_batches = list(map(_int, rest[on + 1 : ids])), list(map(_int, rest[ids + 1 :]))
-                self.pipes[rest[0]] = nth
-                self.fields["pipes"].append({"name": rest[0], "placement": placement, "micro_batches": micro_batches})
+                name, on, *others = rest
+                ids = others.index("micro_batches")
+                if on != "on":
+                    raise ValueError
+                placement, micro_batches = list(map(_int, others[:ids])), list(map(_int, others[ids + 1 :]))
+                self.pipes[name] = nth
+                self.fields["pipes"].append({"name": name, "placement": placement, "micro_batches": micro_batches})
             case "tied":
-                self.fields["tied"].append({"name": rest[0], "stages": list(map(_int, rest[2:]))})
+                name, word, *numbers = rest
+                if word != "stages":
+                    raise ValueError
+                self.fields["tied"].append({"name": name, "stages": list(map(_int, numbers))})
             case _:
-                known = ["schedule", "sizes", "costs", "partition", "limits", "pipe", "tied", "rank"]
-                raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
+                raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, _USAGE)}")
 
     def with_place(self, d: Diagnostic) -> Diagnostic:
         """Return a finding about the header with its place in the text."""
@@ -261,12 +275,23 @@ _WORDS = {
     "tied": "tied",
 }
 _LISTS = {"pipe": "pipes", "tied": "tied"}
+# How each line but those of instructions is written, by its first word.
+_USAGE = {
+    "schedule": "schedule NAME  PARAMETER=VALUE ...",
+    "sizes": "sizes width=W ranks=D stages=S micro_batches=N ...",
+    "costs": "costs FWD=C BWD=C BWD_INPUT=C BWD_WEIGHT=C hop=C",
+    "partition": 'partition FIRST:END ...  model "NAME"',
+    "limits": "limits NAME=VALUE ...",
+    "pipe": "pipe NAME  on RANK ...  micro_batches ID ...",
+    "tied": "tied NAME  stages STAGE ...",
+    "rank": "rank G:",
+}
 
 
-def _lines_of(text: str) -> Iterator[str]:
-    """Yield the lines of a text without a list of all of them in memory."""
+def _parts(text: str, separator: str) -> Iterator[str]:
+    """Yield the parts of a text between separators of one character, without a list of all of them in memory."""
     at = 0
-    while (end := text.find("\n", at)) >= 0:
+    while (end := text.find(separator, at)) >= 0:
         yield text[at:end]
         at = end + 1
     yield text[at:]
@@ -277,7 +302,15 @@ def _span(source: Source, number: int, line: str) -> Span:
     return Span(source, number, start, number, len(line.rstrip()) + 1)
 
 
+def _check_characters(text: str) -> None:
+    """Raise UnreadableError for half of a surrogate pair, which no file can hold."""
+    if not text.isascii() and (found := SURROGATE.search(text)):
+        raise UnreadableError(f"{found[0]} is half of a surrogate pair, which is no character", "write the character itself")
+
+
 def _split(words: list[str]) -> list[tuple[str, str]]:
+    if len(words) > limits.FIELDS:
+        raise UnreadableError(f"this line gives {len(words)} values; at most {limits.FIELDS}")
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]
     if len(dict(pairs)) < len(pairs):
         raise UnreadableError("a name appears twice in this line")

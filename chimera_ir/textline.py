@@ -19,6 +19,7 @@ from chimerac.chimera_ir.instructions import FIELDS, FORMS, Form, Instruction, s
 from chimerac.chimera_ir.table import FLAGS
 
 NUMBER = r"(?:0|[1-9]\d*)"  # without leading zeros
+_NAME = r"[A-Za-z_]\w*(?:\[\d+\])?"  # of any length: the JSON form has the bound
 _LIST = rf"{NUMBER}(?:,{NUMBER})*"
 _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
@@ -100,8 +101,8 @@ _FIELD_PARSERS = {op: tuple((name, _PARSE[name]) for name in form.fields if name
 # How each field but the flags is recognized, with the space before it.
 _PATTERN = {
     "value": r"\s+(?P<value>act|grad)",
-    "group": r"(?:\s+(?P<group>[A-Za-z_]\w*))?",
-    "pipe": r"\s+(?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?)",
+    "group": rf"(?:\s+(?P<group>{_NAME}))?",
+    "pipe": rf"\s+(?P<pipe>{_NAME})",
     "stage": rf"\s+s(?P<stage>{NUMBER})",
     "micro_batches": rf"\s+m(?P<micro_batches>{_LIST})",
     "peer": rf"\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER})",

@@ -31,8 +31,8 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, bars: npt.NDArray[Any]) -> Timeline:
-        """Return the bars selected by an index or a mask."""
+    def take(self, bars: npt.NDArray[Any] | slice) -> Timeline:
+        """Return the bars selected by indices, a mask or a slice."""
         return replace(self, rank=self.rank[bars], row=self.row[bars], start=self.start[bars], end=self.end[bars])
 
     @staticmethod

@@ -79,7 +79,8 @@ def whole_number(what: str, value: object) -> int:
 def one_of(what: str, value: object, known: Collection[str]) -> None:
     """Raise ChimeraError E002 if a value is not one of the known choices."""
     if not isinstance(value, str) or value not in known:
-        raise refuse("E002", f"{what} is {shown(value)}: there is none of that name", help=did_you_mean(str(value), known))
+        help = did_you_mean(value if isinstance(value, str) else "", known)
+        raise refuse("E002", f"{what} is {shown(value)}: there is none of that name", help=help)
 
 
 def costs_from(given: object) -> dict[str, Fraction]:
@@ -140,4 +141,7 @@ def shown(value: object) -> str:
     """Return a value for a message, however large it is."""
     if isinstance(value, Integral) and abs(value) >= 10**SHOWN:
         return f"a number of {int(math.log10(abs(value))) + 1} digits"
-    return shown_text(str(value) if isinstance(value, int | float) else repr(value))
+    try:
+        return shown_text(str(value) if isinstance(value, int | float) else repr(value))
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return f"a {type(value).__name__} with a huge number"

@@ -24,7 +24,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.given import StageChoice
-from chimerac.compiler.lower.lower import lower
+from chimerac.compiler.lower.lower import lower, lower_replica
+from chimerac.compiler.lower.width import widen
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.budget import Budget
@@ -82,6 +83,18 @@ def compile_source(
 
         raise help_with_compilation(error, results) from None
     return Compiled(schedule, spec, ordered, timing, program)
+
+
+def compile_replica(schedule: Schedule, spec: Spec, width: int) -> Program:
+    """Return the first replica of the program over `width` replicas, which is not verified.
+
+    Its collectives name the ranks of this replica only. So its size does not depend on the width. Raises ChimeraError without
+    help.
+    """
+    tasks = order_tasks(spec, Budget()).program
+    check_tasks(schedule.name.name, tasks, 1)
+    program = lower_replica(tasks, checked_times(tasks), spec.sync, "window", False)
+    return program if width > 1 else widen(program, 1)
 
 
 def parse_source(source: Source) -> Schedule:

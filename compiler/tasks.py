@@ -67,7 +67,7 @@ class TaskIndex:
 class Edges:
     """Waits: node `target` starts at the earliest `delay` after node `source` ends.
 
-    Nodes are the rows of a program and, numbered after them, the completions of transfers on machines where transfers queue.
+    Nodes are the rows of a program and, numbered after them, transfers and collectives (compiler/analyze/machines.py).
     """
 
     source: Ints
@@ -138,10 +138,11 @@ class Timing:
     sequence: Ints
     stuck: tuple[int, ...]
 
-    def timeline(self, program: Program, scale: int = 1) -> Timeline:
-        """Return the bars of the rows that run. scale: how many integers of time make one unit of cost."""
+    def timeline(self, program: Program, scale: int = 1, unit: str = "") -> Timeline:
+        """Return the bars of the rows that run. scale: how many integers of time make one unit; unit: its name, '' for the unit
+        of costs."""
         rows = np.flatnonzero(self.end[: len(program)] >= 0)
-        return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale)
+        return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale, unit)
 
 
 def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:

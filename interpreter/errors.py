@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 365 * 24 * 3600.0  # how long a rank may wait for another one, in seconds
+
 
 class InterpreterError(Exception):
     """A run failed. The message is for the user; it needs no traceback."""

@@ -5,6 +5,7 @@ The file is what `--export` of run.py has written. Its header names the model, t
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.tokens < 1 or given.temperature < 0 or (given.top_k is not None and given.top_k < 1):
-        parser.error("--tokens and --top-k are at least 1, and --temperature at least 0")
+    counts = {"--tokens": given.tokens, "--top-k": given.top_k, "--seq-len": given.seq_len}
+    if small := [name for name, count in counts.items() if count is not None and count < 1]:
+        parser.error(f"argument {small[0]}: expected 1 or more, found {counts[small[0]]}")
+    if not 0 <= given.temperature < math.inf:
+        parser.error(f"argument --temperature: expected a finite number of 0 or more, found {given.temperature:g}")
+    if not 0 <= given.seed < 2**63:
+        parser.error(f"argument --seed: expected a number from 0 to 2^63 - 1, found {given.seed}")
     try:
         # torch takes 2 s to import. Errors in options are reported before that.
         from chimerac.interpreter.launch.generating import Choice, generator_of

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import discard_output, write, write_stdout
+from chimerac.chimera_ir.files import discard_output, write, write_stderr, write_stdout
 from chimerac.chimera_ir.model import ModelDescription, model_to_json
 from chimerac.interpreter.adapters.own import check_own, is_own, own_model
 from chimerac.models.presets import check_sequence, table
 
 MODEL = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
 LOSSES = ("cross-entropy", "next-token", "squared-error")
+MAX_SIZE = 2**31  # of a dimension of a tensor in a description
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,21 +37,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     describe_parser.add_argument("--loss", metavar="NAME", choices=LOSSES, help="of a model of your own, as in run.py")
     describe_parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
     describe_parser.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
-    describe_parser.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    describe_parser.add_argument("-o", metavar="PATH", dest="output", help="write to a file; - is stdout, the default")
     options = parser.parse_args(arguments)
-    if min(options.seq_len, options.micro_batch) < 1:
-        describe_parser.error("--seq-len and --micro-batch are at least 1")
+    for option, value in (("--seq-len", options.seq_len), ("--micro-batch", options.micro_batch)):
+        if not 1 <= value <= MAX_SIZE:
+            describe_parser.error(f"{option} {value}: expected a number from 1 to {MAX_SIZE}")
+    if options.output == "":
+        describe_parser.error("-o: the path is empty")
+    to_stdout = options.output in (None, "-")
     try:
         description = _description(options)
-        if options.output is None:
+        if to_stdout:
             write_stdout(model_to_json(description))
         else:
             write(model_to_json(description), options.output)
-        path = options.output or "m.json"
-        done = f"wrote {path}" if options.output else f"write this to {path} with -o {path}"
-        print(f"{done}; next: chimerac chimera --model {path} --emit report", file=sys.stderr)
+        path = "m.json" if to_stdout else options.output
+        done = f"write this to {path} with -o {path}" if to_stdout else f"wrote {path}"
+        write_stderr(f"{done}; next: chimerac chimera --model {path} --emit report\n")
     except ChimeraError as error:
-        print(render(error.diagnostics), end="", file=sys.stderr)
+        write_stderr(render(error.diagnostics))
         return 1
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         discard_output(sys.stdout)

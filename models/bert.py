@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.interpreter.adapters.losses import cross_entropies
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 from chimerac.models.presets import Bert, sizes_in
 
 EPSILON = 1e-12  # of all norms
@@ -99,15 +100,6 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(m.bias)
 
 
-def pretraining_losses(outputs: Values, targets: Values) -> Values:
-    """Return the sums of the cross-entropies of the masked words and of the pairs, in nats."""
-    (words, pair), (masked, is_random) = outputs, targets  # (b, L, vocabulary), (b, 2) and (b, L), (b,)
-    return (
-        F.cross_entropy(words.flatten(0, 1), masked.flatten(), ignore_index=IGNORED, reduction="sum"),
-        F.cross_entropy(pair, is_random, ignore_index=IGNORED, reduction="sum"),
-    )
-
-
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a BERT preset (models/presets.py) for sequences of `sequence_length` tokens.
 
@@ -125,7 +117,7 @@ def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int 
     return LayeredModel(
         name=name,
         layers=(("embeddings", partial(Embeddings, sizes, dropout)), *blocks, ("heads", partial(Heads, sizes))),
-        loss=pretraining_losses,
+        loss=cross_entropies,
         example=example,
         fields=("token_types", "attention_mask"),
     )

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.interpreter.adapters.losses import cross_entropies
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 from chimerac.models.presets import Cnn, sizes_in
 
 GROUP = 8  # channels that are normalized together
@@ -70,12 +71,6 @@ class Head(nn.Module):
         return self.logits(x.mean((2, 3)))  # type: ignore[no-any-return]  # (b, classes)
 
 
-def class_loss(outputs: Values, targets: Values) -> Values:
-    """Return the sum of the cross-entropies of the images, in nats."""
-    (logits,), (classes,) = outputs, targets  # (b, classes) and (b,)
-    return (F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum"),)
-
-
 def correct_classes(outputs: Values, targets: Values) -> Tensor:
     """Return how many images have their largest logit at their class."""
     (logits,), (classes,) = outputs, targets  # (b, classes) and (b,)
@@ -94,7 +89,7 @@ def cnn(name: str) -> LayeredModel:
     return LayeredModel(
         name=name,
         layers=(("stem", partial(Stem, sizes)), *blocks, ("head", partial(Head, sizes))),
-        loss=class_loss,
+        loss=cross_entropies,
         correct=correct_classes,
         example=example,
     )

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.interpreter.adapters.losses import cross_entropies
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel
 from chimerac.models.presets import Gpt, sizes_in
 
 
@@ -78,12 +79,6 @@ class Head(nn.Module):
         return self.logits(self.norm(x))  # type: ignore[no-any-return]
 
 
-def next_byte_loss(outputs: Values, targets: Values) -> Values:
-    """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,), (next_bytes,) = outputs, targets  # (b, L, vocabulary) and (b, L)
-    return (F.cross_entropy(logits.flatten(0, 1), next_bytes.flatten(), ignore_index=IGNORED, reduction="sum"),)
-
-
 def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT preset (models/presets.py) for sequences of at most `sequence_length` tokens.
 
@@ -102,4 +97,4 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int |
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
     layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes)))
-    return LayeredModel(name=name, layers=layers, loss=next_byte_loss, example=example)
+    return LayeredModel(name=name, layers=layers, loss=cross_entropies, example=example)

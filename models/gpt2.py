@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.interpreter.adapters.losses import cross_entropies
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel
 from chimerac.models.presets import Gpt2, sizes_in
 
 
@@ -98,12 +99,6 @@ class Head(nn.Module):
         return self.lm_head(self.ln_f(x))  # type: ignore[no-any-return]  # (b, L, vocabulary)
 
 
-def next_token_loss(outputs: Values, targets: Values) -> Values:
-    """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,), (tokens,) = outputs, targets  # (b, L, vocabulary) and (b, L)
-    return (F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=IGNORED, reduction="sum"),)
-
-
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT-2 preset (models/presets.py) for sequences of `sequence_length` tokens.
 
@@ -119,6 +114,6 @@ def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int 
     return LayeredModel(
         name=name,
         layers=(("embedding", partial(Embedding, sizes, dropout)), *blocks, ("head", partial(Head, sizes))),
-        loss=next_token_loss,
+        loss=cross_entropies,
         example=example,
     )

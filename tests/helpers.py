@@ -33,6 +33,7 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "dualpipe": ({"D": 2, "N": 4}, {"D": 4, "N": 8}),
     "dualpipev": ({"D": 2, "N": 4}, {"D": 3, "N": 7}),
     "chimera_zb": ({"D": 2, "N": 3}, {"D": 4, "N": 4, "f": 2}),
+    "chimera_fill": ({"D": 2, "N": 3}, {"D": 4, "N": 10}),
 }
 CASES = [(name, tuple(p.items())) for name, both in SMALL.items() for p in both]
 

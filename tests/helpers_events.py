@@ -6,7 +6,7 @@ operation that can start does. Then the clock advances to the next end of a task
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -20,21 +20,41 @@ Time = int | Fraction
 Channel = tuple[int, int]
 
 
-def makespan(program: Program, costs: dict[str, Time] | None = None, hop: Time | None = None) -> Time:
-    """Return the time at which the last task ends on the machine of the header.
+@dataclass(frozen=True)
+class Network:
+    """How long messages and all-reduces take.
 
-    costs: by operation, the same for every stage. hop: the duration of a transfer. Each defaults to the program's own.
-    Raises AssertionError if the ranks deadlock.
+    message: from one rank to another, its latency and how long it occupies its channel. all_reduce: of an all-reduce.
     """
-    return _Simulation(program, costs, program.costs.hop if hop is None else hop).run()
+
+    message: Callable[[int, Send], tuple[Time, Time]]
+    all_reduce: Callable[[AllReduce], Time]
+
+
+def makespan(
+    program: Program, costs: dict[str, Time] | None = None, hop: Time | None = None, network: Network | None = None
+) -> Time:
+    """Return the time at which the last task and the last all-reduce end on the machine of the header.
+
+    costs: by operation, the same for every stage. hop: the duration of a transfer. Each defaults to the program's own. network:
+    in the place of the hop. Raises AssertionError if the ranks deadlock.
+    """
+    duration = program.costs.hop if hop is None else hop
+    return _Simulation(program, costs, network or Network(lambda g, i: (duration, 0), lambda i: 0)).run()
 
 
 @dataclass(eq=False)
 class _Operation:
-    """A transfer or a collective. missing: how many of its ends are not posted yet; queues: the queues that it is in."""
+    """A transfer or a collective. missing: how many of its ends are not posted yet; queues: the queues that it is in.
+
+    latency: how long after it has left its queues it is complete; is_sum: whether it is a collective, for which the iteration
+    waits.
+    """
 
     missing: int
     duration: Time
+    latency: Time = 0
+    is_sum: bool = False
     queues: list[list[_Operation]] = field(default_factory=list)
     started: bool = False
     complete: bool = False
@@ -44,8 +64,8 @@ class _Operation:
 
 
 class _Simulation:
-    def __init__(self, program: Program, costs: dict[str, Time] | None, hop: Time) -> None:
-        self.program, self.costs, self.hop = program, costs, hop
+    def __init__(self, program: Program, costs: dict[str, Time] | None, network: Network) -> None:
+        self.program, self.costs, self.network = program, costs, network
         h = program.header
         self.queued = h.machine in ("paired", "serial")
         self.window = {"posted": None, "rendezvous": 0}.get(h.machine, h.window)
@@ -84,10 +104,16 @@ class _Simulation:
 
     def _end(self, subject: Any) -> None:
         if isinstance(subject, _Operation):
-            subject.complete = True
-            for queue in subject.queues:
+            queues, subject.queues = subject.queues, []
+            for queue in queues:
                 assert queue.pop(0) is subject
-            self._enqueue_if_ready(*(queue[0] for queue in subject.queues if queue))
+            if subject.latency:
+                latency, subject.latency = subject.latency, 0
+                self._schedule(self.now + latency, subject)
+            else:
+                subject.complete = True
+                self.last = self.now if subject.is_sum else self.last
+            self._enqueue_if_ready(*(queue[0] for queue in queues if queue))
         else:
             self.busy[subject[0]] = False
             self.last = self.now
@@ -128,14 +154,13 @@ class _Simulation:
             case Recv():
                 number = self.receives.get((i.peer, g), 0)
                 self.receives[i.peer, g] = number + 1
-                operation = self._post(g, i.peer, ((i.peer, g), number))
+                operation = self._post(g, i.peer, ((i.peer, g), number), None)
                 self.source.update({(g, i.value, i.stage, m): operation for m in i.micro_batches})
                 issued = True
             case AllReduce():
                 issued = True
-                if self.program.header.machine == "serial":
-                    operation = self.sums.setdefault(i, _Operation(len(i.ranks), 0))
-                    self._post_end(operation, (g,))
+                operation = self.sums.setdefault(i, _Operation(len(i.ranks), self.network.all_reduce(i), is_sum=True))
+                self._post_end(operation, (g,) if self.program.header.machine == "serial" else (g, -1))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])
             case Free():
@@ -154,14 +179,22 @@ class _Simulation:
             if self.window and not self.transfers[channel, number - self.window].complete:
                 return False
         self.sends[channel] = number + 1
-        operation = self._post(g, i.peer, (channel, number))
+        operation = self._post(g, i.peer, (channel, number), i)
         if self.window == 0 and self.queued:
             self.blocking[g] = operation
         return True
 
-    def _post(self, g: int, peer: int, message: tuple[Channel, int]) -> _Operation:
-        operation = self.transfers.setdefault(message, _Operation(2, self.hop))
-        self._post_end(operation, {"paired": (g, peer), "serial": (g,)}.get(self.program.header.machine))
+    def _post(self, g: int, peer: int, message: tuple[Channel, int], send: Send | None) -> _Operation:
+        """Post one end of a transfer. Without queues it has one queue, that of its channel, which only its SEND enters."""
+        operation = self.transfers.setdefault(message, _Operation(2, 0))
+        if send is not None:
+            operation.latency, operation.duration = self.network.message(g, send)
+            if self.queued:  # it stays in its queues until it is complete
+                operation.latency, operation.duration = 0, operation.latency + operation.duration
+        queue = {"paired": (g, peer), "serial": (g,)}.get(self.program.header.machine)
+        if queue is None and send is not None:
+            queue = (g, peer)
+        self._post_end(operation, queue)
         return operation
 
     def _post_end(self, operation: _Operation, queue: tuple[int, ...] | None) -> None:

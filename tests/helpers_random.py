@@ -131,6 +131,7 @@ _rules = _node(
     n.Rule, binders, st.none() | _node(n.PipeRef, binders, st.none() | expressions), binders, binders,
     st.none() | _ranges, st.none() | expressions, expressions,
 )  # fmt: skip
+_fills = _node(n.Fill, binders, binders, binders, expressions)
 _costs = _node(
     n.CostStatement, st.lists(_node(n.Cost, binders, st.none() | binders, expressions), min_size=1, max_size=3).map(tuple)
 )
@@ -179,7 +180,10 @@ statements = st.one_of(
         n.PipeDecl, binders, st.none() | _node(n.Family, binders, _ranges),
         st.lists(_clauses, min_size=1, max_size=3).map(tuple), expressions,
     ),
-    _node(n.Ticks, st.lists(_lets, max_size=2).map(tuple), st.lists(_rules, max_size=3).map(tuple)),
+    _node(
+        n.Ticks, st.lists(_lets, max_size=2).map(tuple), st.lists(_rules, max_size=3).map(tuple),
+        st.lists(_fills, max_size=2).map(tuple),
+    ),
     _greedy,
     _node(n.Listing, binders, _actions()),
     _costs,

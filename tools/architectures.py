@@ -31,7 +31,7 @@ from chimerac.interpreter.runtime.model import Fields
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, train, train_plainly
 from tests.proof.record import record, stamp, table
 from tests.proof.record import rows as recorded_rows
-from tools.console import ROOT
+from tools import ROOT
 
 Config = Mapping[str, Any]
 TOKENS, LENGTH, CLASSES, WIDTH, SEED = 260, 16, 5, 32, 3

@@ -2,7 +2,7 @@
 
 The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing.
 
-    python -m tools.bench                  all sizes; four minutes, most of which torch takes
+    python -m tools.bench                  all sizes; five to ten minutes, most of which torch takes
     python -m tools.bench --quick          sizes up to (32, 256): seconds
     python -m tools.bench --write          all sizes, and records the result in docs/speed.md
 
@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.compiler import compile_schedule, verify
 from tests.proof.record import record, table
+from tools import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 THEIRS = ("1f1b", "interleaved", "zb_v")
 OURS = (*THEIRS, "chimera")  # torch has no schedule in which two ranks hold the same stage

@@ -7,7 +7,8 @@ executor is the difference, summed over the ranks, divided by the number of inst
     python -m tools.bench_instructions [SCHEDULE ...]     default: every schedule of the library
     python -m tools.bench_instructions --write            and records the result in docs/benchmarks.md
 
-Times are processor times, the median of paired iterations. The exit status is 1 if a schedule costs more than the goal.
+Times are processor times. The executor and the loop take turns; each figure is a median over the iterations. The exit status
+is 1 if a schedule costs more than the goal, and 2 if one cannot be compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -37,9 +37,10 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.transport.progress import Progress
 from tests.proof.record import record, stamp, table
+from tools import ROOT
 from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 DEPTH, MICRO_BATCHES, ITERATIONS = 4, 64, 31
 GOAL = 5.0  # microseconds per instruction
 
@@ -52,7 +53,7 @@ class Arrived:
 
 
 class Instant:
-    """A transport of one rank whose messages arrive at once. What arrives is whatever the buffer holds: zeros."""
+    """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive."""
 
     waited_ns, device = 0, torch.device("cpu")
 
@@ -92,7 +93,10 @@ class Instant:
 
 
 class BareLoop:
-    """The tasks of a rank in the order of its stream, without an executor. received: a value for every task that reads one."""
+    """The tasks of a rank in the order of its stream, without an executor.
+
+    received: one tensor of zeros, which stands for every value that a task reads from another stage.
+    """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
         self.stages, self.model, self.parts, self.divisor = executor.stages, model, tokens.split(SAMPLES), tokens.numel()
@@ -153,7 +157,10 @@ class BareLoop:
 
 
 def measure(program: Program) -> tuple[int, float, float]:
-    """Return the instructions of all ranks, and the seconds of an iteration of all of them, ours and bare."""
+    """Return the number of instructions of all ranks, the seconds of one iteration, and by how much the bare loop is faster.
+
+    The seconds are summed over the ranks.
+    """
     model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches)
     parts = partitioned(program, model, describe(model, SAMPLES))
     draws = [Draws(SEED, 0, ())] * program.header.micro_batches
@@ -185,9 +192,11 @@ def measure(program: Program) -> tuple[int, float, float]:
 def main() -> int:
     """Measure, print and record. Return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("schedules", nargs="*", default=names())
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("schedules", nargs="*", default=names(), metavar="SCHEDULE")
+    parser.add_argument("--write", action="store_true", help="record the table of all schedules in docs/benchmarks.md")
     options = parser.parse_args()
+    if options.write and options.schedules != names():
+        parser.error("--write records the table of all schedules: leave out the names")
     torch.set_num_threads(1)
     begin, rows, met = time.monotonic(), [], True
     for name in options.schedules:

@@ -23,9 +23,9 @@ import torch.distributed as dist
 
 from chimerac.interpreter.transport.gloo import join, leave
 from tests.proof.record import record, stamp
+from tools import ROOT
 from tools.bench_models import SEED
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 OUT = "BENCH_OUT"  # in the environment of a rank: the file for what rank 0 has found
 
@@ -97,19 +97,21 @@ def verdict(goal: str, failures: Sequence[str]) -> str:
     return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n"
 
 
-def benchmark(name: str, doc: str, measured: Callable[[int], tuple[str, bool]], number: str, default: int) -> int:
-    """Run a benchmark as a command: print its tables, and record them on PAGE if asked to; return its exit status.
+def benchmark(
+    name: str, doc: str, measured: Callable[[int], tuple[str, bool]], number: str, default: int, page: Path = PAGE
+) -> int:
+    """Run a benchmark as a command: print its tables, and record them on a page if asked to; return its exit status.
 
     name: of its block on the page; measured: returns the tables and whether all goals are met, from the one number that the
     command takes; number, default: the name and the default of that number.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("number", metavar=number, nargs="?", type=int, default=default)
-    parser.add_argument("--write", action="store_true", help=f"record the tables in docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"record the tables in docs/{page.name}")
     options = parser.parse_args()
     begin = time.monotonic()
     text, met = measured(options.number)
     print(text)
     if options.write:
-        record(name, stamp(time.monotonic() - begin, SEED, ("torch",)) + text, PAGE)
+        record(name, stamp(time.monotonic() - begin, SEED, ("torch",)) + text, page)
     return 0 if met else 1

@@ -9,11 +9,10 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
 
 from chimerac.compiler.command.main import main
+from tools import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SLOW = "make"  # commands that begin with this word are run only with --slow
 
 

@@ -22,7 +22,7 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
-from tools.console import ROOT
+from tools import ROOT
 
 FOLDER = ROOT / "models" / "descriptions"
 SAMPLES = 4  # the defaults of run.py

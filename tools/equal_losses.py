@@ -29,7 +29,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.presets import PRESETS
 from tests.proof.record import record, stamp, table
 from tests.proof.record import rows as recorded_rows
-from tools.console import ROOT
+from tools import ROOT
 from tools.shown_models import NAMES, SEED, shown
 
 SCHEDULES: Mapping[str, Mapping[str, int]] = {

@@ -29,7 +29,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 
-from tools.console import ROOT, chimerac, console
+from tools import ROOT
+from tools.console import chimerac, console
 from tools.generated import GENERATED
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

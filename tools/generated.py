@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import statistics
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from chimerac.chimera_ir import limits
@@ -19,8 +21,9 @@ from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.file import find, read_experiment, shipped
 from chimerac.interpreter.launch.options import option_names
 from chimerac.interpreter.launch.settings import RunSettings
+from tools import ROOT
 from tools.claims import table
-from tools.console import ROOT, in_checkout
+from tools.console import in_checkout
 from tools.full_size import full_size
 from tools.imports import diagram
 
@@ -148,6 +151,45 @@ def run_figures(_: str) -> str:
     return "\n".join(["\n| figure | in a report | predicted too |", "|---|---|---|", *rows, "", ""])
 
 
+def searched(group: str) -> str:
+    """Return the table of the settings of a group that tools/bench_search.py has searched."""
+    rows = json.loads((ROOT / f"docs/searched/{group}.json").read_text(encoding="utf-8"))
+    bubbles = group == "published"
+    head = [
+        "setting",
+        "limit",
+        "shipped",
+        "found",
+        "gain",
+        "bound",
+        *(["bubble", "least bubble"] if bubbles else []),
+        "proved",
+        "s",
+    ]
+    lines = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 2), "---:"])]
+    gains = []
+    for row in rows:
+        found = row["found"]
+        sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
+        links = f", hop {row['links']}" if isinstance(row["links"], str) else ""
+        name = row["schedule"] if bubbles else f"{row['seed']}: {row['schedule']}"
+        gain = 1 - found["makespan"] / found["shipped_makespan"] if found["shipped_makespan"] else None
+        gains += [] if gain is None else [gain]
+        cells = [f"{name} {sizes}, {'split' if row['split'] else 'full'}{links}", str(row["limit"])]
+        cells.append("none fits" if gain is None else f"{found['shipped']} {found['shipped_makespan']:g}")
+        cells += [f"{found['makespan']:g}", "" if gain is None else f"{gain:.1%}", f"{found['bound']:g}"]
+        cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if bubbles else []
+        lines.append(_cells([*cells, "yes" if found["proved"] else "no", f"{found['seconds']:g}"]))
+    proved = sum(row["found"]["proved"] for row in rows)
+    median = f"{statistics.median(gains):.1%}"
+    summary = f"Median gain {median}, least gain {min(gains):.1%}; {proved} of {len(rows)} proved optimal."
+    return "\n".join([*lines, "", summary, "", ""])
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 GENERATED: dict[str, Callable[[str], str]] = {
     "modules": modules,
     "options": options,
@@ -157,6 +199,7 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "full_size": full_size,
     "run_figures": run_figures,
     "library": library,
+    "searched": searched,
     "table": table,
     "words": words,
     "codes": codes,

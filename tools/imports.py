@@ -10,7 +10,8 @@ from pathlib import Path
 
 import networkx as nx
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools import ROOT
+
 ENTRY = "chimerac.__main__"  # the command; it is not in the diagram
 PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules", "experiments")
 

@@ -31,7 +31,8 @@ from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import record, stamp, table
-from tools.bench_ranks import ROOT, is_rank, on_ranks, progress, run_rank
+from tools import ROOT
+from tools.bench_ranks import is_rank, on_ranks, progress, run_rank
 from tools.shown_models import SEED, shown
 
 MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of a sample

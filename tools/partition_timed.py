@@ -26,7 +26,7 @@ from chimerac.compiler.descriptions import find_model
 from chimerac.interpreter.runtime.model import Model, Values, combined
 from chimerac.models.families import preset
 from tests.proof.record import record, stamp, table
-from tools.console import ROOT
+from tools import ROOT
 
 MODEL, LENGTH, SAMPLES, ROUNDS = "gpt2-64", 632, 1, 2
 DEPTHS = (8, 16, 32, 64)

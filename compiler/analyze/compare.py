@@ -17,12 +17,13 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, did_you_mean, refuse
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.lifetimes import Kind, boundary_of, value_bytes
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.causes import idle_times
+from chimerac.compiler.analyze.durations import Durations, message_sizes
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, check_memory, memory
-from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import StageChoice
 from chimerac.compiler.pipeline import compile_source, parse_source
 from chimerac.compiler.resolve.sizes import micro_batch_size
@@ -77,12 +78,13 @@ class ForModel:
     """A model, for the figures in bytes.
 
     describe: returns the program with its partition, and the description for the size of its micro-batches; limit: the most
-    bytes that a rank may need.
+    bytes that a rank may need. durations: of a program on a machine, in the place of costs.
     """
 
     describe: Callable[[Program], tuple[Program, ModelDescription]]
     state: OptimizerState = NO_STATE
     limit: int | None = None
+    durations: Callable[[Program, ModelDescription], Durations] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,14 @@ class Figures:
     """One iteration of a schedule. Activations, weights, messages and all_reduced are of the share of one rank and of
     whole micro-batches.
 
-    makespan: in the unit of the costs; bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive
-    at the peak of a rank; weights: copies; messages: values that the rank with most of them sends; all_reduced: what the
-    rank with most of it sends in all-reduces of gradients; a ring of r ranks sends 2 (r - 1) / r times their size;
-    recomputed: stages that recompute.
+    makespan: in `unit`, '' for that of the costs; exposed: communication that the rank with most of it waits for;
+    bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
+    messages: values that the rank with most of them sends; all_reduced: what the rank with most of it sends in all-reduces of
+    gradients; a ring of r ranks sends 2 (r - 1) / r times their size; recomputed: stages that recompute.
     """
 
     makespan: Fraction
+    exposed: Fraction
     bubble_ratio: float
     wall_bubble: Span
     activations: Span
@@ -115,7 +118,13 @@ class Figures:
     messages: Fraction
     all_reduced: Fraction
     recomputed: tuple[int, ...]
+    simulation: Simulation = field(repr=False, compare=False)
     bytes: Bytes | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of all times, '' for that of the costs."""
+        return self.simulation.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +207,14 @@ def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figu
     share = Fraction(h.ranks, h.stages)  # of a stage, in shares of a rank
     size = Fraction(*h.micro_batch_size)
     costs = {name: cost if name == "hop" else cost * share * size for name, cost in setting.all_costs().items()}
-    times, peak = simulate(program, costs), peaks(program)
+    durations, peak = None, peaks(program)
+    if model is not None:
+        program, description = model.describe(program)
+        durations = model.durations(program, description) if model.durations else None
+    times = simulate(program, costs, durations)
     return Figures(
         makespan=Fraction(times.makespan, times.scale),
+        exposed=Fraction(max(idle.exposed for idle in idle_times(times)), times.scale),
         bubble_ratio=times.bubble_ratio,
         wall_bubble=_span(times.wall_bubbles, Fraction(1, times.scale)),
         activations=_span(peak.activations, share * size),
@@ -208,7 +222,8 @@ def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figu
         messages=max(_sent(program, lambda value, stage, count: count)) * size,
         all_reduced=max(_all_reduced(program, lambda stage: share)),
         recomputed=program.recomputed_stages,
-        bytes=None if model is None else _bytes(program, model),
+        simulation=times,
+        bytes=None if model is None else _bytes(program, description, model),
     )
 
 
@@ -216,18 +231,13 @@ def _span(values: Sequence[int], unit: Fraction) -> Span:
     return min(values) * unit, max(values) * unit
 
 
-def _bytes(program: Program, model: ForModel) -> Bytes:
-    program, description = model.describe(program)
+def _bytes(program: Program, description: ModelDescription, model: ForModel) -> Bytes:
     if model.limit is not None:
         check_memory(program, description, model.limit, state=model.state)
     stages = description.stage_sums(partition_for(program.partition, description, program.header.stages).layers)
-
-    def message(value: Value, stage: int, count: int) -> int:
-        return value_bytes(Kind.SENT, value, stages[boundary_of(value, stage)].boundary, count)
-
     return Bytes(
         max(rank.peak for rank in memory(program, description, model.state)),
-        max(_sent(program, message)),
+        max(_sent(program, message_sizes(stages))),
         round(max(_all_reduced(program, lambda stage: Fraction(stages[stage].gradient_bytes)))),
     )
 

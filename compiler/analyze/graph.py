@@ -1,4 +1,4 @@
-"""The dependency DAG of a program's tasks: its critical path, and its text for other tools.
+"""The dependency DAG of a program's tasks, and its text for other tools.
 
 Nodes are tasks, named by their text. An edge `data` is a wait for a value, with the hop it costs; an edge `order` joins a task
 with the next one of its rank. An overlapped pair starts and ends as one: a task that waits for its first task also waits
@@ -16,7 +16,7 @@ import numpy as np
 from chimerac.chimera_ir.instructions import Task
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
 from chimerac.chimera_ir.textline import instruction_text
-from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, task_costs
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,6 @@ def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
     source = np.column_stack([edges.source, edges.source, end, end])
     target = np.column_stack([edges.target, begin, edges.target, begin])
     return Edges(source.ravel(), target.ravel(), np.repeat(edges.delay, 4))
-
-
-def critical_path(graph: Graph) -> tuple[Ints, int]:
-    """Return the rows of the longest path of a graph, and its length: costs and hops, in the program's units."""
-    p, cost = graph.program, task_costs(graph.program)
-    data = np.flatnonzero(graph.carries)
-    end = earliest(p, cost, Edges(graph.rows[graph.source[data]], graph.rows[graph.target[data]], graph.delay[data])).end
-    paired = np.flatnonzero(p.table.flags & OVERLAP)
-    end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
-    end = end[graph.rows]
-    # An edge is tight if the task at its target starts exactly when it allows. The path goes back along tight edges.
-    tight_edges = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
-    before = np.full(len(end), -1, np.int64)
-    before[graph.target[tight_edges]] = graph.source[tight_edges]
-    path = [int(np.argmax(end))]
-    while before[path[-1]] >= 0:
-        path.append(int(before[path[-1]]))
-    return graph.rows[path[::-1]], int(end.max())
 
 
 def graphml(graph: Graph) -> str:

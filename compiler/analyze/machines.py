@@ -1,12 +1,14 @@
 """What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
-Nodes are the rows of the program. On machines whose transfers queue, completions are nodes after them: one for every
-message and, on `serial`, one for every collective. `paired` has one queue per rank and peer, for both directions; `serial`
-has one queue per rank. The verifier has an independent implementation of these waits (compiler/verify/progress.py).
+Nodes are the rows of the program and, after them, transfers and collectives. There is a node for every message where transfers
+queue or occupy their channels, and one for every collective where collectives queue or take time. `paired` has one queue per
+rank and peer, for both directions; `serial` has one queue per rank. The verifier has an independent implementation of these
+waits (compiler/verify/progress.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import numpy as np
@@ -14,35 +16,71 @@ import numpy as np
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Ints, Program
+from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 
 
-def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
-    """Return every wait of a verified program on the machine of its header, and how long each completion takes."""
-    index = TaskIndex.of(program)
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Every wait of a program on its machine.
+
+    durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
+    message, consumer: the number of a message and a row that reads it, for each of its values. transfer: the node of each
+    message, empty where messages have none. collective: the first node of the collectives, None where they have none. delay:
+    from the end of a message's node, or where it has none from its later end, to its arrival.
+    """
+
+    edges: Edges
+    durations: Ints
+    send: Ints
+    receive: Ints
+    message: Ints
+    consumer: Ints
+    transfer: Ints
+    collective: int | None
+    delay: Ints
+
+
+def waits(program: Program, durations: Durations) -> Waits:
+    """Return every wait of a verified program on the machine of its header."""
+    index, machine = TaskIndex.of(program), program.header.machine
     data = data_edges(program, index, 0)
     on_one_rank = program.rank_of[data.source] == program.rank_of[data.target]
     edges = [Edges(data.source[on_one_rank], data.target[on_one_rank], data.delay[on_one_rank])]
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
-    queues = program.header.machine in ("paired", "serial")
-    number, durations = _completions(program, send, receive, hop) if queues else (send, np.zeros(0, np.int64))
-    edges += _queue_edges(program, number) if queues else []
+    latency, occupied = durations.latency[send], durations.occupied[send]
+    queues, rows, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
+    has_nodes = queues or bool(occupied.any())
+    transfer = rows + np.arange(len(send)) if has_nodes else none
+    # A transfer stays in its queues until it is complete. Where there are none, only its bytes occupy the channel.
+    lengths, delay = (latency + occupied, np.zeros_like(latency)) if queues else (occupied if has_nodes else none, latency)
+    timed_sums = bool(durations.collectives.any())
+    collective = rows + len(lengths) if machine == "serial" or timed_sums else None
+    if collective is not None:
+        lengths = np.concatenate([lengths, durations.collectives])
+        edges += _in_order_of_streams(program, collective) if machine != "serial" else []
+    if queues:
+        edges += _queue_edges(program, _nodes_of_rows(program, send, receive, transfer, collective))
+    elif has_nodes:
+        edges += [_edges(send, transfer), _edges(receive, transfer)]
+        follows = np.flatnonzero(channel[1:] == channel[:-1]) + 1
+        edges.append(_edges(transfer[follows - 1], transfer[follows]))
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
-            case "values" if queues:
-                edges.append(_edges(number[receive[message]], consumer))
+            case "values" if has_nodes:
+                edges.append(Edges(transfer[message], consumer, delay[message]))
             case "values":
-                edges += [_edges(ends[message], consumer, hop) for ends in (send, receive)]
+                edges += [Edges(ends[message], consumer, delay[message]) for ends in (send, receive)]
             case "window" if queues:
-                edges.append(_window_of_queues(program, number, send, channel))
+                edges.append(_window_of_queues(program, transfer, send, channel))
             case "window":
-                edges += _window(program, send, receive, channel, hop)
+                edges += _window(program, send, receive, channel, transfer if has_nodes else None, delay)
             case None:
                 pass
             case _:
                 assert_never(condition)
-    return Edges.concatenate(*edges), durations
+    return Waits(Edges.concatenate(*edges), lengths, send, receive, message, consumer, transfer, collective, delay)
 
 
 def _blocks(op: Op) -> Literal["values", "window"] | None:
@@ -69,8 +107,8 @@ def _queues_with_transfers(op: Op) -> bool:
             assert_never(op)
 
 
-def _edges(source: Ints, target: Ints, delay: int = 0) -> Edges:
-    return Edges(source, target, np.full(len(source), delay, np.int64))
+def _edges(source: Ints, target: Ints) -> Edges:
+    return Edges(source, target, np.zeros(len(source), np.int64))
 
 
 def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
@@ -99,7 +137,7 @@ def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
     return waiting, earlier[waiting]
 
 
-def _window(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
+def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer: Ints | None, delay: Ints) -> list[Edges]:
     """Return the waits of SENDs on the machines whose transfers do not queue."""
     window = max_incomplete_sends(program.header.machine, program.header.window)
     if window is None:
@@ -107,25 +145,38 @@ def _window(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int
     if window == 0:
         return [_edges(receive, send)]
     waiting, earlier = _window_pairs(channel, window)
-    return [_edges(ends[earlier], send[waiting], hop) for ends in (send, receive)]
+    ends = (send[earlier], receive[earlier]) if transfer is None else (transfer[earlier],)
+    return [Edges(end, send[waiting], delay[earlier]) for end in ends]
 
 
-def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
-    """Return, by row, the completion of a SEND, a RECV or on `serial` a collective, else -1; and how long each completion
-    takes."""
-    t, rows, messages = program.table, len(program), len(send)
-    number = np.full(rows, -1, np.int64)
-    number[send] = number[receive] = rows + np.arange(messages)
-    durations = np.full(messages, hop, np.int64)
-    if program.header.machine == "serial":
-        all_reduces = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
-        number[all_reduces] = rows + messages + t.operand[all_reduces]
-        durations = np.concatenate([durations, np.zeros(len(program.collectives), np.int64)])
-    return number, durations
+def _all_reduces(program: Program) -> Ints:
+    """Return the rows of all instructions that join a collective."""
+    return np.flatnonzero(np.isin(program.table.op, [op for op in Op if _queues_with_transfers(op)]))
+
+
+def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
+    """Return the waits of collectives: for all their members, and for the collective before them in each stream.
+
+    first: the node of the first collective.
+    """
+    rows = _all_reduces(program)
+    node, rank = first + program.table.operand[rows], program.rank_of[rows]
+    follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
+    return [_edges(rows, node), _edges(node[follows - 1], node[follows])]
+
+
+def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, collective: int | None) -> Ints:
+    """Return, by row, the node that a SEND, a RECV or on `serial` a collective has in the queues, else -1."""
+    number = np.full(len(program), -1, np.int64)
+    number[send] = number[receive] = transfer
+    if program.header.machine == "serial" and collective is not None:
+        rows = _all_reduces(program)
+        number[rows] = collective + program.table.operand[rows]
+    return number
 
 
 def _queue_edges(program: Program, number: Ints) -> list[Edges]:
-    """Return the waits of completions: for their ends, and for those before them in their queues."""
+    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues."""
     rank, ends = program.rank_of, np.flatnonzero(number >= 0)
     if program.header.machine == "paired":
         queue = rank[ends] * program.world + program.table.peer[ends]
@@ -136,7 +187,7 @@ def _queue_edges(program: Program, number: Ints) -> list[Edges]:
     return [_edges(ends, number[ends]), _edges(number[ends[behind - 1]], number[ends[behind]])]
 
 
-def _window_of_queues(program: Program, number: Ints, send: Ints, channel: Ints) -> Edges:
+def _window_of_queues(program: Program, transfer: Ints, send: Ints, channel: Ints) -> Edges:
     """Return the waits of SENDs on the machines whose transfers queue."""
     rank, window = program.rank_of, program.header.window
     waiting, earlier = _window_pairs(channel, window)
@@ -144,4 +195,4 @@ def _window_of_queues(program: Program, number: Ints, send: Ints, channel: Ints)
     if window == 0:  # a SEND is posted at once, and the next row of its stream waits for its transfer
         follows = np.append(rank, -1)[blocked + 1] == rank[blocked]
         blocked, earlier = blocked[follows] + 1, earlier[follows]
-    return _edges(number[send[earlier]], blocked)
+    return _edges(transfer[earlier], blocked)

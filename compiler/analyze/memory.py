@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -11,7 +11,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
-from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
+from chimerac.chimera_ir.model import ModelDescription, StageSum, gradient_bytes
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Header, Program
 
@@ -21,15 +21,21 @@ class OptimizerState:
     """How much state an optimizer has.
 
     per_gradient: bytes for each byte of a gradient; zero: the holders of a stage share its state out (ZeRO, stage 1).
+    replicas: how many replicas there are for each one of the program, whose ranks are holders, too.
     """
 
     per_gradient: Fraction = Fraction(0)
     zero: bool = False
+    replicas: int = 1
 
     def bytes(self, gradient_bytes: int, holders: int) -> int:
         """Return the bytes on one of the holders of parameters with gradients of this size, rounded up."""
-        parts = self.per_gradient.denominator * (holders if self.zero else 1)
+        parts = self.per_gradient.denominator * self.shares(holders)
         return -(-gradient_bytes * self.per_gradient.numerator // parts)
+
+    def shares(self, holders: int) -> int:
+        """Return in how many shares the holders of a stage in the program have its state."""
+        return holders * self.replicas if self.zero else 1
 
 
 NO_STATE = OptimizerState()
@@ -83,7 +89,7 @@ class _BytesHeld:
 
     def ranks(self) -> tuple[RankMemory, ...]:
         h = self.program.header
-        local, found = [self._weights(rank) for rank in range(h.ranks)], []
+        local, found = [fixed_bytes(h, self.model, self.stages, self.state, rank) for rank in range(h.ranks)], []
         for rank, (a, b) in enumerate(pairwise(self.program.offsets.tolist())):
             weights, gradients, optimizer = local[rank % h.ranks]
             peaks = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
@@ -97,17 +103,40 @@ class _BytesHeld:
         row = a + int(self.all[a:b].argmax())
         return row, {name: int(sums[row]) for name, sums in self.parts.items()}
 
-    def _weights(self, rank: int) -> tuple[int, int, int]:
-        """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state."""
-        h = self.program.header
-        held = stages_of(h, rank)
-        weights, gradients = (sum(getattr(self.stages[s], f"{name}_bytes") for s in held) for name in ("weight", "gradient"))
-        optimizer = sum(self.state.bytes(self.stages[s].gradient_bytes, len(h.holders([s]))) for s in held)
-        for tied in self.model.tied:  # one copy for all stages of the rank
-            for s in [s for s in held if any(k in self.stages[s].layers for k in tied.layers)][1:]:
-                weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
-                optimizer -= self.state.bytes(gradient_bytes(tied), len(h.holders([s])))
-        return (weights, gradients, optimizer) if h.kind == "training" else (weights, 0, 0)
+
+def fixed_bytes(
+    h: Header, model: ModelDescription, stages: Sequence[StageSum], state: OptimizerState, rank: int
+) -> tuple[int, int, int]:
+    """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state. stages: of the partition."""
+    held = stages_of(h, rank)
+    weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in held) for name in ("weight", "gradient"))
+    optimizer = sum(state.bytes(stages[s].gradient_bytes, len(h.holders([s]))) for s in held)
+    for tied in model.tied:  # one copy for all stages of the rank
+        for s in [s for s in held if any(k in stages[s].layers for k in tied.layers)][1:]:
+            weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
+            optimizer -= state.bytes(gradient_bytes(tied), len(h.holders([s])))
+    return (weights, gradients, optimizer) if h.kind == "training" else (weights, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """How many bytes the ranks hold over time. held: while each row of the program runs, weights and the rest included.
+
+    ranks: the memory of each global rank. peaks: of each rank, the first row at which it holds most; -1 for an empty stream.
+    """
+
+    held: Amounts
+    ranks: tuple[RankMemory, ...]
+    peaks: tuple[int, ...]
+
+
+def held_bytes(program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> HeldBytes:
+    """Return the bytes that are held while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
+    found = _BytesHeld(program, model, state)
+    ranks = found.ranks()
+    fixed = np.array([x.weights + x.gradients + x.optimizer for x in ranks], object)
+    peaks = tuple(found.peak_row(g)[0] if a < b else -1 for g, (a, b) in enumerate(pairwise(program.offsets.tolist())))
+    return HeldBytes(found.all + fixed[program.rank_of], ranks, peaks)
 
 
 def stages_of(header: Header, rank: int) -> list[int]:

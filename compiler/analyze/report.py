@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, fields
+
+import numpy as np
 
 from chimerac.chimera_ir.header import stages_text
-from chimerac.chimera_ir.instructions import FORMS
+from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Ints, Program
-from chimerac.compiler.analyze.graph import critical_path, dependency_graph, names
-from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, memory
+from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_times, path_sums
+from chimerac.compiler.analyze.formula import closed_equation
+from chimerac.compiler.analyze.graph import names
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, held_bytes, memory
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
@@ -21,7 +25,7 @@ from chimerac.compiler.verify.progress import machines
 def report(
     program: Program, simulation: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
 ) -> str:
-    """Return the report of a verified program."""
+    """Return the report of a verified program. simulation: of this program, by its costs or by a profile of the model."""
     return "\n".join(_lines(program, simulation, model, state)) + "\n"
 
 
@@ -35,13 +39,20 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     )
     yield f"digest {program.digest}"
     yield ""
-    yield f"costs           {_costs(s)}"
-    yield f"makespan        {s.time(s.makespan)}"
+    unit, idle = f" {s.unit}" if s.unit else "", idle_times(s)
+    yield f"costs           {_costs(s)}{f'   in {s.unit}' if s.unit else ''}"
+    yield f"makespan        {s.time(s.makespan)}{unit}"
     yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
-    yield f"wall bubble     {_span(s, s.wall_bubbles)}   (makespan - busy)"
-    yield f"own bubble      {_span(s, s.own_bubbles)}   (last end - first start - busy)"
-    path, length = critical_path(dependency_graph(replace(program, costs=s.costs)))
-    yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(program, path)}"
+    yield f"wall bubble     {_span(s, s.wall_bubbles)}{unit}   (makespan - busy)"
+    yield f"own bubble      {_span(s, s.own_bubbles)}{unit}   (last end - first start - busy)"
+    yield f"exposed         {_span(s, [x.exposed for x in idle])}{unit}   (communication that a rank waits for)"
+    path = critical_path(s)
+    tasks = np.array([step.row for step in path if step.kind == "task"], np.int64)
+    sums = ", ".join(f"{count} {name} {s.time(time)}" for name, (count, time) in path_sums(s).items())
+    yield f"critical path   {s.time(s.makespan)}{unit} = {sums or 'nothing'}"
+    yield f"                {_short(program, tasks)}" if len(tasks) else "                no task takes time"
+    if s.unit:
+        yield from _equation(program, s)
     ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
     more = ", ..." if len(s.synced) > 16 else ""
     if h.kind == "training":
@@ -63,9 +74,39 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     ]
     yield from table(head, rows)
     yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
+    yield ""
+    yield from table(["idle: rank", *_HEADS], [[str(g), *map(s.time, astuple(x))] for g, x in enumerate(idle)])
+    yield "fill: until the first task's value is computed; value: until a later one is; transfer: for a value on its way;"
+    yield "window: for an earlier message of the channel; all-reduce: after the last task; drain: until the last rank ends"
     if model is not None:
         yield ""
         yield from memory_lines(program, model, state)
+        yield ""
+        yield from _peak_lines(s, model, state)
+
+
+_HEADS = [name.replace("_", "-") for name in CAUSES]
+
+
+def _equation(program: Program, s: Simulation) -> Iterator[str]:
+    """Yield the closed equation of the Chimera paper with its terms."""
+    e = closed_equation(program, s.durations)
+    passes = f"{e.forwards} forwards {s.time(e.forward)} + {e.backwards} backwards {s.time(e.backward)}"
+    messages = f"{e.forwards + e.backwards} messages of {s.time(e.message)}"
+    change = f"{100 * (e.total / s.makespan - 1):+.1f} %" if s.makespan else "-"
+    yield f"closed equation {s.time(e.total)} {s.unit} = {passes} + {messages} + all-reduces {s.time(e.unoverlapped)}"
+    yield f"                {change} beside the simulation; it takes every stage as the slowest one"
+
+
+def _peak_lines(s: Simulation, model: ModelDescription, state: OptimizerState) -> Iterator[str]:
+    """Yield the table of the instructions at which the ranks hold most."""
+    found = held_bytes(s.program, model, state)
+    rows = [
+        [str(g), f"{memory.peak:,}", s.time(int(s.timeline.start[row])), s.program.text(row)]
+        for g, (memory, row) in enumerate(zip(found.ranks, found.peaks, strict=True))
+        if row >= 0
+    ]
+    yield from table(["rank", "peak", "from", "on"], rows, left=1)
 
 
 def memory_lines(program: Program, model: ModelDescription, state: OptimizerState) -> Iterator[str]:
@@ -83,10 +124,17 @@ def _costs(s: Simulation) -> str:
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
     parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]
-    return "  ".join([*parts, f"hop={s.time(c.hop)}"])
+    if not s.unit:
+        return "  ".join([*parts, f"hop={s.time(c.hop)}"])
+    sends, d = np.flatnonzero(s.program.table.op == Op.SEND), s.durations
+    if len(sends):
+        parts.append(f"message={_span(s, (d.latency + d.occupied)[sends].tolist())}")
+    if len(d.collectives):
+        parts.append(f"all-reduce={_span(s, d.collectives.tolist())}")
+    return "  ".join(parts)
 
 
-def _span(s: Simulation, values: tuple[int, ...]) -> str:
+def _span(s: Simulation, values: Sequence[int]) -> str:
     low, high = min(values), max(values)
     return s.time(low) if low == high else f"{s.time(low)} to {s.time(high)}"
 
@@ -98,8 +146,9 @@ def _short(program: Program, path: Ints) -> str:
     return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])
 
 
-def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Yield the lines of a table with columns aligned to the right."""
+def table(head: list[str], rows: list[list[str]], left: int = 0) -> Iterator[str]:
+    """Yield the lines of a table with columns aligned to the right, and the last `left` ones to the left."""
     widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
+    alignment = [">"] * (len(head) - left) + ["<"] * left
     for r in [head, *rows]:
-        yield "  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True))
+        yield "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(r, alignment, widths, strict=True)).rstrip()

@@ -1,83 +1,117 @@
-"""Simulation of a final program on the machine of its header: the times of all rows, by the costs.
+"""Simulation of a final program on the machine of its header: the times of all rows, messages and all-reduces.
 
-A task takes its cost. A transfer takes `hop` from the moment when its SEND and its RECV are posted and it is first in
-its queues, if there are any; docs/semantics.md, "Times", defines the rules (compiler/analyze/machines.py). Posting and
-collectives take no time.
+A task takes its cost. A message takes its latency, and the time for which its bytes occupy its channel, from the moment when
+its SEND and its RECV are posted and it is the next one of its channel or its queues. An all-reduce begins when all its members
+have launched it and have finished those before it. docs/semantics.md, "Times", defines the rules; compiler/analyze/machines.py
+has the waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from math import lcm
 
 import numpy as np
 
-from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op, stage_group
-from chimerac.chimera_ir.program import Costs, Program
+from chimerac.chimera_ir.program import Costs, Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
-from chimerac.compiler.analyze.machines import waits
-from chimerac.compiler.given import costs_from
-from chimerac.compiler.tasks import earliest, task_costs
+from chimerac.compiler.analyze.durations import Durations, cost_durations
+from chimerac.compiler.analyze.machines import Waits, waits
+from chimerac.compiler.tasks import earliest
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Times and `costs` are integers in units of 1 / `scale` of a cost. Tuples have one entry per global rank.
+    """Times are integers in units of 1 / `scale` of `unit`, '' for the unit of costs. Tuples have one entry per global rank.
 
-    timeline: a bar for every row of the program, in their order;
-    busy: time spent computing; wall_bubbles: makespan - busy, idle time up to the optimizer step; own_bubbles: last end -
-    first start - busy, as the zero-bubble papers count; synced: when the last copy of each stage has its gradient.
+    timeline: a bar for every row of the program, in their order. makespan: until the last task and the last all-reduce have
+    ended. busy: time spent computing. wall_bubbles: makespan - busy, idle time up to the optimizer step. own_bubbles: last end
+    - first start - busy, as the zero-bubble papers count. synced: when the last copy of each stage has its gradient.
+    durations: what took how long; lengths: of each row, 0 for all but tasks. waits: what waited for what. node_start, node_end:
+    of transfers and collectives, which are numbered after the rows (`Waits`).
     """
 
     program: Program
-    costs: Costs
+    durations: Durations
     timeline: Timeline
     makespan: int
     busy: tuple[int, ...]
     wall_bubbles: tuple[int, ...]
     own_bubbles: tuple[int, ...]
     synced: Mapping[str, int]
+    lengths: Ints
+    waits: Waits
+    node_start: Ints
+    node_end: Ints
+
+    @property
+    def costs(self) -> Costs:
+        """Return the costs of the tasks, in the units of the times."""
+        return self.durations.costs
 
     @property
     def scale(self) -> int:
-        """Return how many integers of time make one unit of cost."""
+        """Return how many integers of time make one unit."""
         return self.timeline.scale
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the times, '' for the unit of costs."""
+        return self.timeline.unit
 
     @property
     def bubble_ratio(self) -> float:
         """Return the idle share of all ranks' time, in [0, 1): idle over total, as in Chimera (SC'21, table 2)."""
         return sum(self.wall_bubbles) / (len(self.busy) * self.makespan) if self.makespan else 0.0
 
+    @property
+    def arrivals(self) -> Ints:
+        """Return when each message has arrived, in the order of `waits.send`."""
+        w = self.waits
+        if len(w.transfer):
+            return self.node_end[w.transfer - len(self.program)] + w.delay
+        return np.maximum(self.timeline.end[w.send], self.timeline.end[w.receive]) + w.delay
+
+    @property
+    def collective_times(self) -> tuple[Ints, Ints]:
+        """Return when each of `Program.collectives` began and ended; those that take no time begin at their last launch."""
+        p, first = self.program, self.waits.collective
+        if first is not None:
+            return self.node_start[first - len(p) :], self.node_end[first - len(p) :]
+        rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)
+        launched = np.zeros(len(p.collectives), np.int64)
+        np.maximum.at(launched, p.table.operand[rows], self.timeline.end[rows])
+        return launched, launched
+
     def time(self, units: int) -> str:
-        """Return a time as a number in the costs' unit."""
+        """Return a time as a number in the unit of the times."""
         value = Fraction(units, self.scale)
         return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
 
 
-def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
-    """Return the times of a verified program on its machine. costs: F, B, I, W, R and hop instead of the program's own.
+def simulate(
+    program: Program,
+    costs: Mapping[str, Fraction | Decimal | float] | None = None,
+    durations: Durations | None = None,
+) -> Simulation:
+    """Return the times of a verified program on its machine.
 
-    A float is durations as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
+    costs: F, B, I, W, R and hop instead of the program's own; a float is durations as its decimal text: 0.1 is 1/10. durations:
+    in the place of all costs, such as those of a profile. Raises ChimeraError E002 for an invalid cost.
     """
-    h = program.header
-    costs_used, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
-    # Replicas wait for each other only if their collectives and transfers share a queue.
-    if costs_used.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
-        unit = scale if scale <= limits.TIME else f"{scale:.1e}"
-        message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
-        raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
-    with_costs = replace(program, costs=costs_used)
-    edges, durations = waits(with_costs, costs_used.hop)
-    timing = earliest(with_costs, np.concatenate([task_costs(with_costs), durations]), edges)
+    if durations is None:
+        durations = cost_durations(program, costs)
+    all_waits, lengths = waits(program, durations), durations.of_rows(program)
+    timing = earliest(program, np.concatenate([lengths, all_waits.durations]), all_waits.edges)
     assert not timing.stuck, "a verified program terminates"
-    timeline, is_task = timing.timeline(program, scale), program.table.is_task
-    makespan = int(timeline.end[is_task].max(initial=0))
+    timeline, is_task = timing.timeline(program, durations.scale, durations.unit), program.table.is_task
+    node_start, node_end = timing.start[len(program) :], timing.end[len(program) :]
+    sums = node_end[all_waits.collective - len(program) :] if all_waits.collective is not None else node_end[:0]
+    makespan = int(max(timeline.end[is_task].max(initial=0), sums.max(initial=0)))
     length = np.where(is_task, timeline.end - timeline.start, 0)
     busy, own_bubbles = [], []
     for a, b in pairwise(program.offsets.tolist()):
@@ -89,24 +123,15 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     np.maximum.at(synced, program.table.stage[weight], timeline.end[weight])
     return Simulation(
         program,
-        costs_used,
+        durations,
         timeline,
         makespan,
         tuple(busy),
         tuple(makespan - x for x in busy),
         tuple(own_bubbles),
         {stage_group(s): t for s, t in enumerate(synced.tolist())},
+        lengths,
+        all_waits,
+        node_start,
+        node_end,
     )
-
-
-def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given, and R is F where
-    no cost of R is given."""
-    scale = lcm(*(v.denominator for v in given.values()))
-    fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}
-    values = {k: tuple(x * scale for x in v) for k, v in fields.items()}
-    values |= {k: (int(v * scale),) * stages for k, v in given.items() if k != "hop"}
-    if "B" not in given and ("I" in given or "W" in given):
-        values["B"] = tuple(i + w for i, w in zip(values["I"], values["W"], strict=True))
-    hop = int(given["hop"] * scale) if "hop" in given else own.hop * scale
-    return Costs(values["F"], values["B"], values["I"], values["W"], hop, RECOMPUTE=values["R"]), scale

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, visible
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
-from chimerac.compiler.command.files import print_findings, write_product
-from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
+from chimerac.compiler.analyze.durations import Durations
+from chimerac.compiler.command.files import check_keeps_inputs, columns, print_findings, write_product
+from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import (
     compare_parser,
     costs_of,
-    integer,
-    named_values,
     number_of_bytes,
+    parameters_of,
     state_of,
 )
 from chimerac.compiler.descriptions import find_model
@@ -33,6 +33,8 @@ speed: makespan of the first row that can run, divided by that of this row; bubb
 idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds; messages:
 values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a ring.
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
+NOTES_TIMED = """\
+exposed: communication that the rank with most of it waits for"""
 NOTES_BYTES = """\
 memory, messages and all-reduce are bytes of the rank with most of them; memory is at its peak"""
 
@@ -42,7 +44,9 @@ def run(argv: Sequence[str]) -> int:
     options = compare_parser().parse_args(argv)
     try:
         setting, rows = _rows(options)
-        write_product(EMITTERS[options.emit](setting, rows), options.output)
+        width = columns(options.columns, options.output)
+        product = draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)
+        write_product(product, options.output)
     except ChimeraError as error:
         return print_findings(error)
     return 0 if any(row.figures for row in rows) else 1
@@ -51,38 +55,47 @@ def run(argv: Sequence[str]) -> int:
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
     check_model_options(options)
     schedules = {name: find(name, ("compare",)) for name in options.schedules or names()}
-    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
-    for name in ("D", "N"):
-        if parameters.get(name, 1) < 1:
-            raise refuse("E002", f"-p {name}={parameters[name]}: expected 1 or more")
-    chosen = None if options.recompute is None else stage_choice(options.recompute)
+    check_keeps_inputs(options.output, schedules.values(), options)
+    parameters = parameters_of(options.parameters)
     width = 1 if options.width is None else options.width
+    for option, value in (("-p D=", parameters.get("D", 1)), ("-p N=", parameters.get("N", 1)), ("--width ", width)):
+        if value < 1:
+            raise refuse("E002", f"{option}{value}: expected 1 or more")
+    chosen = None if options.recompute is None else stage_choice(options.recompute)
     setting = Setting(parameters, costs_of(options.costs), width, chosen)
     rows = compare(schedules, setting, _for_model(options))
     return setting, rows if options.schedules else fastest_first(rows)
 
 
 def _for_model(options: argparse.Namespace) -> ForModel | None:
-    state = state_of(options.optimizer, options.zero)
+    profile = profile_of(options)
+    state = state_of(options.optimizer, options.zero, options.precision, profile)
     if options.model is None:
-        if options.optimizer != "none":
+        if options.optimizer not in (None, "none"):
             raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
         return None
-    find_model(options.model, lambda samples: samples, options.micro_batch, options.seq_len)  # one finding, not one in each row
+    # An unknown model is one finding, not one in each row. --micro-batch may fit a description for some schedules only.
+    find_model(options.model, lambda samples: samples, seq_len=options.seq_len)
 
     def describe(program: Program) -> tuple[Program, ModelDescription]:
-        model = model_for(program, options)
+        model = model_for(program, options, profile)
         assert model is not None, "it has a name"
         return with_partition(program, model, options), model
 
-    return ForModel(describe, state, None if options.memory is None else number_of_bytes(options.memory))
+    def durations(program: Program, model: ModelDescription) -> Durations:
+        found = durations_for(program, model, profile, options)
+        assert found is not None, "there is a profile"
+        return found
+
+    limit = None if options.memory is None else number_of_bytes(options.memory)
+    return ForModel(describe, state, limit, None if profile is None else durations)
 
 
 def _table(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(rows)
     widths = [max([len(head[k]), *(len(row[k]) for row in cells if len(row) == len(head))]) for k in range(len(head))]
     widths[0] = max(len(row[0]) for row in [head, *cells])
-    lines = [_title(setting), ""]
+    lines = [_title(setting, rows), ""]
     for row in [head, *cells]:
         name, *others = row
         # The reason of a schedule that cannot run is as long as it is.
@@ -93,7 +106,7 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
 
 def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(rows)
-    lines = [_title(setting), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    lines = [_title(setting, rows), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
     lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
     return "\n".join([*lines, "", *_notes(rows)]) + "\n"
 
@@ -106,11 +119,30 @@ def _json(setting: Setting, rows: Sequence[Compared]) -> str:
     """Return the numbers of all rows. Fractions that are no integers become floats."""
     costs = {name: _number(cost) for name, cost in setting.all_costs().items()}
     sizes = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches}
-    found = {"parameters": sizes, "width": setting.width, "costs": costs, "schedules": [_fields(row) for row in rows]}
+    timed = {"unit": _unit(rows)} if _unit(rows) else {"costs": costs}
+    found = {"parameters": sizes, "width": setting.width, **timed, "schedules": [_fields(row) for row in rows]}
     return json.dumps(found, indent=2) + "\n"
 
 
 EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table": _table, "json": _json, "markdown": _markdown}
+
+
+def draw(setting: Setting, rows: Sequence[Compared], columns: int | None) -> str:
+    """Return the timelines of all schedules, drawn to one scale. columns: the width of the longest one."""
+    from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
+
+    shown = [row.figures for row in rows if row.figures]
+    longest = max((figures.makespan for figures in shown), default=Fraction(0))
+    parts = [_title(setting, rows)]
+    for row in rows:
+        if row.figures is None:
+            parts.append(f"{row.schedule}: {row.reason}")
+            continue
+        f = row.figures
+        unit = f" {f.unit}" if f.unit else ""
+        head = f"{row.schedule}: makespan {_text(f.makespan)}{unit}, bubble {100 * f.bubble_ratio:.1f} %"
+        parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, columns))
+    return "\n\n".join(parts) + "\n"
 
 
 def _fields(row: Compared) -> dict[str, Any]:
@@ -120,6 +152,7 @@ def _fields(row: Compared) -> dict[str, Any]:
     found: dict[str, Any] = {
         "schedule": row.schedule,
         "makespan": _number(f.makespan),
+        "exposed": _number(f.exposed),
         "bubble_ratio": round(f.bubble_ratio, 6),
     }
     for name in ("wall_bubble", "activations", "weights"):
@@ -131,16 +164,23 @@ def _fields(row: Compared) -> dict[str, Any]:
 
 
 def _number(value: Fraction) -> int | float:
-    return value.numerator if value.denominator == 1 else round(float(value), 6)
+    return value.numerator if value.denominator == 1 else float(value)
 
 
-def _title(setting: Setting) -> str:
+def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
     sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
+    again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
+    if _unit(rows):
+        return f"{sizes}; times in {_unit(rows)}, by the profile{again}"
     costs = setting.all_costs()
     shown = " ".join(f"{name}={_text(costs[name])}" for name in ("F", "B", "I", "W", "hop"))
-    again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
     return f"{sizes}; {shown}, for the share of one rank{again}"
+
+
+def _unit(rows: Sequence[Compared]) -> str:
+    """Return the unit of the times, '' for that of the costs."""
+    return next((row.figures.unit for row in rows if row.figures), "")
 
 
 def _cells(rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
@@ -148,15 +188,24 @@ def _cells(rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
     first = next((row.figures for row in rows if row.figures), None)
     in_bytes = first is not None and first.bytes is not None
     recomputes = any(row.figures and row.figures.recomputed for row in rows)
-    head = [*HEAD, *["memory"] * in_bytes, *["recomputed"] * recomputes]
+    timed = bool(_unit(rows))
+    head = [*HEAD, *["exposed"] * timed, *["memory"] * in_bytes, *["recomputed"] * recomputes]
     cells = []
     for row in rows:
         if row.figures is None or first is None:
-            cells.append([row.schedule, row.reason])
+            cells.append([visible(row.schedule), visible(row.reason)])
             continue
         f = row.figures
         again = [stages_text(f.recomputed)] * recomputes
-        cells.append([row.schedule, *_shown(f, first), *([f"{f.bytes.memory:,}"] if f.bytes else []), *again])
+        cells.append(
+            [
+                visible(row.schedule),
+                *_shown(f, first),
+                *[_text(f.exposed)] * timed,
+                *([f"{f.bytes.memory:,}"] if f.bytes else []),
+                *again,
+            ]
+        )
     return head, cells
 
 
@@ -179,4 +228,5 @@ def _text(value: Fraction) -> str:
 
 def _notes(rows: Sequence[Compared]) -> list[str]:
     shown = [row.figures for row in rows if row.figures]
-    return [*([NOTES] if shown else []), *([NOTES_BYTES] if shown and shown[0].bytes else [])]
+    exposed = [NOTES_TIMED] if _unit(rows) else []
+    return [*([NOTES] if shown else []), *exposed, *([NOTES_BYTES] if shown and shown[0].bytes else [])]

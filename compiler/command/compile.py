@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -12,9 +11,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
-from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
-from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
-from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes, state_of
+from chimerac.compiler.command.files import check_keeps_inputs, coloured, columns, print_findings, stdin, write_product
+from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.usage import costs_of, make_parser, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
@@ -42,38 +41,35 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
-    _check_output(options)
-    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
+    if options.columns is not None and options.columns < 20:
+        raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
+    parameters = parameters_of(options.parameters)
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
     check_model_options(options)
-    if options.model and "--model" not in emitter.reads and options.memory is None:
+    if options.profile is not None and "--profile" not in emitter.reads:
+        raise refuse("E002", f"--profile is for {readers('--profile')}")
+    if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
         raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
-    state = state_of(options.optimizer, options.zero)
-    if options.optimizer != "none" and options.memory is None and (options.emit != "report" or not options.model):
-        raise refuse("E002", "--optimizer is for --memory, and for --emit report with --model")
+    profile = profile_of(options)
+    state = state_of(options.optimizer, options.zero, options.precision, profile)
+    for_report = "--optimizer" in emitter.reads and options.model
+    if options.optimizer not in (None, "none") and options.memory is None and not for_report:
+        raise refuse("E002", f"--optimizer is for --memory, and for {readers('--optimizer')} with --model")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
     if costs and "--cost" not in emitter.reads:
         raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
     program, recomputing = program_of(options, parameters, verbs)
-    model = model_for(program, options)
+    model = model_for(program, options, profile)
     if model is not None:
         program = with_partition(program, model, options)
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
 
         check_memory(program, model, memory_bytes, recomputing, state)
+    durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
-    return emitter.make(program, EmitOptions(costs, model, state, options.output, width, colour))
-
-
-def _check_output(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 for -o with the schedule itself, and for too few --columns."""
-    paths = (options.schedule, options.output)
-    if options.output and all(map(os.path.exists, paths)) and os.path.samefile(*paths):
-        raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
-    if options.columns is not None and options.columns < 20:
-        raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
+    return emitter.make(program, EmitOptions(costs, durations, model, state, options.output, width, colour))
 
 
 def program_of(
@@ -81,6 +77,7 @@ def program_of(
 ) -> tuple[Program, Callable[[], Program] | None]:
     """Return the verified program. For a schedule also return a function that compiles it with full recomputation."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
+    check_keeps_inputs(options.output, [source], options)
     if not is_program(source):
         machine: Machine = options.arrange or options.machine or "window"
         width = 1 if options.width is None else options.width

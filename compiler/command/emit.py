@@ -11,6 +11,7 @@ from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import suffix
@@ -22,10 +23,12 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 class EmitOptions:
     """The options that emitters read.
 
-    costs: of --cost; state: of --optimizer; output: the path of -o; columns: None for no limit.
+    costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
+    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours.
     """
 
     costs: Mapping[str, Fraction]
+    durations: Durations | None
     model: ModelDescription | None
     state: OptimizerState
     output: str | None
@@ -37,8 +40,8 @@ class EmitOptions:
 class Emitter:
     """One product of --emit.
 
-    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: the
-    options besides -o that it depends on.
+    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: which of
+    --cost, --model and --optimizer it depends on. The command refuses these options for other products.
     """
 
     what: str
@@ -65,26 +68,33 @@ def _dag(program: Program, options: EmitOptions) -> str:
 def _timeline(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
-    s = simulate(program, options.costs)
+    s = simulate(program, options.costs, options.durations)
     return draw_timeline(program, s.timeline, columns=options.columns, colour=options.colour)
 
 
 def _report(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
 
-    return report(program, simulate(program, options.costs), options.model, options.state)
+    return report(program, simulate(program, options.costs, options.durations), options.model, options.state)
+
+
+def _path(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.analyze.causes import path_text  # start-up: 2 ms, for this product only
+
+    return path_text(simulate(program, options.costs, options.durations))
 
 
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
-    "json": Emitter("the same program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
-    "schema": Emitter("the JSON Schema of that format; needs no schedule", make_alone=json_schema),
+    "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
+    "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
-    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost",)),
+    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile")),
+    "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
-        "makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory",
+        "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
         _report,
-        reads=("--cost", "--model"),
+        reads=("--cost", "--model", "--optimizer", "--profile"),
     ),
 }
 
@@ -95,7 +105,7 @@ def readers(option: str) -> str:
 
 
 def check_output(emit: str, output: str | None) -> None:
-    """Raise ChimeraError E002 if a product is not written to a path of this suffix."""
+    """Raise ChimeraError E002 if the suffix of a path is of no format in which the product is written."""
     if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):
         formats = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {output}: the DAG is written as {formats}")

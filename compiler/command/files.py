@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import discard_output, read, write, write_stdout
+from chimerac.chimera_ir.files import read, write, write_stderr, write_stdout
 
 
 def stdin() -> Source:
@@ -28,17 +30,23 @@ def write_product(product: str, path: str | None) -> None:
         write(product, path)
 
 
+def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
+    """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of --model, --profile or --partition."""
+    if not output or not os.path.isfile(output):
+        return
+    inputs = [("the schedule itself", source.name) for source in schedules]
+    inputs += [(f"the file of --{name}", getattr(options, name)) for name in ("model", "profile", "partition")]
+    for what, path in inputs:
+        if path is not None and os.path.isfile(path) and os.path.samefile(path, output):
+            raise refuse("E002", f"-o {output} would write over {what}", help="give another path")
+
+
 def print_findings(error: ChimeraError, colour: str = "auto") -> int:
     """Print findings and return the exit status. On a terminal the last line names the command that explains their codes."""
     text = render(error.diagnostics, coloured(colour, sys.stderr))
     if sys.stderr is not None and sys.stderr.isatty():
         text += f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n"
-    try:
-        if sys.stderr is not None:  # None if the shell closed it; the exit status is still returned
-            sys.stderr.write(text)
-            sys.stderr.flush()
-    except OSError:
-        discard_output(sys.stderr)
+    write_stderr(text)
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 

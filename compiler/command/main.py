@@ -1,12 +1,11 @@
-"""chimerac, the command: a schedule's text in, a product out.
+"""The command chimerac: it runs one of the verbs, or compiles a schedule.
 
 Products go to stdout, findings to stderr. Exit status: 0; 1 for findings; 2 for an invalid command line or a file that cannot
-be read.
+be read or written; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,10 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv else ""
-    # A file with the name of a verb is compiled: `chimerac fmt` if there is a file named fmt.
-    is_verb = verb in VERBS and not (os.path.exists(verb) and not os.path.isdir(verb))
     try:
-        return VERBS[verb](argv[1:]) if is_verb else compile.run(argv, VERBS)
+        return VERBS[verb](argv[1:]) if verb in VERBS else compile.run(argv, VERBS)  # ./fmt is a file named fmt
     except BrokenPipeError:  # the reader, such as head, has closed its end
         discard_output(sys.stdout)
         return 0
@@ -35,6 +32,18 @@ def _compare(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _search(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.search import run  # start-up: 4 ms, for this verb only
+
+    return run(argv)
+
+
+def _plan(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.plan import run  # start-up: 25 ms, for this verb only
+
+    return run(argv)
+
+
 def _tour(argv: Sequence[str]) -> int:
     from chimerac.compiler.command.tour import run  # start-up: 8 ms, for this verb only
 
@@ -44,6 +53,8 @@ def _tour(argv: Sequence[str]) -> int:
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "partition": partition.run,
     "compare": _compare,
+    "search": _search,
+    "plan": _plan,
     "tour": _tour,
     "fmt": fmt.run,
     "explain": lambda argv: explain.run(argv, main),

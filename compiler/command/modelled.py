@@ -1,4 +1,4 @@
-"""The options about a model, which several commands have: its description, its partition, the state of its optimizer."""
+"""The options about a model, which several commands have: its description, partition, optimizer, and its times on a machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
-from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.model import ModelDescription, in_half_precision
 from chimerac.chimera_ir.partition import partition_for, partition_from_json, split_by_counts
+from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
 from chimerac.compiler.command.usage import counts
 from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.profiles import find_profile, link_from_text
 
-NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len")
+NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile")
 
 
 def check_model_options(options: argparse.Namespace) -> None:
@@ -21,18 +24,51 @@ def check_model_options(options: argparse.Namespace) -> None:
         for name in (name for name in NEED_MODEL if getattr(options, name) is not None):
             option = f"--{name.replace('_', '-')}"
             raise refuse("E002", f"{option} needs a model: --model NAME", help="for instance --model gpt-small")
+        if options.precision != "float32":
+            raise refuse("E002", f"--precision {options.precision} needs a model: --model NAME")
     for option, value in (("--micro-batch", options.micro_batch), ("--seq-len", options.seq_len)):
         if value is not None and not 1 <= value <= 2**31:
             raise refuse("E002", f"{option} {value}: expected a number from 1 to {2**31}")
     if options.split is not None and options.partition is not None:
         raise refuse("E002", "--split and --partition both fix the partition: give one of them")
+    if options.link is not None and options.profile is None:
+        raise refuse("E002", "--link replaces the links of a profile: give --profile NAME, too")
+    if options.profile is not None and options.costs:
+        raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
 
 
-def model_for(program: Program, options: argparse.Namespace) -> ModelDescription | None:
-    """Return the description of --model, for the size of the program's micro-batches."""
+def profile_of(options: argparse.Namespace) -> Profile | None:
+    """Return the profile of --profile. Raises ChimeraError E715 unless its sequences and precision are those of the options."""
+    if options.profile is None:
+        return None
+    profile = find_profile(options.profile, options.model)
+    if options.seq_len is not None and profile.seq_len is not None and options.seq_len != profile.seq_len:
+        fact = f"has times for sequences of {profile.seq_len} tokens, and --seq-len is {options.seq_len}"
+    elif options.precision != profile.precision:
+        fact = f"has times in {profile.precision}, and --precision is {options.precision}"
+    else:
+        return profile
+    raise refuse("E715", f"the profile of {profile.model} {fact}", help="give the same, or measure the model with it")
+
+
+def model_for(program: Program, options: argparse.Namespace, profile: Profile | None = None) -> ModelDescription | None:
+    """Return the description of --model, for the size of the program's micro-batches. profile: its sequence length is the
+    default."""
     if options.model is None:
         return None
-    return find_model(options.model, program.header.samples, options.micro_batch, options.seq_len)
+    seq_len = profile.seq_len if options.seq_len is None and profile is not None else options.seq_len
+    model = find_model(options.model, program.header.samples, options.micro_batch, seq_len)
+    return model if options.precision == "float32" else in_half_precision(model, options.precision)
+
+
+def durations_for(
+    program: Program, model: ModelDescription | None, profile: Profile | None, options: argparse.Namespace
+) -> Durations | None:
+    """Return the durations by --profile and --link; None without a profile."""
+    if model is None or profile is None:
+        return None
+    network = None if options.link is None else Network(link_from_text(options.link))
+    return profiled_durations(program, model, profile, network)
 
 
 def with_partition(program: Program, model: ModelDescription, options: argparse.Namespace) -> Program:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import write_stdout
+from chimerac.chimera_ir.files import write_stderr, write_stdout
 from chimerac.chimera_ir.partition import partition_to_json
 from chimerac.compiler.command.compile import program_of
 from chimerac.compiler.command.files import print_findings, write_product
-from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
-from chimerac.compiler.command.usage import integer, named_values, number_of_bytes, partition_parser, state_of
+from chimerac.compiler.command.modelled import check_model_options, model_for, profile_of, with_partition
+from chimerac.compiler.command.usage import number_of_bytes, parameters_of, partition_parser, state_of
 
 
 def run(argv: Sequence[str]) -> int:
@@ -39,23 +38,25 @@ def _run(options: argparse.Namespace) -> None:
         message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
         raise refuse("E002", message, help="give the path of a file for the partition")
     limit = None if options.memory is None else number_of_bytes(options.memory)
-    state = state_of(options.optimizer, options.zero)
-    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
+    profile = profile_of(options)
+    state = state_of(options.optimizer, options.zero, options.precision, profile)
+    parameters = parameters_of(options.parameters)
     program, recomputing = program_of(options, parameters, ("partition",))
-    model = model_for(program, options)
+    model = model_for(program, options, profile)
     assert model is not None, "the parser asks for one"
+    costs = None if profile is None else profile.layer_nanoseconds(model)
     if options.split is not None:
         program = with_partition(program, model, options)
         if limit is not None:
             check_memory(program, model, limit, recomputing, state)
     else:
-        found = best_partition(program, model, limit, state=state, recomputing=recomputing)
+        found = best_partition(program, model, limit, costs, state, recomputing)
         program = program.with_partition(found.partition)
         if found.bound < found.slowest:
-            print(f"a slowest stage of {found.bound / found.slowest:.3f} of this one was not ruled out", file=sys.stderr)
+            write_stderr(f"a slowest stage of {found.bound / found.slowest:.3f} of this one was not ruled out\n")
     assert program.partition is not None, "it was just given one"
-    write_stdout(partition_table(program, model, state, None))
+    write_stdout(partition_table(program, model, state, costs))
     if options.output is not None:
         write_product(partition_to_json(program.partition), options.output)
         next_command = f"chimerac {options.schedule} ... --model {options.model} --partition {options.output} --emit json"
-        print(f"wrote {options.output}; next: {next_command} -o p.json", file=sys.stderr)
+        write_stderr(f"wrote {options.output}; next: {next_command} -o p.json\n")

@@ -11,22 +11,34 @@ from typing import NoReturn
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.machines import MACHINES
+from chimerac.chimera_ir.profile import Profile
 from chimerac.compiler.analyze.memory import NO_STATE, OPTIMIZERS, OptimizerState
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.given import cost_from_text
 
 DESCRIPTION = """\
-Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
-instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is verified."""
+Compile a pipeline schedule: a small text becomes a dependency DAG, is lowered to one stream of instructions per rank
+(FWD, BWD, SEND, RECV, ALLREDUCE, ...), and is verified. Nothing is printed unless the program is verified."""
 
 PARTITION = """\
-Find the partition of a model into the stages of a schedule whose slowest stage is fastest, with --memory among those in
-which every rank has enough. Print a table of the stages and of the ranks; with --split print it for that partition."""
+Find the best partition of a model into the stages of a schedule: its slowest stage takes the least time. With --memory only
+partitions count in which every rank has enough memory. Print a table of the stages and of the ranks. With --split print this
+table for the given partition."""
 
 COMPARE = """\
 Put schedules side by side, for one setting: makespan, bubble, memory and communication of each, with the same costs for all.
-Without names, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has the
-reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
+Without a SCHEDULE, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has
+the reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
+
+SEARCH = """\
+Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
+scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
+The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'"""
+
+PLAN = """\
+Choose how to train a model on a number of ranks: schedule, ranks of a replica (D), replicas (W), parameters of the
+schedule, micro-batch size and recomputation. Configurations that do not fit into memory are dropped. The others are
+ranked by the simulation of their compiled programs. The result is written as a file for interpreter/run.py."""
 
 TOUR = """\
 A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
@@ -39,6 +51,8 @@ TOUR_PARTS = {
     "autotune": "the fastest schedule of the library that fits into memory",
     "train": "a short training on two ranks; needs torch",
 }
+
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
@@ -55,15 +69,20 @@ examples:
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
+  chimerac chimera -p D=8 --model bert48 --profile p100 --emit report   times in milliseconds on a machine
+  chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
+  chimerac search chimera_zb --hop 0.1 --time 1 -o best.sched   a faster order for slow links, with a certificate
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
 
 other commands (each has --help):
   tour [PART]        a guided tour, or one of its parts: schedule, partition, performance, autotune, train
+  plan --model NAME ...             schedule, D, W, micro-batch size and recomputation for a number of ranks
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
+  search SCHEDULE    a better order for the placement of a schedule, with a proved bound
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
@@ -79,6 +98,14 @@ def _output(path: str) -> str | None:
     return None if path == "-" else path
 
 
+def _whole(text: str) -> int:
+    """Return the integer of an option. Unlike int(), it accepts only a sign and digits from 0 to 9, without `_`."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise argparse.ArgumentTypeError(f"'{shown}' is not an integer of at most 18 digits")
+    return int(text)
+
+
 def format_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
     p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
@@ -88,9 +115,10 @@ def format_parser() -> argparse.ArgumentParser:
 
 def partition_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac partition", description=PARTITION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.set_defaults(machine=None, arrange=None, partition=None)
+    p.set_defaults(machine=None, arrange=None, partition=None, link=None, costs=())
     _add_schedule(p)
     _add_model(p)
+    _add_profile(p)
     p.add_argument("-o", metavar="PATH", dest="output", help="write the partition to a file, for --partition")
     return p
 
@@ -103,9 +131,69 @@ def compare_parser() -> argparse.ArgumentParser:
                    help="the cost of F, B, I, W or R of the share of one rank, or of a hop; default F=1, I=1, W=1, B=I+W, R=F, "
                    "hop=0; repeatable")  # fmt: skip
     _add_model(p)
+    _add_profile(p)
+    _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
-    p.add_argument("--emit", choices=("table", "json", "markdown"), default="table", help="what to print, default table")
+    p.add_argument("--emit", choices=("table", "json", "markdown", "timeline"), default="table",
+                   help="what to print, default table; timeline draws all schedules to one scale")  # fmt: skip
+    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
+    return p
+
+
+def search_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac search", description=SEARCH, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedule", help="a .sched file, the name of a schedule of the library, or a compiled program: its pipes, "
+                   "stages and micro-batches are kept, and its order is one to begin with; - is stdin")  # fmt: skip
+    p.add_argument(
+        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
+    )
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="use this cost of F, B, I, W or hop for all stages, also a fraction such as 0.5 or 1/3; default: the "
+                   "schedule's; repeatable")  # fmt: skip
+    p.add_argument("--hop", metavar="VALUE", help="the same as --cost hop=VALUE: the time of a message between ranks")
+    p.add_argument("--costs", metavar="PATH", dest="costs_path",
+                   help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
+    p.add_argument("--limit", metavar="L", type=_whole,
+                   help="the most activations that a rank may hold, in the unit of the file's activations; default: as many as "
+                   "the schedule itself")  # fmt: skip
+    backward = p.add_mutually_exclusive_group()
+    backward.add_argument("--split", dest="backward", action="store_const", const="split",
+                          help="split every backward into I and W; default: as in the schedule")  # fmt: skip
+    backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
+    p.add_argument("--time", metavar="SECONDS", default="60", help="end after this time, default 60")
+    p.add_argument("--seed", metavar="K", type=int, default=0, help="of the random numbers, default 0")
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write the schedule to a file instead of stdout")
+    p.add_argument("--certificate", metavar="PATH", help="where the certificate goes, default that of -o with .json at its end")
+    return p
+
+
+def plan_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac plan", description=PLAN, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedules", nargs="*", metavar="SCHEDULE", help="a .sched file, or the name of a schedule of the library; "
+                   "default: the whole library")  # fmt: skip
+    p.add_argument("--model", metavar="NAME", required=True, help="a model as in run.py, or the path of a description (JSON)")
+    p.add_argument("--ranks", metavar="R", type=int, required=True, help="ranks of all replicas together: D x W")
+    p.add_argument("--memory", metavar="BYTES", required=True, help="the most that a rank may need: 16GiB, 80GB or a number")
+    p.add_argument("--batch", metavar="B", type=int, required=True, help="samples of an iteration, over all replicas")
+    _add_profile(p, required=True)
+    _add_link(p)
+    p.add_argument("-p", metavar="NAME=VALUES", dest="parameters", action="append", default=[],
+                   help="values of a parameter that are tried, such as f=1,2 or D=8; repeatable; default 0, 1, 2 and 4, and "
+                   "for D all that divide the ranks")  # fmt: skip
+    p.add_argument("--micro-batch", metavar="SIZES", help="samples of a micro-batch that are tried, such as 1,2,4; default: "
+                   "all that divide the samples of a replica and are within the profile")  # fmt: skip
+    p.add_argument("--recompute", choices=("try", "all", "none"), default="try",
+                   help="whether all stages recompute; default: both are tried")  # fmt: skip
+    p.add_argument("--zero", choices=("auto", "always", "never"), default="auto",
+                   help="the copies of a stage share the optimizer's state out (ZeRO, stage 1); default: where a rank would "
+                   "not fit otherwise")  # fmt: skip
+    p.add_argument("--optimizer", metavar="NAME",
+                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
+                   "of 4 bytes, or none; default: the one that the profile names")  # fmt: skip
+    p.add_argument("--processes", metavar="P", type=int, help="that try configurations, default one for each processor")
+    p.add_argument("--emit", choices=("table", "json"), default="table", help="what to print, default table")
+    p.add_argument("-o", metavar="PATH", dest="output", help="write the plan to a file (YAML) for interpreter/run.py")
     return p
 
 
@@ -126,7 +214,15 @@ def explain_parser() -> argparse.ArgumentParser:
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.verbs = (tour_parser(), partition_parser(), compare_parser(), format_parser(), explain_parser())
+    p.verbs = (
+        tour_parser(),
+        plan_parser(),
+        partition_parser(),
+        compare_parser(),
+        search_parser(),
+        format_parser(),
+        explain_parser(),
+    )
     _add_schedule(p)
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
@@ -138,12 +234,26 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
     _add_model(p)
+    _add_profile(p)
+    _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
-    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
+    p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
     p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
     return p
+
+
+def _add_profile(p: argparse.ArgumentParser, required: bool = False) -> None:
+    p.add_argument("--profile", metavar="NAME", required=required,
+                   help="the times of --model on a machine, in the place of costs: a file of python -m "
+                   "chimerac.interpreter.profiling, or one that comes with the project, such as p100")  # fmt: skip
+
+
+def _add_link(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--link", metavar="LATENCY,BANDWIDTH",
+                   help="a link between two ranks, such as 10us,12GB/s, in the place of the profile's links and "
+                   "all-reduces")  # fmt: skip
 
 
 def _add_schedule(p: argparse.ArgumentParser) -> None:
@@ -157,7 +267,7 @@ def _add_sizes(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )
-    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    p.add_argument("--width", metavar="W", type=_whole, help="data-parallel replicas, default 1")
     p.add_argument("--recompute", metavar="STAGES",
                    help="the stages that keep only their inputs and run their forwards again before their backwards: all, "
                    "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
@@ -167,13 +277,16 @@ def _add_model(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", metavar="NAME",
                    help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
                    "bytes per rank in the report, a partition in the program")  # fmt: skip
-    p.add_argument("--micro-batch", metavar="b", type=int, help="samples of a micro-batch, default 4; for a --model by name")
-    p.add_argument("--seq-len", metavar="L", type=int, help="tokens of a sample, default the model's; for a --model by name")
+    p.add_argument("--micro-batch", metavar="b", type=_whole, help="samples of a micro-batch, default 4; for a --model by name")
+    p.add_argument("--seq-len", metavar="L", type=_whole, help="tokens of a sample, default the model's; for a --model by name")
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
-    p.add_argument("--optimizer", metavar="NAME", default="none",
+    p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
-                   "of 4 bytes, or none (the default)")  # fmt: skip
-    p.add_argument("--zero", action="store_true", help="the copies of a stage share this state out (ZeRO, stage 1)")
+                   "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
+    p.add_argument("--precision", choices=PRECISIONS, default="float32",
+                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
+                   "optimizer keeps float32 weights and state, too")  # fmt: skip
+    p.add_argument("--zero", action="store_true", help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1)")
     p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
 
 
@@ -191,28 +304,35 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def named_values(option: str, given: Sequence[str], example: str) -> list[tuple[str, str]]:
-    """Return (name, value) of each NAME=VALUE of an option. example: a name for the message if one is missing."""
+def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str, str]:
+    """Return the values of an option NAME=VALUE by name. example: a name for the message if one is missing."""
     found: list[Diagnostic] = []
     values: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            message = f"{option} {text}: expected NAME=VALUE, for instance {option} {name.strip() or example}=4"
-            found.append(Diagnostic("E002", message))
-        elif name.strip() in values:
-            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {values[name.strip()]}"))
-        values[name.strip()] = value.strip()
+        name, value = (part.strip() for part in text.partition("=")[::2])
+        if not name or not value:
+            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or example}=4"))
+        elif name in values:
+            found.append(Diagnostic("E002", f"{option} {text}: {name} was given before, as {values[name]}"))
+        else:
+            values[name] = value
     if found:
         raise ChimeraError(found)
-    return list(values.items())
+    return values
 
 
-def integer(option: str, name: str, value: str) -> int:
+def parameters_of(given: Sequence[str]) -> dict[str, int]:
+    """Return the parameters of -p. Raises ChimeraError E002."""
+    return {name: integer(name, value) for name, value in named_values("-p", given, "D").items()}
+
+
+def integer(name: str, value: str) -> int:
+    """Return an integer value of -p. Raises ChimeraError E002."""
     if not re.fullmatch(r"[+-]?[0-9]+", value):
-        raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
-    if len(value) > 20:
-        raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {len(value)} digits is too large")
+        raise refuse("E002", f"-p {name}={value}: '{value}' is not an integer")
+    digits = len(value.lstrip("+-"))
+    if digits > 20:
+        raise refuse("E002", f"-p {name}={value[:8]}...: a number of {digits} digits is too large")
     return int(value)
 
 
@@ -225,18 +345,28 @@ def number_of_bytes(text: str) -> int:
     return int(Fraction(found[1]) * powers[found[2] or ""])
 
 
-def state_of(optimizer: str, zero: bool) -> OptimizerState:
-    """Return the state of --optimizer and --zero."""
-    if optimizer == "none":
+def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
+    """Return the state of --optimizer, --zero and --precision. profile: its optimizer is used where none is given."""
+    if optimizer is None and profile is not None:
+        state, gradients = (sum(getattr(x, f"{name}_bytes") for x in profile.layers) for name in ("optimizer", "gradient"))
+        factor = Fraction(state, gradients) if gradients else Fraction(0)
+    elif optimizer in (None, "none"):
         if zero:
-            raise refuse("E002", "--zero shares an optimizer's state out: give --optimizer, too")
+            raise refuse("E002", "--zero is about the state of an optimizer: give --optimizer too")
         return NO_STATE
-    if optimizer in OPTIMIZERS:
-        return OptimizerState(Fraction(OPTIMIZERS[optimizer]), zero)
-    if re.fullmatch(r"[0-9]{1,4}", optimizer):
-        return OptimizerState(Fraction(int(optimizer), 4), zero)
+    elif optimizer in OPTIMIZERS:
+        factor = Fraction(OPTIMIZERS[optimizer])
+    elif re.fullmatch(r"[0-9]{1,4}", optimizer):
+        factor = Fraction(int(optimizer), 4)
+    else:
+        raise _unknown_optimizer(optimizer)
+    # Of a gradient of two bytes the optimizer has its state in four, and a copy of the weight in four.
+    return OptimizerState(factor if precision == "float32" else 2 * factor + 2, zero)
+
+
+def _unknown_optimizer(optimizer: str) -> ChimeraError:
     expected = f"expected {', '.join(OPTIMIZERS)}, none or a number of bytes for each parameter"
-    raise refuse("E002", f"--optimizer {optimizer}: {expected}")
+    return refuse("E002", f"--optimizer {optimizer}: {expected}")
 
 
 def counts(option: str, text: str) -> list[int]:
@@ -247,4 +377,5 @@ def counts(option: str, text: str) -> list[int]:
 
 
 def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
-    return {name: cost_from_text(name, value) for name, value in named_values("--cost", given, "F")}
+    """Return the costs of --cost. Raises ChimeraError E002."""
+    return {name: cost_from_text(name, value) for name, value in named_values("--cost", given, "F").items()}

@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.compiler.diagnose.cycle import shown
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.index import ProgramIndex
 
-MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
-MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is searched for
+MAX_TRIED = 2_000_000  # instructions verified in all trials together; each trial verifies the whole program
+MAX_SHORTENED = 60  # groups of a cycle; in a longer one no shorter cycle is searched for
 
 
 def explain_collectives(index: ProgramIndex) -> Diagnostic:
@@ -22,39 +23,41 @@ def explain_collectives(index: ProgramIndex) -> Diagnostic:
     notes = [f"rank {index.rank[x]}: {index.program.text(x)} before {index.program.text(y)}" for x, y in pairs]
     tried = pairs[: max(1, MAX_TRIED // len(index.program))]
     help = next(
-        (found for x, y in tried if (found := _swap_help(index, x, y))), "swap the two collectives of one of these pairs"
+        (found for x, y in tried if (found := _move_help(index, x, y))), "swap the two collectives of one of these pairs"
     )
     message = "no single order of the collectives agrees with every stream"
-    return Diagnostic("E453", message, notes=tuple(notes), help=help, about=tuple(x for pair in pairs for x in pair))
+    about = tuple(x for pair in pairs for x in pair)
+    return Diagnostic("E453", message, notes=tuple(shown(notes, "pairs")), help=help, about=about)
 
 
 def shortest(rows: Rows) -> list[tuple[int, int]]:
-    """Return the shortest cycle as pairs of rows, of which the first comes before the second on its rank.
+    """Return the shortest cycle of groups as pairs of rows: on some rank the first row of a pair comes before the second.
 
-    rows: those of the groups of a cycle, in its order. A cycle of more than MAX_SHORTENED groups is not shortened.
+    rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them. A cycle of more than MAX_SHORTENED groups is
+    not shortened.
     """
     import networkx as nx  # start-up: 117 ms, and few findings need it
 
     names = list(rows)
     graph: nx.DiGraph[str] = nx.DiGraph()
-    for k, a in enumerate(names):
-        for b in names if len(names) <= MAX_SHORTENED else (names[(k + 1) % len(names)],):
+    is_short = len(names) <= MAX_SHORTENED
+    for a, following in pairwise([*names, names[0]]):
+        for b in names if is_short else (following,):
             pair = next(((x, rows[b][rank]) for rank, x in rows[a].items() if rows[b].get(rank, -1) > x), None)
             if pair:
                 graph.add_edge(a, b, pair=pair)
     best = names
-    for a, b in graph.edges if len(names) <= MAX_SHORTENED else ():
-        if nx.has_path(graph, b, a):
-            best = min(best, nx.shortest_path(graph, b, a), key=len)
+    for a, b in graph.edges if is_short else ():
+        best = min(best, nx.shortest_path(graph, b, a), key=len)  # there is a path: the groups of a cycle reach each other
     return [graph.edges[a, b]["pair"] for a, b in pairwise([*best, best[0]])]
 
 
-def _swap_help(index: ProgramIndex, first: int, second: int) -> str:
-    """Return the help that moves `second` right before `first`, if every check of collectives then holds; else ''."""
+def _move_help(index: ProgramIndex, first: int, second: int) -> str:
+    """Return the help to move row `second` right before row `first`, or '' if a check of collectives then fails."""
     p = index.program
     order = np.insert(np.delete(np.arange(len(p)), second), first, second)
     changed = replace(p, table=p.table.take(order))
     if check_gradient_sync(ProgramIndex(changed)):
         return ""
-    result = "the collectives have one order, but other findings remain" if findings(changed) else "every check holds"
+    result = "the collectives have one order, but the program has other findings" if findings(changed) else "every check holds"
     return f"move {p.place(second)}, right before {p.text(first)}; tried: then {result}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.program import Ints
 
 MAX_WORK = 1_500_000  # waits visited before the search stops
+MAX_SHOWN = 12  # waits, ranks and lines of a cycle that a finding shows
 
 
 def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
@@ -72,9 +74,22 @@ def _any_cycle(begin: list[int], end: list[int]) -> list[int]:
             seen[k] = start
             path.append(k)
             k = begin[k]
-        if seen.get(k) == start and k in path:
+        if seen.get(k) == start:
             return path[path.index(k) :]
     raise AssertionError("the waits have no cycle")
+
+
+def cycle_fact(ranks: Sequence[int]) -> str:
+    """Return the fact about a cycle of waits for the message of a finding. ranks: those of the cycle, ascending."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits for itself"
+    more = f" and {len(ranks) - MAX_SHOWN} more" if len(ranks) > MAX_SHOWN else ""
+    return f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
+
+
+def shown(lines: Sequence[str], what: str) -> list[str]:
+    """Return the first lines, and how many more there are. what: the name of the others, for instance 'waits'."""
+    return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 
 def consecutive_pairs(waits: list[int]) -> list[tuple[int, int]]:

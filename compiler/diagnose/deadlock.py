@@ -3,15 +3,13 @@ and a change that was tried."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
-from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
+from chimerac.compiler.diagnose.cycle import MAX_SHOWN, consecutive_pairs, cycle_fact, shortest_cycle, shown
 from chimerac.compiler.diagnose.repair import moves_help, name, repair_order
 from chimerac.compiler.diagnose.source_lines import order_notes
 from chimerac.compiler.diagnose.suggest import suggest_edit
@@ -20,8 +18,6 @@ from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
-
-MAX_SHOWN = 12
 
 
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
@@ -48,22 +44,18 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
     spans = [ordered.span(row) for row in rows]
     distinct = sorted(set(ranks))
-    fact = f"rank {distinct[0]} waits for itself"
-    if len(distinct) > 1:
-        fact = f"ranks {', '.join(map(str, distinct))} wait for each other in a cycle"
-    stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
-    drawing = draw_timeline(
-        program, timing.timeline(program), ranks=distinct[:MAX_SHOWN], columns=100, stops=stops, bands=2
-    ).rstrip()
+    drawn = distinct[:MAX_SHOWN]
+    stops = {rank: f"then {name(program, _stop(program, timing, rank))}" for rank in drawn}
+    drawing = draw_timeline(program, timing.timeline(program), ranks=drawn, columns=100, stops=stops, bands=2).rstrip()
     help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
         [
             Diagnostic(
                 "E304",
-                f"the order deadlocks: {fact}",
+                f"the order deadlocks: {cycle_fact(distinct)}",
                 spans[1],
                 f"orders {name(program, rows[1])}",
-                ("\n".join(notes[:MAX_SHOWN]), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
+                ("\n".join(shown(notes, "waits")), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
                 help or "move the task that is needed first" + (" on one of these ranks" if len(distinct) > 1 else ""),
                 tuple(rows),
             )
@@ -87,10 +79,10 @@ def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
     return target - is_second[target], source + is_first[source], int(source[within[0]]) if len(within) else None
 
 
-def _stops(program: Program, timing: Timing) -> Iterator[int]:
-    """Yield the first row that each rank cannot start; its last row if it can start all of them."""
-    for a, b in pairwise(program.offsets.tolist()):
-        yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
+def _stop(program: Program, timing: Timing, rank: int) -> int:
+    """Return the first row that a rank of the cycle cannot start."""
+    a, b = program.offsets[rank : rank + 2].tolist()
+    return int(a + np.count_nonzero(timing.end[a:b] >= 0))
 
 
 def _another_order(program: Program) -> str:

@@ -23,7 +23,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
+from chimerac.compiler.diagnose.cycle import MAX_SHOWN, consecutive_pairs, cycle_fact, shortest_cycle
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import findings
@@ -32,7 +32,6 @@ from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Reason
 
 NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
-MAX_SHOWN = 12  # instructions of a cycle, and ranks of a drawing
 MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
@@ -61,14 +60,10 @@ def explain_hang(index: ProgramIndex) -> Diagnostic:
     cycle = _cycle(index, hang)
     rows = [row for node in _nodes(hang, cycle) for row in _rows(index, hang, node)]
     ranks = sorted({int(index.rank[row]) for row in rows})
-    fact = f"rank {ranks[0]} waits for itself"
-    if len(ranks) > 1:
-        more = ", ..." if len(ranks) > MAX_SHOWN else ""
-        fact = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
     notes = ("\n".join(_chain(index, hang, cycle)), f"as far as these ranks get:\n{_drawing(index, hang, ranks[:MAX_SHOWN])}")
     name = machine_name(hang.machine, index.header.window)
     help = _suggestion(index, hang, cycle)
-    return Diagnostic("E440", f"deadlock on the {name} machine: {fact}", notes=notes, help=help, about=tuple(rows))
+    return Diagnostic("E440", f"deadlock on the {name} machine: {cycle_fact(ranks)}", notes=notes, help=help, about=tuple(rows))
 
 
 # --- the cycle -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.diagnose.cycle import shown
 from chimerac.compiler.diagnose.hang import NOTHING_FOUND
 from chimerac.compiler.diagnose.repair import moves_help, repair_order
 from chimerac.compiler.order.ordered import Ordered
@@ -57,9 +58,9 @@ def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Pro
 
 
 def order_notes(spans: Iterable[Span]) -> list[str]:
-    """Return one note per line of the schedule that these spans are on."""
+    """Return one note per line of the schedule that these spans are on, at most MAX_SHOWN and one that counts the others."""
     places = dict.fromkeys((s.source.name, s.line, s.source.line(s.line).strip()) for s in spans)
-    return [f"ordered by {name}:{line}: {text}" for name, line, text in places]
+    return shown([f"ordered by {name}:{line}: {text}" for name, line, text in places], "lines")
 
 
 def order_spans(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:

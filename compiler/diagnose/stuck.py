@@ -13,6 +13,7 @@ from chimerac.compiler.resolve.spec import LETTERS, Bound
 
 MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
 MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
+MAX_SHOWN = 8  # ranks that the finding names
 
 
 def explain_stuck(state: Scheduler) -> Diagnostic:
@@ -27,7 +28,7 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
         name = f"{LETTERS[state.ops[kind]]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
     first = full[0][2]
-    return Diagnostic("E305", stuck_message(state), first.span, "this limit", tuple(notes[:8]), _help(state, first))
+    return Diagnostic("E305", stuck_message(state), first.span, "this limit", tuple(notes[:MAX_SHOWN]), _help(state, first))
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:

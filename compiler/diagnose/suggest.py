@@ -28,13 +28,18 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
-            rules = [rule for rule in order.rules if rule.span in early]
+            rules = [rule for rule in _placing(order) if rule.span in early]
             near = trials.best(tick_edits(schedule, rules, "+"), original=written)
             return near or trials.best(distant_tick_edits(schedule, rules, "+"), take_first=True)
         case n.Listing():
             return trials.best(listing_edits(schedule, order), original=written)
         case n.Greedy():
             return ""
+
+
+def _placing(order: n.Ticks) -> list[n.Rule | n.Fill]:
+    """Return what places tasks: the rules, and the fill."""
+    return [*order.rules, *order.fills]
 
 
 def suggest_edit_of_order(
@@ -50,8 +55,9 @@ def suggest_edit_of_order(
     if isinstance(order, n.Ticks) and first.code == "E303":
         others = []  # an edit that separates the first two separates the others too
         written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
-        help = trials.best(tick_edits(schedule, order.rules, "+-"), original=written, keep_order=True)
-        help = help or trials.best(distant_tick_edits(schedule, order.rules, "+-"), take_first=True)
+        rules = _placing(order)
+        help = trials.best(tick_edits(schedule, rules, "+-"), original=written, keep_order=True)
+        help = help or trials.best(distant_tick_edits(schedule, rules, "+-"), take_first=True)
     elif isinstance(order, n.Ticks) and first.code in ("E301", "E302"):
         help = trials.best([condition_edits(order.rules)], take_first=True)
     elif isinstance(order, n.Listing) and first.code in ("E301", "E302", "E306"):

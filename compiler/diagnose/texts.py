@@ -19,7 +19,8 @@ MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for ea
 
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
 _STARTS = re.compile(
-    r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|sync|tied|window)\b|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
+    r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|size|limit|sync|tied|window)\b"
+    r"|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
 )
 
 

@@ -125,6 +125,8 @@ class Trials:
         """
         found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
         for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
+            if self.spent > MAX_TRIED:  # nothing more is compiled, and a long text has very many edits
+                break
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])
             if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):

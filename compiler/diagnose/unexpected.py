@@ -126,7 +126,7 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     text = p.text()
     if text not in p.keywords and (near := _most_similar(text, p.literal & p.keywords)):
         return _did_you_mean(p, p.at, near, read)
-    for k in [*range(p.at - 1, max(p.at - 4, -1), -1)]:
+    for k in range(p.at - 1, max(p.at - 4, -1), -1):
         word = p.tokens[k].text
         if p.tokens[k].line == p.tokens[p.at].line and word.isidentifier() and word not in p.keywords:
             near = _most_similar(word, p.keywords)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby, pairwise
-from math import ceil, gcd
+from math import ceil
 
 import numpy as np
 
@@ -26,8 +26,9 @@ _PALETTE = (
 )
 
 
-MAX_WIDTH = 50_000  # characters of a whole timeline
-Cell = tuple[str, int]  # a character and its background colour, 0 for none
+MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
+MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
+Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each: 0 for none, b"" for none anywhere
 
 
 def draw_timeline(
@@ -51,12 +52,17 @@ def draw_timeline(
     labels = _labels(program, bars, set(timeline.row[fused].tolist()))
     margin = len(f"rank {max(chosen, default=0)} |")
     end = int(bars.end.max(initial=0))
-    per_unit, step = _scale(bars, labels, end)
+    per_unit, step = _scale(bars, labels, end, min(MAX_WIDTH, MAX_SIZE // max(len(chosen), 1)))
     width = int(end * per_unit)
-    lines = {r: _line(program, bars.take(bars.rank == r), labels, per_unit, width, colour) for r in chosen}
+    bars = bars.take(np.argsort(bars.rank, kind="stable"))
+    begins, ends = (np.searchsorted(bars.rank, list(chosen), side=side).tolist() for side in ("left", "right"))
+    lines = {
+        r: _line(program, bars.take(slice(a, b)), labels, per_unit, width, colour)
+        for r, a, b in zip(chosen, begins, ends, strict=True)
+    }
     available = width if columns is None else max(columns - margin - 1, 20)
     if stops and not width:
-        return "".join(f"rank {r} |{stops[r]}\n" for r in chosen)
+        return "".join(f"{f'rank {r} |':>{margin}}{stops[r]}\n" for r in chosen)
     band = max(available // step, 1) * step  # cut between the shortest tasks, not inside their labels
     text = []
     starts = range(0, max(width, 1), band)
@@ -65,9 +71,9 @@ def draw_timeline(
         starts = starts[-bands:]
     for a in starts:
         text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_unit)).rstrip())
-        for r, cells in lines.items():
+        for r, (characters, shades) in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
-            text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|{end_of_rank}")
+            text.append(f"{f'rank {r} |':>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
     return "\n".join([*text, _legend(program, timeline.unit, colour)]) + "\n"
 
 
@@ -99,46 +105,55 @@ def _span(ids: Sequence[int]) -> str:
     return ",".join(parts + ["..."] * (len(cuts) > 4))
 
 
-def _scale(bars: Timeline, labels: dict[int, str], end: int) -> tuple[Fraction, int]:
+def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> tuple[Fraction, int]:
     """Return the characters per unit of time, and the characters of the longest time that divides all starts and ends.
 
-    They are the fewest at which every label fits and every task has whole ones. If that makes a drawing too wide,
-    because the costs have no large common divisor, tasks are rounded to whole characters, and labels may be cut.
+    They are the fewest at which every label fits and every task has whole ones. If that makes a drawing wider than max_width,
+    or much wider than its labels need because the costs have no large common divisor, tasks are rounded to whole characters,
+    and labels may be cut.
     """
-    step = gcd(*bars.start.tolist(), *bars.end.tolist()) or 1
-    length = (bars.end - bars.start).tolist()
-    fits = max(
-        (Fraction(len(labels[row]) + 1, n) for row, n in zip(bars.row.tolist(), length, strict=True) if n), default=Fraction(1)
-    )
+    step = int(np.gcd.reduce(np.concatenate([bars.start, bars.end]), initial=0)) or 1
+    longest: dict[int, int] = {}  # duration -> characters of the longest label of a task that takes so long
+    for row, duration in zip(bars.row.tolist(), (bars.end - bars.start).tolist(), strict=True):
+        longest[duration] = max(longest.get(duration, 0), len(labels[row]))
+    fits = max((Fraction(size + 1, duration) for duration, size in longest.items() if duration), default=Fraction(1))
     exact = Fraction(ceil(fits * step), step)
-    if exact <= 3 * fits and end * exact <= MAX_WIDTH:
+    if exact <= 3 * fits and end * exact <= max_width:
         return exact, int(exact * step)
-    return min(fits, Fraction(MAX_WIDTH, end)), 1
+    return min(fits, Fraction(max_width, end)), 1
 
 
-def _line(program: Program, bars: Timeline, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool) -> list[Cell]:
+def _line(program: Program, bars: Timeline, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool) -> Line:
     """Return a rank's characters. Idle time is dotted, in colour blank; the last character of a task is blank."""
-    cells: list[Cell] = []
+    parts: list[str] = []
+    shades, size = bytearray(), 0
     characters, units = per_unit.as_integer_ratio()
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
         first, last = start * characters // units, end * characters // units
-        cells += _idle(first - len(cells), colour)
-        shade = _PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]] if colour else 0
-        text = f"{labels[row]:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "
-        cells += [(c, shade) for c in text[: last - first]]
-    return cells + _idle(width - len(cells), colour)
+        idle = _idle(first - size, colour)
+        text = f"{labels[row]:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "[: last - first]
+        parts += (idle, text)
+        size += len(idle) + len(text)
+        if colour:
+            shades += bytes(len(idle))
+            shades += bytes([_PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]]]) * len(text)
+    return "".join([*parts, _idle(width - size, colour)]), bytes(shades)
 
 
-def _idle(width: int, colour: bool) -> list[Cell]:
-    return [(" ", 0)] * width if colour else [(c, 0) for c in "." * (width - 1) + " "[:width]]
+def _idle(width: int, colour: bool) -> str:
+    return " " * width if colour else "." * (width - 1) + " "[:width]
 
 
-def _paint(cells: list[Cell]) -> str:
-    parts = []
-    for shade, run in groupby(cells, key=lambda cell: cell[1]):
-        text = "".join(c for c, _ in run)
-        parts.append(f"\x1b[38;5;16;48;5;{shade}m{text}\x1b[0m" if shade else text)
-    return "".join(parts)
+def _paint(text: str, shades: bytes) -> str:
+    """Return characters in their colours. Those that have none at the end of a line may be left out of `shades`."""
+    if not any(shades):
+        return text
+    parts, begin = [], 0
+    for shade, run in groupby(shades):
+        end = begin + sum(1 for _ in run)
+        parts.append(f"\x1b[38;5;16;48;5;{shade}m{text[begin:end]}\x1b[0m" if shade else text[begin:end])
+        begin = end
+    return "".join([*parts, text[begin:]])
 
 
 def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:

@@ -98,7 +98,7 @@ def _unit_starts(tree: n.Schedule) -> Iterator[tuple[int, int]]:
             case n.PipeDecl():
                 inner = [c.span for c in s.stages]
             case n.Ticks():
-                inner = [x.span for x in (*s.lets, *s.rules)]
+                inner = [x.span for x in (*s.lets, *s.rules, *s.fills)]
             case n.Greedy():
                 inner = [x.span for x in (*s.costs, *s.groups, *s.limits)]
             case n.Listing():

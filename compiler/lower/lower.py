@@ -18,6 +18,11 @@ def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine:
 
     timing: of the tasks; machine: the one that the header names; arrange: order transfers and collectives for that machine.
     """
+    return widen(lower_replica(tasks, timing, sync, machine, arrange), width)
+
+
+def lower_replica(tasks: Program, timing: Timing, sync: SyncPolicy, machine: Machine, arrange: bool) -> Program:
+    """Return the first replica of such a program, with a collective for every stage, also for those on a single rank."""
     queued = arrange and machine in ("paired", "serial")
     if arrange:
         tasks = tasks.with_header(machine=machine)
@@ -26,5 +31,4 @@ def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine:
         all_reduces, collectives = gradient_sync(tasks, timing, sync, queued)
         tasks = replace(tasks, collectives=collectives)
         insertions.append(all_reduces)
-    complete = insert(tasks, insertions)
-    return widen(complete.with_header(machine=machine), width)
+    return insert(tasks, insertions).with_header(machine=machine)

@@ -210,14 +210,16 @@ def _pick(state: Scheduler, rank: int) -> int | None:
     """Remove the task that a free rank starts from its heap and return it; None if it can start none."""
     best: tuple[int, int] | None = None
     where = -1
-    cells = len(state.counters)
-    state.budget.spend(len(state.heaps[rank]) // 8, state.order.span)
+    cells, checks = len(state.counters), len(state.heaps[rank])
     for index, heap in state.heaps[rank].items():
         if state.again >= 0 and index // cells == state.again:
             while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
                 heapq.heappop(heap)
-        if heap and (best is None or heap[0] < best) and not blocking_limit(state, heap[0][1], index // cells, index % cells):
-            best, where = heap[0], index
+        if heap and (best is None or heap[0] < best):
+            checks += len(state.counters[index % cells])
+            if not blocking_limit(state, heap[0][1], index // cells, index % cells):
+                best, where = heap[0], index
+    state.budget.spend(checks // 8, state.order.span)
     if best is None:
         return None
     heapq.heappop(state.heaps[rank][where])

@@ -47,6 +47,7 @@ class _Lister:
         self.spec, self.order, self.budget, self.repetitions = spec, order, budget, 0
         self.lists = MicroBatchLists(spec.header.micro_batches)
         self.varying = frozenset(_bound_in_loops(order.actions))
+        self.is_fixed: dict[int, bool] = {}  # id() of an action -> whether no loop changes the cells that it could mean
         self.spans: dict[Span, int] = {}
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
@@ -142,7 +143,9 @@ class _Lister:
                 held = ", ".join(str(s) for s in sorted({c.stage for c in rank.cells}))
                 help = f"stages of rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
-        if self.varying.isdisjoint(name for e in used for name in names_in(e)):
+        if id(a) not in self.is_fixed:
+            self.is_fixed[id(a)] = self.varying.isdisjoint(name for e in used for name in names_in(e))
+        if self.is_fixed[id(a)]:
             rank.candidates[id(a)] = cells
         return cells
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimerac.chimera_ir.instructions import Op
@@ -12,11 +13,11 @@ from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, formatted, plus, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
-from chimerac.compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
+from chimerac.compiler.resolve.spec import KINDS, LETTERS, Filling, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # pairs of formulas that are reported because they place tasks of a rank on one tick
-MAX_NAMED = 8  # omitted micro-batches, or conditions, that a finding names
+MAX_FOUND = 20  # findings about pairs of formulas with equal ticks, or about tasks placed never or twice: a few more at most
+MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     """
     ordered, tick = order_with_ties(spec, order, budget)
     same = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)
+    if order.filling is not None and same.any():
+        same &= ~_follows_its_input(ordered)
     if same.any():
         raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
     return ordered
@@ -71,11 +74,43 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
     operand = np.concatenate([p.operand for p in placed])
     tick = np.concatenate([p.tick for p in placed])
     rank = np.array([p.placement for p in h.pipes], np.int64)[pipe, stage]
-    by_time = np.lexsort((tick, rank))
+    spans = [f.span for f in order.formulas]
+    if order.filling is not None:
+        inputs = np.flatnonzero(op == Op.BWD_INPUT)
+        inputs = inputs[np.lexsort((tick[inputs], rank[inputs]))]
+        filled = _fill(order.filling, rank[inputs], tick[inputs], budget)
+        tick, op = np.concatenate([tick, filled]), np.concatenate([op, np.full(len(inputs), Op.BWD_WEIGHT)])
+        formula = np.concatenate([formula, np.full(len(inputs), len(spans))])
+        pipe, stage, operand, rank = (np.concatenate([x, x[inputs]]) for x in (pipe, stage, operand, rank))
+        spans.append(order.filling.span)
+    by_time = np.lexsort((tick, rank))  # of equal ticks, the W that is filled in comes last
     op, pipe, stage, operand, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, operand, tick, rank, formula))
     offsets = np.searchsorted(rank, np.arange(h.ranks + 1))
     program = task_program(spec, lists, op, pipe, stage, operand, np.zeros(len(op), np.int64), offsets)
-    return Ordered(program, formula, tuple(f.span for f in order.formulas)), tick
+    return Ordered(program, formula, tuple(spans)), tick
+
+
+def _fill(filling: Filling, rank: Ints, input_tick: Ints, budget: Budget) -> Ints:
+    """Return the ticks of the weight gradients that `fill` places, given the ranks and the ticks of their input gradients.
+
+    The input gradients are given by rank, then by tick. A weight gradient is not earlier than its input gradient.
+    """
+    count = len(rank)
+    budget.spend(64 + count // 4, filling.span)
+    number = np.arange(count, dtype=np.int64) - np.searchsorted(rank, rank)
+    env = {**filling.env, filling.rank: rank, filling.number: number}
+    for let in filling.lets if count else ():
+        env[let.name.name] = evaluate(let.value, env, budget)
+    return np.maximum(values_at(filling.tick, env, count, budget), input_tick)
+
+
+def _follows_its_input(ordered: Ordered) -> npt.NDArray[np.bool_]:
+    """Return, for every row but the last, whether it is an I and the next row is the W of the same micro-batches."""
+    t = ordered.program.table
+    result: npt.NDArray[np.bool_] = (t.op[:-1] == Op.BWD_INPUT) & (t.op[1:] == Op.BWD_WEIGHT)
+    for column in (t.pipe, t.stage, t.operand):
+        result &= column[:-1] == column[1:]
+    return result
 
 
 def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
@@ -96,7 +131,7 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
         env[let.name.name] = evaluate(let.value, env, budget)
     if f.condition is not None:
         holds = values_at(f.condition, env, len(stage), budget, bool)
-        env, stage, group = dict(subset(env, holds)), stage[holds], group[holds]
+        env, stage, group = subset(env, holds, budget, f.condition.span), stage[holds], group[holds]
     tick = values_at(f.tick, env, len(stage), budget)
     count = (high - low + 1)[group]
     budget.spend(int(count.sum()) // 2, f.span)
@@ -127,16 +162,23 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
     for x in placed:
         by_pipe.setdefault(x.pipe, []).append(x)
     for p, pipe in enumerate(h.pipes):
+        if len(found) >= MAX_FOUND:
+            break
         pipe_tasks = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
         counts = np.zeros((len(KINDS), h.stages, count), np.int64)
         for x in pipe_tasks:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
         found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
+        if len(placed) < len(order.formulas):
+            continue  # the rest has not been placed, so nothing is known to be missing
         forward, full, inputs, weights, _ = counts > 0
+        backward = "B(s, m) at ..., or I and W"
+        if order.filling is not None:
+            weights, backward = inputs, "B(s, m) at ..., or I, whose W the fill places"
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
-            (~full & ~inputs & ~weights, "B", "B(s, m) at ..., or I and W"),
+            (~full & ~inputs & ~weights, "B", backward),
             (inputs & ~weights & ~full, "W", "W(s, m) at ..., the weight gradient that belongs to I"),
             (weights & ~inputs & ~full, "I", "I(s, m) at ..., the input gradient that belongs to W"),
         ):
@@ -181,14 +223,24 @@ def _omission_finding(message: str, formulas: list[Formula], count: int, missing
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""
     help = f"the groups leave out {first.micro_batch} = {', '.join(map(str, missing[:MAX_NAMED]))}{more}"
-    low, high, _ = _groups(first, count, budget)
-    if len(formulas) == 1 and first.condition is None and len(low):
-        gap = int((low[1] if len(low) > 1 else count) - high[0]) - 1
-        longer = Range(group.low, plus(group.high, gap), span=group.span)
-        low, high, _ = _groups(replace(first, group=longer), count, budget)
-        if low[0] == 0 and high[-1] == count - 1 and (low[1:] == high[:-1] + 1).all():
-            help += f": write {first.micro_batch} = {formatted(longer.low)} .. {formatted(longer.high)}"
+    longer = _longer_groups(first, group, count, budget) if len(formulas) == 1 and first.condition is None else None
+    if longer is not None:
+        help += f": write {first.micro_batch} = {formatted(longer.low)} .. {formatted(longer.high)}"
     return Diagnostic("E301", message, group.span, "these groups", help=help)
+
+
+def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Range | None:
+    """Return the range of a formula's groups, each longer by one amount, after which they omit and repeat no micro-batch of
+    `count`; None if there is no such amount."""
+    try:
+        low, high, _ = _groups(f, count, budget.share())
+        gap = int((low[1] if len(low) > 1 else count) - high[0]) - 1 if len(low) else 0
+        longer = Range(group.low, plus(group.high, gap), span=group.span)
+        if gap > 0:
+            low, high, _ = _groups(replace(f, group=longer), count, budget.share())
+    except ChimeraError:  # the longer range has too large a value, or takes too much work
+        return None
+    return longer if gap > 0 and low[0] == 0 and high[-1] == count - 1 and (low[1:] == high[:-1] + 1).all() else None
 
 
 def _duplicate_findings(
@@ -211,7 +263,7 @@ def _duplicate_findings(
                 help="change the groups so that they do not overlap",
             )
         ]
-    notes = tuple(f"also by {r.span}" for r in rules[1:])
+    notes = tuple(f"also by {r.span}" for r in rules[1 : 1 + MAX_NAMED]) + ("...",) * (len(rules) > 1 + MAX_NAMED)
     return [
         Diagnostic(
             "E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "remove one, or narrow it with 'when'"

@@ -123,7 +123,7 @@ class Needs:
         return self._by_cut[kind, value, count]
 
     def _state(self, gradients: Floats, stage: int) -> Floats:
-        share = self.state.per_gradient / (len(self.program.header.holders([stage])) if self.state.zero else 1)
+        share = self.state.per_gradient / self.state.shares(len(self.program.header.holders([stage])))
         return np.ceil(gradients * share.numerator / share.denominator)
 
 

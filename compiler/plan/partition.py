@@ -1,53 +1,23 @@
-"""The optimal partition of a model's layers under a memory limit of each rank. docs/partition.md says what is optimal and why.
+"""The best partition of a model's layers under a memory limit of each rank. docs/partition.md says what is best and why.
 
-Without a limit, or where the balanced partition is within it, that one is the optimum (chimera_ir/partition.py). Otherwise:
-
-    allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
-    paths      a dynamic program over the stages finds the best sequence of allowed ranges, in stages x layers x longest range
-               steps. Where each rank has one stage, it is the optimum.
-    coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
-               needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a search in depth
-               decides what they leave open, within the steps of _Effort. A binary search finds the least bound.
+Without a limit, or where the balanced partition is within it, that one is the best (chimera_ir/partition.py). Otherwise
+search.py finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import pairwise
-
-import numpy as np
-import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import Partition, balanced
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, memory, stages_of
-from chimerac.compiler.plan.needs import Group, Needs
-from chimerac.compiler.plan.ranges import Floats, sums_of
-
-Cuts = list[int]  # the first layer of each stage, and the number of layers
-Mask = npt.NDArray[np.bool_]
-ROUNDS = 60  # of changes of the multipliers, for one bound
-CELLS = 1_000_000  # of tables of moments that are computed at once
-SIZE = 64 * 256  # stages x layers, up to which the effort does not depend on it
-
-
-@dataclass(slots=True)
-class _Effort:
-    """What is left of the work on one question: changes of the multipliers, and ranges that searches in depth try."""
-
-    rounds: int = 300
-    ranges: int = 50_000
-
-    @staticmethod
-    def of(stages: int, layers: int) -> _Effort:
-        """Return the effort for a problem of this size, so that the time does not grow with it."""
-        share = min(1.0, SIZE / (stages * layers))
-        return _Effort(round(300 * share), round(50_000 * share))
+from chimerac.compiler.plan.needs import Needs
+from chimerac.compiler.plan.search import Cuts, Effort, Search, least_need
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +55,14 @@ def best_partition(
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
         return Found(first, slowest, slowest)
-    longest, effort = slowest, _Effort.of(program.header.stages, len(times))
-    cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
+    longest, effort = slowest, Effort.of(program.header.stages, len(times))
+    cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
     while cuts is None and longest < sum(times):  # longer ranges are examined only if they are needed
         longest = min(2 * longest, sum(times))
-        cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
+        cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:
         # Cuts that need little, whatever they cost: what the search above has left open, or the reason of the finding.
-        cuts, is_least = _least_need(needs, times, limit_bytes, first.cuts)
+        cuts, is_least = least_need(needs, times, limit_bytes, first.cuts)
         bound = slowest
         if needs.most(cuts) > limit_bytes:
             raise _nothing_fits(needs, times, limit_bytes, cuts, is_least, recomputing)
@@ -106,14 +76,14 @@ def _slowest(costs: Sequence[int], cuts: Sequence[int]) -> int:
 def _nothing_fits(
     needs: Needs, costs: Sequence[int], limit: int, best: Cuts, is_least: bool, recomputing: Callable[[], Program] | None
 ) -> ChimeraError:
-    """Return the finding E709: the layer or the rank that cannot fit, and what would. best: as `_least_need` returns them."""
+    """Return the finding E709: the layer or the rank that cannot fit, and what would. best: as `least_need` returns them."""
     model, header = needs.model, needs.program.header
     least, partition = needs.most(best), Partition.of_cuts(model.name, best)
     by_rank = memory(replace(needs.program, partition=partition), model, needs.state)
     rank = max(range(len(by_rank)), key=lambda r: by_rank[r].peak)
     stages = stages_of(header, rank % header.ranks)
     single = [s for s in stages if len(partition.layers[s]) == 1]
-    held = ", ".join(f"stage {s} has {layers_text(partition.layers[s])}" for s in stages)
+    held = ", ".join(f"stage {s} has {_layers_text(partition.layers[s])}" for s in stages)
     parts = {f.name: getattr(by_rank[rank], f.name) for f in fields(RankMemory) if f.name != "peak"}
     notes = [
         f"rank {rank}: {held}",
@@ -135,253 +105,6 @@ def _nothing_fits(
     return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
 
 
-def _least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
-    """Return the cuts in which the rank that needs most needs least, and whether that is proved. cuts: some cuts."""
-    low, high, is_proved = limit + 1, needs.most(cuts), True
-    effort = _Effort.of(needs.program.header.stages, len(costs))
-    while low < high and is_proved:
-        tried = (low + high) // 2
-        found, is_proof = _Search(needs, costs, tried, effort).within(np.inf)
-        if found is not None:
-            cuts, high = found, needs.most(found)
-        else:
-            low, is_proved = tried + 1, is_proved and is_proof
-    return cuts, is_proved
-
-
-def layers_text(layers: range) -> str:
+def _layers_text(layers: range) -> str:
     """Return the layers of a stage for messages."""
     return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
-
-
-@dataclass(slots=True)
-class _Constraint:
-    """The need of a group of ranks at one moment, as a share of the limit, for each stage and each of its ranges."""
-
-    parts: dict[int, Floats]
-    multiplier: float = 0.0
-
-
-class _Search:
-    """A search for partitions whose ranks need at most `limit` bytes.
-
-    Tables by [first layer, number of layers - 1] of a stage; `longest` bounds the number.
-    """
-
-    def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: _Effort, slowest: float = np.inf) -> None:
-        self.needs, self.limit, self.effort = needs, limit, effort
-        self.stages, self.layers = needs.program.header.stages, len(costs)
-        self.costs = sums_of(costs)
-        self.is_coupled = any(len(g.stages) > 1 for g in needs.groups)
-        self.where, self.allowed = [], []
-        for s in range(self.stages):
-            starts, lengths = np.arange(self.layers)[:, None], 1 + np.arange(self._longest(s, slowest))[None, :]
-            ends = np.minimum(starts + lengths, self.layers)
-            self.where.append((np.broadcast_to(starts, ends.shape), ends))
-            self.allowed.append(self._in_place(s, starts + lengths) & (self._costs(s) <= slowest))
-        self.constraints: dict[tuple[int, int], _Constraint] = {}
-        for group in needs.groups:
-            self._allow(group)
-
-    def best(self) -> tuple[Cuts | None, int]:
-        """Return the cuts with the least slowest stage, and a bound that no cuts are below; None if none are found."""
-        cuts = self._path(self._costs, np.maximum)
-        if cuts is None:
-            return None, 0
-        bound = self._slowest(cuts)
-        cuts = self._evenly(bound)
-        if not self.is_coupled or self._fits(cuts):
-            return cuts, bound
-        # The slowest stage has one of these values; `high` is the least that was found.
-        values = np.unique(np.concatenate([self._costs(s)[allowed] for s, allowed in enumerate(self.allowed)]))
-        low, high, step = int(np.searchsorted(values, bound)), len(values), 1
-        best: Cuts | None = None
-        while low < high:
-            probe = min(low + step, high) - 1 if best is None else (low + high) // 2
-            found, is_proof = self.within(float(values[probe]))
-            if found is not None:
-                best, high = found, int(np.searchsorted(values, self._slowest(found)))
-                continue
-            if is_proof:
-                bound = int(values[min(probe + 1, len(values) - 1)])
-            low, step = probe + 1, 2 * step
-        return best, bound
-
-    def within(self, bound: float) -> tuple[Cuts | None, bool]:
-        """Return cuts that fit and whose slowest stage is at most `bound`; or None, and whether there are provably none."""
-        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
-        step = 0.5
-        for constraint in self.constraints.values():
-            constraint.multiplier = 0.0
-        cuts = self._evenly(bound)
-        for _ in range(ROUNDS):
-            if cuts is None:
-                return None, True
-            violated = self._violated(cuts)
-            if not violated:
-                return cuts, True
-            self.effort.rounds -= 1
-            if self.effort.rounds < 0:
-                return None, False
-            for constraint in self.constraints.values():
-                load = sum(part[self._at(cuts, s)] for s, part in constraint.parts.items())
-                constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
-            step *= 0.93
-            active = [c for c in self.constraints.values() if c.multiplier > 0]
-            most = sum(c.multiplier for c in active) * (1 + 1e-9)
-            togo, choices = self._togo(partial(self._weighted, active), np.add, within)
-            if togo[0][0] > most:
-                return None, True
-            cuts = self._walk(choices)
-        return self._in_depth(within, active, most, togo)
-
-    def _in_depth(
-        self, within: Sequence[Mask], active: Sequence[_Constraint], most: float, togo: Sequence[Floats]
-    ) -> tuple[Cuts | None, bool]:
-        """Return as `within`. A stage's ranges are tried in the order of their weighted needs; hopeless ones are left out."""
-        constraints = list(self.constraints.values())
-        least = [{s: float(p[within[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
-        of_stage = [[n for n, c in enumerate(constraints) if s in c.parts] for s in range(self.stages)]
-
-        def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
-            """Yield the end of each range of a stage that begins with layer a, with the loads and the weight up to there."""
-            lengths = np.flatnonzero(within[s][a])
-            own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
-            total = own + togo[s + 1][a + 1 + lengths]
-            for n in np.argsort(total, kind="stable").tolist():
-                if weight + total[n] > most:
-                    return
-                after = list(loads)
-                for q in of_stage[s]:
-                    after[q] += constraints[q].parts[s][a, lengths[n]] - least[q][s]
-                if all(after[q] <= 1 + 1e-9 for q in of_stage[s]):
-                    yield int(a + 1 + lengths[n]), after, weight + float(own[n])
-
-        cuts, open_ranges = [0], [ranges(0, 0, [sum(x.values()) for x in least], 0.0)]
-        while self.effort.ranges > 0:
-            self.effort.ranges -= 1
-            step = next(open_ranges[-1], None)
-            if step is None:
-                open_ranges.pop()
-                cuts.pop()
-                if not open_ranges:
-                    return None, True
-                continue
-            end, loads, weight = step
-            if len(cuts) < self.stages:
-                cuts.append(end)
-                open_ranges.append(ranges(len(cuts) - 1, end, loads, weight))
-            elif not self._violated([*cuts, end]):
-                return [*cuts, end], True
-        return None, False
-
-    def _longest(self, stage: int, slowest: float) -> int:
-        """Return a bound of the number of layers that a stage can have within the limit and with this cost."""
-        most, length = self.layers - self.stages + 1, 1
-        while length < most:
-            begins = np.arange(stage, self.layers + 1 - length)
-            where = (begins, begins + length)
-            possible = self.costs[where] <= slowest
-            for group in (g for g in self.needs.groups if stage in g.stages):
-                held = self.needs.held(stage, where, tied=False)
-                possible &= held + self.needs.moments(group, stage, where, values=False).max(axis=0) <= self.limit
-            if not possible.any():
-                break
-            length = min(2 * length, most)
-        return length
-
-    def _costs(self, stage: int) -> Floats:
-        return np.asarray(self.costs[self.where[stage]])
-
-    def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
-        """Return the ranges that leave a layer for each other stage, before and after. ends: by first layer and length."""
-        starts = np.arange(self.layers)[:, None]
-        found = (starts >= stage) & (ends <= self.layers - (self.stages - 1 - stage))
-        if stage == 0:
-            found &= starts == 0
-        if stage == self.stages - 1:
-            found &= ends == self.layers
-        return np.asarray(found)
-
-    def _allow(self, group: Group) -> None:
-        """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
-        tied = len(group.stages) == 1
-        held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
-        step = max(1, CELLS // self.where[group.stages[0]][1].size)
-        for begin in range(0, len(group.moments), step):
-            only = slice(begin, begin + step)
-            parts = {s: held[s] + self.needs.moments(group, s, self.where[s], only=only) for s in group.stages}
-            least = {s: parts[s].min(axis=(1, 2), where=self.allowed[s], initial=np.inf) for s in group.stages}
-            others = np.sum(list(least.values()), axis=0)
-            for s in group.stages:
-                with np.errstate(invalid="ignore"):  # a stage without any range has an infinite need
-                    needed = parts[s] + (others - least[s])[:, None, None]
-                self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
-
-    def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
-        return self._walk(self._togo(weights, join, self.allowed)[1])
-
-    def _togo(
-        self, weights: Callable[[int], Floats], join: np.ufunc, within: Sequence[Mask]
-    ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
-        """Return, by stage and first layer, the least joined weight of it and the later stages, and its end (0 for none)."""
-        togo = [np.full(self.layers + 1, np.inf)]
-        togo[0][self.layers] = 0
-        choices: list[npt.NDArray[np.int64]] = []
-        rows = np.arange(self.layers)
-        for s in reversed(range(self.stages)):
-            values = np.where(within[s], join(weights(s), togo[0][self.where[s][1]]), np.inf)
-            first = values.argmin(axis=1)
-            least = values[rows, first]
-            togo.insert(0, np.append(least, np.inf))
-            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, first], 0))
-        return togo, choices
-
-    def _walk(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
-        """Return the first of the best cuts; None if there are none."""
-        cuts = [0]
-        for ends in choices:
-            cuts.append(int(ends[cuts[-1]]))
-            if not cuts[-1]:
-                return None
-        return cuts
-
-    def _evenly(self, bound: float) -> Cuts | None:
-        """Return the allowed cuts with the least sum of squares whose slowest stage is at most `bound`."""
-        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
-        scale = max(1.0, float(self.costs.max()) / self.stages)  # so that squares stay exact for longer
-        return self._walk(self._togo(lambda s: (self._costs(s) / scale) ** 2, np.add, within)[1])
-
-    def _slowest(self, cuts: Cuts) -> int:
-        return int(max(self.costs[cuts[s], cuts[s + 1]] for s in range(self.stages)))
-
-    def _at(self, cuts: Cuts, stage: int) -> tuple[int, int]:
-        return cuts[stage], cuts[stage + 1] - cuts[stage] - 1
-
-    def _fits(self, cuts: Cuts | None) -> bool:
-        return cuts is not None and self.needs.most(cuts) <= self.limit
-
-    def _violated(self, cuts: Cuts) -> list[_Constraint]:
-        """Return the needs that are above the limit, one of each group of ranks, and add them to the constraints."""
-        found = []
-        for n, (group, (peak, moment)) in enumerate(zip(self.needs.groups, self.needs.peaks(cuts), strict=True)):
-            if peak > self.limit:
-                if (n, moment) not in self.constraints:
-                    self.constraints[n, moment] = _Constraint(
-                        {s: self._need(group, moment, s) / self.limit for s in group.stages}
-                    )
-                found.append(self.constraints[n, moment])
-        return found
-
-    def _need(self, group: Group, moment: int, stage: int) -> Floats:
-        where, only = self.where[stage], slice(moment, moment + 1)
-        entries = self.needs.moments(group, stage, where, only=only)
-        return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])
-
-    def _weighted(self, active: Sequence[_Constraint], stage: int) -> Floats:
-        """Return the needs of a stage's ranges, weighted by the multipliers."""
-        weights = np.zeros(self.where[stage][1].shape)
-        for constraint in active:
-            if stage in constraint.parts:
-                weights += constraint.multiplier * constraint.parts[stage]
-        return weights

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.counts import limit_weights, not_a_limit
-from chimerac.compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, local, needed_lets, with_hints
+from chimerac.compiler.resolve.findings import given_twice
+from chimerac.compiler.resolve.scope import (
+    MEANINGS,
+    counter_of,
+    define_let,
+    index_binder,
+    local,
+    needed_lets,
+    type_of_let,
+    with_hints,
+)
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
@@ -20,6 +30,11 @@ _IN_TICKS = {
     "r": "the pipe defines the rank of a stage: write its formula, with s",
     "p": "a formula for one pipe names it: F main(s, m) at ...",
 }
+_RANK = "write: order listing for rank r"
+_FILL = "write: fill W(r, k) at TICK, for the weight gradient k of rank r"
+_IN_FILL = dict.fromkeys(
+    ("s", "m", "p"), "a fill is not for one stage or micro-batch: its formula uses the rank and the number"
+)
 _IN_LISTING = {
     "s": "the block is run for every rank: write the stage as a formula of the rank; F alone is a task of its only stage",
     "m": "F is the next micro-batch; to number them, count: repeat i in 0 .. N - 1 { F(STAGE, i) }",
@@ -42,7 +57,9 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
             _check_greedy(s, scope, found)
         case n.Listing():
             pipes = {name: f"the pipe is written before the parentheses: F {name}(STAGE)" for name in families}
-            _check_actions(s.actions, local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found), families, found)
+            _check_actions(
+                s.actions, local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found, _RANK), families, found
+            )
 
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
@@ -112,6 +129,19 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
             check(e.right, with_hints(_with_integers(scope, named), _IN_LIMIT), "integer", found)
 
 
+def _check_fill(fill: n.Fill, ticks: n.Ticks, found: list[Diagnostic]) -> None:
+    """Add the findings about the kind of a fill, and about other lines that place weight gradients."""
+    if fill.kind.name != "W":
+        message = f"fill places weight gradients, not '{fill.kind.name}'"
+        found.append(Diagnostic("E202", message, fill.kind.span, help=_FILL))
+    if fill is not ticks.fills[0]:
+        found.append(given_twice("'fill' is given twice", fill.span, ticks.fills[0].span, "keep one of them"))
+        return
+    for rule in (x for x in ticks.rules if x.kind.name == "W"):
+        help = "keep this rule, or the fill: a fill places the weight gradients of all pipes"
+        found.append(Diagnostic("E202", "a fill and a rule both place weight gradients", rule.span, help=help))
+
+
 def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
     """Return the scope with names that a greedy block predefines."""
     inner = Scope(scope)
@@ -160,9 +190,22 @@ def _check_ticks(
     ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
     used: set[str] = set()
-    reported: set[tuple[str, Span | None]] = set()
+    wrong: set[str] = set()  # lets with a finding: they are not checked again for every rule that uses them
+    outside = scope
     scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)
+
+    def define_lets(inner: Scope, expressions: list[n.Expr]) -> None:
+        for let in needed_lets(ticks.lets, expressions, budget):
+            used.add(let.name.name)
+            if let.name.name in wrong:
+                inner.add(let.name, type_of_let(let.value, inner))
+                continue
+            findings_before = len(found)
+            define_let(inner, let, found)
+            if len(found) > findings_before:
+                wrong.add(let.name.name)
+
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         binders: list[tuple[n.Binder, str]] = []
@@ -183,18 +226,17 @@ def _check_ticks(
         help = f"the first name is the stage, the second the micro-batch: write {rule.kind.name}(s, m)"
         inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *binders], found, help)
         expressions = [e for e in (rule.condition, rule.tick) if e is not None]
-        for let in needed_lets(ticks.lets, expressions, budget):
-            used.add(let.name.name)
-            let_findings: list[Diagnostic] = []
-            define_let(inner, let, let_findings)
-            for d in (
-                d for d in let_findings if (d.message, d.span) not in reported
-            ):  # a finding about several rules is added once
-                reported.add((d.message, d.span))
-                found.append(d)
+        define_lets(inner, expressions)
         if rule.condition is not None:
             check(rule.condition, inner, "truth value", found)
         check(rule.tick, inner, "integer", found)
+    for fill in ticks.fills:
+        _check_fill(fill, ticks, found)
+        binders = [(fill.rank, "rank"), (fill.number, "number of a weight gradient")]
+        inner = local(with_hints(outside, _IN_FILL), binders, found, _FILL)
+        inner.others = scope.others
+        define_lets(inner, [fill.tick])
+        check(fill.tick, inner, "integer", found)
     for let in ticks.lets:
         if let.name.name not in used:
             found.append(Diagnostic("E209", f"no formula uses '{let.name.name}'", let.span, help="remove it, or use it"))

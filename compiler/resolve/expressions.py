@@ -44,8 +44,8 @@ def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLi
 def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
     """Return the value of a checked expression.
 
-    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point;
-    E211 more operations than are left in the budget.
+    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point (a
+    product with its largest factors); E211 more operations than are left in the budget.
     """
     budget.spend(1, e.span)
     match e:
@@ -55,6 +55,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return env[e.name]
         case n.Unary():
             value = evaluate(e.operand, env, budget)
+            budget.spend(_points(value), e.span)
             return -value if e.op == "-" else _invert(value)
         case n.Binary():
             first, links = spine(e)
@@ -74,8 +75,10 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             )
         case n.Call():
             on_ints, on_arrays = FUNCTIONS[e.function]
-            result, *rest = (evaluate(a, env, budget) for a in e.arguments)
-            for value in rest:
+            result = evaluate(e.arguments[0], env, budget)
+            for argument in e.arguments[1:]:  # one after another, since each value may be a large array
+                value = evaluate(argument, env, budget)
+                budget.spend(_points(result, value), e.span)
                 result = (
                     on_arrays(result, value)
                     if isinstance(result, np.ndarray) or isinstance(value, np.ndarray)
@@ -86,16 +89,18 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
 
 def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
     """Return the value of an operation whose left side is known."""
-    budget.spend(_points(left), e.span)
     if e.op not in ("and", "or"):
-        return _arithmetic(e, left, evaluate(e.right, env, budget), env)
+        right = evaluate(e.right, env, budget)
+        budget.spend(_points(left, right), e.span)
+        return _arithmetic(e, left, right, env)
+    budget.spend(_points(left), e.span)
     is_decided = left if e.op == "or" else _invert(left)
     return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
-def _points(value: Variable) -> int:
-    """Return how many operations of the budget one operation on a variable counts as."""
-    return 1 + len(value) // 64 if isinstance(value, np.ndarray) else 1
+def _points(*operands: Variable) -> int:
+    """Return how many operations of the budget one operation on these variables counts as."""
+    return 1 + max(len(x) if isinstance(x, np.ndarray) else 0 for x in operands) // 64
 
 
 def _invert(value: Variable) -> Variable:
@@ -117,16 +122,18 @@ def _choose(
         return then(env)
     if not condition.any():
         return otherwise(env)
-    budget.spend(len(env) * _points(condition) // 16, span)
-    where_true, where_false = then(subset(env, condition)), otherwise(subset(env, ~condition))
+    where_true = then(subset(env, condition, budget, span))
+    where_false = otherwise(subset(env, ~condition, budget, span))
     result = np.empty(len(condition), np.asarray(where_true).dtype)
     result[condition] = where_true
     result[~condition] = where_false
     return result
 
 
-def subset(env: Env, mask: Array) -> Env:
-    """Return the variables at the points of a mask."""
+def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, Variable]:
+    """Return the variables at the points of a mask. span: the text that selects the points."""
+    arrays = sum(isinstance(v, np.ndarray) for v in env.values())
+    budget.spend(len(env) // 16 + arrays * _points(mask), span)
     return {k: v[mask] if isinstance(v, np.ndarray) else v for k, v in env.items()}
 
 
@@ -137,14 +144,12 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
         case "-":
             return _bounded(left - right, e, env)
         case "*":
-            if _magnitude(left) * _magnitude(right) > LIMIT:
-                raise refuse(
-                    "E206",
-                    f"the product is larger than {LIMIT}",
-                    e.span,
-                    label=f"up to {_magnitude(left)} times {_magnitude(right)}",
-                    help="take smaller factors",
-                )
+            if _magnitude(left) * _magnitude(right) > LIMIT:  # perhaps of different points
+                too_large = _has_large_product(left, right)
+                if np.any(too_large):
+                    factors = (_magnitude(x[too_large] if isinstance(x, np.ndarray) else x) for x in (left, right))
+                    label = "up to {} times {}".format(*factors)
+                    raise refuse("E206", f"the product is larger than {LIMIT}", e.span, label, help="take smaller factors")
             return left * right
         case "//" | "%":
             zero = right == 0
@@ -170,6 +175,11 @@ def _magnitude(value: Variable) -> int:
     if isinstance(value, np.ndarray):
         return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
     return abs(value)
+
+
+def _has_large_product(left: Variable, right: Variable) -> Any:
+    """Return at each point whether a product is larger than the limit, without the product, which may exceed 64 bits."""
+    return np.abs(left) > LIMIT // np.maximum(np.abs(right), 1)
 
 
 def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:

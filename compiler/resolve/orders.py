@@ -13,7 +13,7 @@ from chimerac.compiler.resolve.expressions import Env, scalar
 from chimerac.compiler.resolve.placements import PipeDeclaration
 from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
 from chimerac.compiler.resolve.sizes import size
-from chimerac.compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
+from chimerac.compiler.resolve.spec import KINDS, Bound, Filling, Formula, GreedyOrder, ListingOrder, TicksOrder
 from chimerac.compiler.syntax import nodes as n
 
 
@@ -24,7 +24,7 @@ def order_of(
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
-            return TicksOrder(tuple(_formulas(order, declared, env, budget)), order.span)
+            return TicksOrder(tuple(_formulas(order, declared, env, budget)), _filling(order, env, budget), order.span)
         case n.Greedy():
             kinds = tuple(KINDS[b.name] for b in order.prefer)
             group = size(order.groups[0].size, env, "micro-batches of a group", 1, budget) if order.groups else 1
@@ -57,6 +57,14 @@ def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env,
                 rules = [(r, inner) for r, inner in applied if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
+
+
+def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
+    if not ticks.fills:
+        return None
+    fill = ticks.fills[0]
+    lets = tuple(needed_lets(ticks.lets, [fill.tick], budget))
+    return Filling(fill.rank.name, fill.number.name, fill.tick, lets, env, fill.span)
 
 
 def _names_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:

@@ -16,6 +16,8 @@ from chimerac.compiler.resolve.nearby import pipe_variants
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
 
+MAX_SEARCH = 2**20  # operations of the search for a change that makes a placement right
+
 
 @dataclass(slots=True)
 class PipeDeclaration:
@@ -39,7 +41,6 @@ def pipes_of(
     """Return the pipes of a schedule, and by declared name those of each declaration."""
     pipes: list[Pipe] = []
     declared: dict[str, PipeDeclaration] = {}
-    found: list[Diagnostic] = []
     first = 0
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
         declaration = declared[decl.name.name] = PipeDeclaration(decl)
@@ -52,17 +53,13 @@ def pipes_of(
                 label = values_of(decl.micro_batches, inner)
                 help = f"stages x micro-batches are at most {limits.TASKS // 2}, two tasks each"
                 raise refuse("E211", message, decl.micro_batches.span, label, help=help)
-            placement = _placement(decl, name, inner, ranks, stages, found, budget)
-            if found:
-                found[:] = [
-                    replace(d, help=_placement_help(decl, inner, ranks, stages, d, budget) or d.help) for d in found[:1]
-                ]
-                break
+            placement = _placement(decl, name, inner, ranks, stages, budget)
+            if isinstance(placement, Diagnostic):
+                help = _placement_help(decl, inner, ranks, stages, placement, budget)
+                raise ChimeraError([replace(placement, help=help or placement.help)])
             declaration.ids[len(pipes)] = index
             pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
             first += count
-    if found:
-        raise ChimeraError(found)
     if not pipes:
         decl = next(s for s in schedule.statements if isinstance(s, n.PipeDecl))
         raise refuse("E211", "the schedule has no pipes: every family is empty", decl.span)
@@ -86,25 +83,26 @@ def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, 
         yield 0, decl.name.name, env
         return
     low, high = _bounds(decl.family.range, env, budget)
-    if low < 0 or high > limits.RANKS:
+    if low <= high and (low < 0 or high > limits.RANKS):
         raise refuse("E211", f"the family's index runs from {low} to {high}; allowed is 0 to {limits.RANKS}", decl.family.span)
     for i in range(low, high + 1):
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
 
 def _placement(
-    decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, found: list[Diagnostic], budget: Budget
-) -> tuple[int, ...]:
+    decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, budget: Budget
+) -> tuple[int, ...] | Diagnostic:
+    """Return the rank of every stage of a pipe, or the first finding."""
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
+        budget.spend(8, clause.span)
         low, high = 0, stages - 1
         if clause.range:
             low, high = _bounds(clause.range, env, budget)
             if low <= high and not (low >= 0 and high < stages):
                 message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
                 help = "a range includes both ends" if high == stages else f"the statement 'stages' gives {stages}"
-                found.append(Diagnostic("E220", message, clause.range.span, help=help))
-                continue
+                return Diagnostic("E220", message, clause.range.span, help=help)
         at = np.arange(low, high + 1, dtype=np.int64)
         rank = values_at(clause.rank, {**env, clause.binder.name: at}, len(at), budget)
         outside = (rank < 0) | (rank >= ranks.count)
@@ -118,36 +116,38 @@ def _placement(
             help = f"write '{new}' instead of '{old}'; stages then wrap around"
             if ((rank > 0) & (rank <= ranks.count)).all():
                 help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
-            found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
-            continue
+            return Diagnostic("E220", message, clause.rank.span, label, help=help)
         is_placed = placement[at] >= 0
         if is_placed.any():
             s = int(at[np.argmax(is_placed)])
             message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
-            found.append(Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own"))
+            return Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own")
         placement[at] = rank
     missing = np.flatnonzero(placement < 0)
-    if missing.size and not found:
+    if missing.size:
         message = f"stage {missing[0]} of pipe {pipe} is never placed"
         if missing.size > 1:
             is_range = missing[-1] - missing[0] + 1 == missing.size
             count = "" if is_range else f"{missing.size} of "
             message = f"{count}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
-        found.append(
-            Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
-        )
+        return Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
     return tuple(placement.tolist())
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
     """Return a change of a pipe's text after which every stage is placed exactly once, or an empty string if none was found."""
     assert d.span is not None
+    trials = Budget(min(budget.left, MAX_SEARCH))
     for changed, span, new, why in pipe_variants(decl, d.span):
-        if _empty_range_count(changed, env, budget) > _empty_range_count(decl, env, budget):
+        if trials.left <= 0:
+            return ""
+        try:
+            if _empty_range_count(changed, env, trials) > _empty_range_count(decl, env, trials):
+                continue
+            is_right = not isinstance(_placement(changed, "", env, ranks, stages, trials), Diagnostic)
+        except ChimeraError:  # the changed formula divides by zero, has too large a value or takes too much work
             continue
-        findings: list[Diagnostic] = []
-        _placement(changed, "", env, ranks, stages, findings, budget)
-        if not findings:
+        if is_right:
             return f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'; {why}"
     return ""
 

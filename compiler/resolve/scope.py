@@ -15,7 +15,6 @@ from chimerac.compiler.syntax.walk import inside, names_in
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
 # The help for a name above that is bound to something other than its meaning, by what it is bound to.
 _BINDING = {
-    "rank": "write: order listing for rank r",
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
 }
@@ -28,8 +27,8 @@ def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) 
     scope.add(binder, kind)
 
 
-def _kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
-    """Return the type that a let takes from its value."""
+def type_of_let(e: n.Expr, scope: Mapping[str, Type]) -> Type:
+    """Return the type that a let takes from its value, an expression."""
     match e:
         case n.Binary():
             return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
@@ -38,14 +37,14 @@ def _kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
         case n.Name():
             return scope.get(e.name, "integer")
         case n.IfElse():
-            return _kind_of(e.then, scope)
+            return type_of_let(e.then, scope)
         case _:
             return "integer"
 
 
 def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
     """Check the value of a let and add its name."""
-    kind = _kind_of(let.value, scope)
+    kind = type_of_let(let.value, scope)
     check(let.value, scope, kind, found)
     define(scope, let.name, kind, found)
 

@@ -36,10 +36,23 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
+class Filling:
+    """The ticks of the weight gradients of every rank, by their numbers. env: the values of all other names."""
+
+    rank: str
+    number: str
+    tick: Expr
+    lets: tuple[Let, ...]
+    env: Env
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class TicksOrder:
-    """The order form `ticks`: formulas."""
+    """The order form `ticks`: formulas. filling: of the weight gradients, if no formula places them."""
 
     formulas: tuple[Formula, ...]
+    filling: Filling | None
     span: Span
 
 

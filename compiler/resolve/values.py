@@ -86,7 +86,7 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
     for name in involved:
         current = int(env[name])
         near = sorted(range(max(0, current - MAX_CHANGE), current + MAX_CHANGE + 1), key=lambda v: abs(v - current))
-        valid = sorted(v for v in near if budget.left > reserve and _all_hold(schedule, {**given, name: v}, budget))
+        valid = sorted(v for v in near if budget.left > reserve and requirements_hold(schedule, {**given, name: v}, budget))
         lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
@@ -95,7 +95,7 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
         for shift in _SHIFTS:
             changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
             affordable = budget.left > reserve and min(changed.values()) >= 0
-            if affordable and _all_hold(schedule, {**given, **changed}, budget):
+            if affordable and requirements_hold(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
@@ -110,7 +110,8 @@ def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
     return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 
-def _all_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
+def requirements_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
+    """Return whether a schedule allows these parameters. `values` says which requirement does not hold."""
     try:
         return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:

@@ -111,12 +111,17 @@ class _Builder:
     def ticks(self, meta: Meta, c: list[Any]) -> n.Ticks:
         lets = tuple(x for x in c if isinstance(x, n.Let))
         rules = tuple(x for x in c if isinstance(x, n.Rule))
-        return n.Ticks(lets, rules, span=self._at(meta))
+        fills = tuple(x for x in c if isinstance(x, n.Fill))
+        return n.Ticks(lets, rules, fills, span=self._at(meta))
 
     def rule(self, meta: Meta, c: list[Any]) -> n.Rule:
         kind, pipe, stage, micro_batch, group, condition, tick = c
         binders = self._binder(stage), self._binder(micro_batch)
         return n.Rule(self._binder(kind), pipe, *binders, group, condition, tick, span=self._at(meta))
+
+    def fill(self, meta: Meta, c: list[Any]) -> n.Fill:
+        kind, rank, number, tick = c
+        return n.Fill(self._binder(kind), self._binder(rank), self._binder(number), tick, span=self._at(meta))
 
     def group(self, meta: Meta, c: list[Any]) -> n.Range:
         return n.Range(c[0], c[1], span=self._at(meta))

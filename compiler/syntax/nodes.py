@@ -155,11 +155,22 @@ class Rule(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Fill(Node):
+    """`fill W(r, k) at TICK`: the weight gradients of rank r, numbered by k from 0 in the order of their input gradients."""
+
+    kind: Binder
+    rank: Binder
+    number: Binder
+    tick: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Ticks(Node):
-    """The order form `ticks`."""
+    """The order form `ticks`. At most one fill is valid."""
 
     lets: tuple[Let, ...]
     rules: tuple[Rule, ...]
+    fills: tuple[Fill, ...]
 
 
 @dataclass(frozen=True, slots=True)

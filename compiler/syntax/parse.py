@@ -6,7 +6,6 @@ function visits it. Only the first syntax error is raised, without help: compile
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -56,9 +55,10 @@ def count_tokens(source: Source) -> int:
     number, last, before = None, "", ""  # the word before if it is a number, the word before, and the one before that
     for count, found in enumerate(TOKEN.finditer(source.text), 1):
         word = found[0]
-        if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
-            raise _missing_operator(source.span(number.start(), found.end()), before)
-        before, number = last, found if word.isdigit() else None
+        is_name = word.isascii() and word.isidentifier() and word not in keywords()
+        if number and number.end() == found.start() and (is_name or word == "("):
+            raise _missing_operator(source.span(number.start(), found.end()), number[0], word, before)
+        before, number = last, found if word.isascii() and word.isdigit() else None
         last = word
         if word in "([{":
             depth += 1
@@ -78,13 +78,13 @@ def count_tokens(source: Source) -> int:
     return max(count, 1)
 
 
-def _missing_operator(span: Span, before: str) -> ChimeraError:
-    """Return the finding about a number directly followed by a name. before: the word before both."""
-    number, name = re.fullmatch(r"([0-9]+)(.*)", span.text).groups()  # type: ignore[union-attr]
+def _missing_operator(span: Span, number: str, following: str, before: str) -> ChimeraError:
+    """Return the finding about a number directly followed by a name or a parenthesis. before: the word before both."""
     if before in ("schedule", "param", "let", "pipe", "tied"):
-        help = f"write '{before}_{number}{name}' instead of '{number}{name}'"
+        name = f"{before}_{number}" + (following if following != "(" else "")
+        help = f"write '{name}' instead of '{span.text.removesuffix('(')}'"
         return refuse("E102", "a name begins with a letter", span, help=help)
-    help = f"write '{number}*{name}' instead of '{number}{name}'"
+    help = f"write '{number}*{following}' instead of '{span.text}'"
     return refuse("E102", "two factors without an operator between them", span, help=help)
 
 

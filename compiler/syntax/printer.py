@@ -1,4 +1,7 @@
-"""syntax tree -> text: the canonical spelling, which parses to the same tree. Parentheses are written only where needed."""
+"""syntax tree -> text: the canonical spelling, which parses to the same tree, and the author's own text of an expression.
+
+The canonical spelling has parentheses only where they are needed, and around each `if` that is an operand.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ _NEGATION = 7
 
 
 def as_written(e: n.Expr, inside: bool = False) -> str:
-    """Return the author's own text of an expression; inside: as an operand of another
-    one, in parentheses where it needs them."""
+    """Return the author's own text of an expression. inside: in parentheses, unless it is a number, a name or a call."""
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
@@ -24,7 +26,10 @@ def as_term(e: n.Expr) -> str:
 
 
 def shifted(e: n.Expr, amount: int) -> str:
-    """Return the author's own text of an expression with an amount added; a number at its end is changed instead."""
+    """Return the author's own text of an expression with an amount added.
+
+    A number at its end is changed instead: `s - 1` with 3 added is `s + 2`.
+    """
     match e:
         case n.Int():
             return str(e.value + amount)
@@ -68,7 +73,7 @@ def _statement(s: n.Statement) -> str:
         case n.Listing():
             return f"order listing for rank {s.rank.name} {{\n{_actions(s.actions, 1)}}}"
         case n.Ticks():
-            body = [_statement(x) for x in s.lets] + [_rule(r) for r in s.rules]
+            body = [_statement(x) for x in s.lets] + [_rule(r) for r in s.rules] + [_fill(x) for x in s.fills]
             return "order ticks {\n" + "".join(f"    {line}\n" for line in body) + "}"
         case n.CostStatement():
             return "cost " + ", ".join(map(_cost, s.costs))
@@ -116,13 +121,17 @@ def _actions(actions: tuple[n.Action, ...], depth: int) -> str:
 
 
 def _task(a: n.TaskAction) -> str:
-    pipe = ""
-    if a.pipe:
-        pipe = " " + a.pipe.name.name + (f"[{expression(a.pipe.index)}]" if a.pipe.index else "")
     arguments = [expression(a.stage)] if a.stage else []
     if a.first:
         arguments.append(expression(a.first) + (f" .. {expression(a.last)}" if a.last else ""))
-    return f"{a.kind.name}{pipe}" + (f"({', '.join(arguments)})" if arguments else "")
+    return a.kind.name + _pipe(a.pipe) + (f"({', '.join(arguments)})" if arguments else "")
+
+
+def _pipe(pipe: n.PipeRef | None) -> str:
+    """Return a space and the pipe of a task or a rule; '' if it names none."""
+    if pipe is None:
+        return ""
+    return f" {pipe.name.name}" + (f"[{expression(pipe.index)}]" if pipe.index else "")
 
 
 def _cost(c: n.Cost) -> str:
@@ -131,22 +140,26 @@ def _cost(c: n.Cost) -> str:
 
 
 def _rule(r: n.Rule) -> str:
-    pipe = ""
-    if r.pipe:
-        pipe = " " + r.pipe.name.name + (f"[{expression(r.pipe.index)}]" if r.pipe.index else "")
     when = f" when {expression(r.condition)}" if r.condition else ""
     group = f" = {_range(r.group)}" if r.group else ""
-    return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}{group}){when} at {expression(r.tick)}"
+    return f"{r.kind.name}{_pipe(r.pipe)}({r.stage.name}, {r.micro_batch.name}{group}){when} at {expression(r.tick)}"
+
+
+def _fill(x: n.Fill) -> str:
+    return f"fill {x.kind.name}({x.rank.name}, {x.number.name}) at {expression(x.tick)}"
 
 
 def _left_precedence(e: n.Binary) -> int:
-    """Return the least precedence of the left operand. Comparisons do not chain; the others associate to the left."""
+    """Return the least precedence that the left operand may have without parentheses.
+
+    Comparisons do not chain: their operands bind more tightly. The other operators associate to the left.
+    """
     precedence = _PRECEDENCE[e.op]
     return precedence + 1 if precedence == _PRECEDENCE["=="] else precedence
 
 
 def expression(e: n.Expr, min_precedence: int = 0) -> str:
-    """Return the text of an expression that is an operand of an operator of precedence `min_precedence`."""
+    """Return the text of an expression, in parentheses if its operator has a lower precedence than `min_precedence`."""
     match e:
         case n.Int():
             return str(e.value)

@@ -55,10 +55,9 @@ def _two_directions(guide: Guide, depth: int) -> None:
     guide.say("""Chimera lets samples enter at both ends. Each rank holds two stages: one of a pipeline that runs down the
         ranks, and one of a pipeline that runs up. Half of the micro-batches take the first way, the other half the second.
         Each pipeline runs in slots in which the other one leaves a rank idle.""")
-    idle = _draw(guide, schedules()["two_directions"], depth)
-    guide.say(f"""Now there are {_number(idle)} idle slots on every rank: D - 2, where one direction has {
-        2 * (depth - 1)
-    }, which is 2 x (D - 1). These are the numbers of bubbles in the tables of papers. The price is memory and
+    idle, one_direction = _draw(guide, schedules()["two_directions"], depth), 2 * (depth - 1)
+    guide.say(f"""Now there are {_number(idle)} idle slots on every rank: D - 2, where one direction has {one_direction},
+        which is 2 x (D - 1). These are the numbers of bubbles in the tables of papers. The price is memory and
         communication: each stage is on two ranks, so every rank holds two stages, and the gradients of both copies have to
         be summed before the weights are updated.""")
 

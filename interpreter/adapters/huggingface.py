@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.chimera_ir.files import reason
 from chimerac.interpreter.adapters.model import CallModel, Loss, cut, tensors_in
 from chimerac.interpreter.adapters.pretrained import Entry, Folder, Weights
 from chimerac.interpreter.adapters.trace import line_of
@@ -77,19 +79,18 @@ def configuration(source: str | Path) -> Any:
     """
     transformers = _transformers()
     path = Path(source)
-    path = path / "config.json" if path.is_dir() else path
+    path = path / "config.json" if os.path.isdir(path) else path
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = f"{error.strerror}" if isinstance(error, OSError) else f"{error}"
+    except (OSError, ValueError, RecursionError) as error:
         raise refuse(
             "E854",
-            f"cannot read the configuration {path}: {reason}",
+            f"cannot read the configuration {path}: {reason(error)}",
             help="give the config.json of a model, or the folder that save_pretrained wrote; nothing is downloaded",
         ) from None
     kind = values.get("model_type") if isinstance(values, dict) else None
     known = transformers.CONFIG_MAPPING
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         what = f"has no model_type of transformers {transformers.__version__}" + (f": '{kind}' is unknown" if kind else "")
         raise refuse("E854", f"{path} {what}", help=did_you_mean(str(kind), list(known)) if kind else "")
     try:

@@ -8,14 +8,19 @@ from torch import Tensor
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 
-def cross_entropy(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
-    """Return the sum of the cross-entropies of all valid targets, in nats.
+def cross_entropies(outputs: Values, targets: Values) -> Values:
+    """Return for each output the sum of the cross-entropies of its valid targets, in nats.
 
-    outputs: logits [..., classes]; targets: classes [...], where IGNORED does not count. Several outputs have targets each.
+    outputs: logits [..., classes]; targets: classes [...] of each output, where IGNORED does not count.
     """
-    pairs = zip(_several(outputs), _several(targets), strict=True)
-    losses = [F.cross_entropy(x.flatten(0, -2), t.flatten(), ignore_index=IGNORED, reduction="sum") for x, t in pairs]
-    return sum(losses[1:], start=losses[0])
+    pairs = zip(outputs, targets, strict=True)
+    return tuple(F.cross_entropy(x.flatten(0, -2), t.flatten(), ignore_index=IGNORED, reduction="sum") for x, t in pairs)
+
+
+def cross_entropy(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
+    """Return the sum of the `cross_entropies` of all outputs."""
+    first, *others = cross_entropies(_several(outputs), _several(targets))
+    return sum(others, start=first)
 
 
 def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:

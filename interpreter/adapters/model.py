@@ -90,22 +90,19 @@ class Structure:
         self._first_name = {name: first for first, names in self.names.items() for name in names}
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._mode, self._faked = mode, Intercepted(_faked(module, mode), self.units)
-        self._with_buffers = [path for path, m in self._faked.others.items() if m._buffers]
         self.trace = trace(self._faked, mode, fields, select)
+        self._with_buffers = self._with_buffers_between_calls()
         self._needed = self._needed_by_call()
         self._uses = Counter(name for names in self._needed for name in names)
 
-    def weights_of(self, calls: range) -> set[str]:
-        """Return the first names of the parameters that a stage needs."""
-        return set[str]().union(*(self._needed[k] for k in calls))
+    def weights_of(self, calls: range) -> list[str]:
+        """Return the first names of the parameters that a stage needs, in the order of the module."""
+        needed = set[str]().union(*(self._needed[k] for k in calls))
+        return [name for name in self.names if name in needed]
 
     def absent_from(self, module: nn.Module, calls: range) -> list[tuple[nn.Module, str]]:
         """Return, as modules and names, the parameters that are read between calls and that a stage does not need."""
-        read = {
-            s.name for sources in self.trace.readers(range(len(self.trace.calls))) for s in sources if isinstance(s, Weight)
-        }
-        needed = self.weights_of(calls)
-        absent = {self._first_name[name] for name in read} - needed
+        absent = self._read_between_calls().difference(self.weights_of(calls))
         paths = (name.rpartition(".") for first in absent for name in self.names[first])
         owners = ((module.get_submodule(path), name) for path, _, name in paths)
         return [(owner, name) for owner, name in owners if name in owner._parameters]
@@ -121,7 +118,8 @@ class Structure:
             if inside.isdisjoint(self.names[first]):
                 path = first.rpartition(".")[0]
                 modules[path] = Own(intercepted.module.get_submodule(path))
-        return modules | {path: Own(intercepted.others[path]) for path in self._with_buffers}
+        outside = [path for path in self._with_buffers if not any(_is_in(path, unit) for unit in self._units_of(calls))]
+        return modules | {path: Own(intercepted.module.get_submodule(path)) for path in outside}
 
     def ties_of(self, path: str, module: nn.Module) -> dict[str, str]:
         """Return the parameters of a module that several calls need: by their first name in the model, their path in it."""
@@ -139,11 +137,12 @@ class Structure:
         return found
 
     def free_others(self, module: nn.Module, calls: range) -> None:
-        """Put the buffers of other stages' units on the meta device."""
-        for unit in set(self.units) - set(self._units_of(calls)):
-            for m in module.get_submodule(unit).modules():
-                for name, t in m._buffers.items():
-                    m._buffers[name] = None if t is None else t.to("meta")
+        """Put the buffers of other stages' units on the meta device, but those that are read between calls."""
+        for unit in set(self.units).difference(self._units_of(calls)):
+            for path, m in module.get_submodule(unit).named_modules(prefix=unit):
+                if path not in self._with_buffers:
+                    for name, t in m._buffers.items():
+                        m._buffers[name] = None if t is None else t.to("meta")
 
     def without_memory(self, mode: FakeTensorMode) -> Intercepted:
         """Return the module with fake tensors of this mode in the place of parameters and buffers."""
@@ -154,9 +153,28 @@ class Structure:
     def _units_of(self, calls: range) -> list[str]:
         """Return the units that a stage calls. The last stage has those that nothing calls too."""
         called = dict.fromkeys(self.trace.calls[k].unit for k in calls)
-        if calls.stop == len(self.trace.calls):
-            called |= dict.fromkeys(set(self.units) - {call.unit for call in self.trace.calls})
-        return list(called)
+        if calls.stop < len(self.trace.calls):
+            return list(called)
+        called_anywhere = {call.unit for call in self.trace.calls}
+        return [*called, *(unit for unit in self.units if unit not in called_anywhere)]
+
+    def _read_between_calls(self) -> set[str]:
+        """Return the first names of the parameters and buffers that the module reads between calls."""
+        readers = self.trace.readers(range(len(self.trace.calls)))
+        return {self._first_name[s.name] for sources in readers for s in sources if isinstance(s, Weight)}
+
+    def _with_buffers_between_calls(self) -> list[str]:
+        """Return the paths of the modules with buffers that every stage has.
+
+        They are those outside of units, and those of which the module reads a buffer between calls, as of a table of positions.
+        """
+        read = self._read_between_calls()
+        return [
+            path
+            for path, m in self._faked.module.named_modules()
+            if m._buffers
+            and (path in self._faked.others or any(self._first_name.get(_joined(path, name)) in read for name in m._buffers))
+        ]
 
     def _needed_by_call(self) -> list[set[str]]:
         """Return, for each call, the first names of the parameters that its stage needs."""
@@ -185,7 +203,7 @@ class Structure:
 
     def _names_in(self, path: str) -> list[str]:
         """Return the names of the parameters and buffers of a submodule in the whole module."""
-        return [name for name in self._first_name if name.startswith(f"{path}.") or not path]
+        return [name for name in self._first_name if _is_in(name, path)]
 
 
 def cut(
@@ -255,6 +273,11 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     faked[id(faked[id(t)])] = faked[id(t)]  # a module that occurs twice already has fake tensors
                 table[name] = None if t is None else faked[id(t)]
     return module
+
+
+def _is_in(path: str, unit: str) -> bool:
+    """Return whether this is the path of a unit or of a submodule of it."""
+    return path == unit or path.startswith(f"{unit}.") or not unit
 
 
 def _joined(path: str, name: str) -> str:

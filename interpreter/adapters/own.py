@@ -12,8 +12,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
@@ -38,19 +41,18 @@ def check_own(name: str) -> None:
             message = f"--model {name} needs the package transformers, which is not installed"
             raise refuse("E850", message, help="pip install 'chimerac[huggingface]'")
         path = Path(name.removeprefix(HUGGING_FACE))
-        if not path.exists():
+        if not os.path.exists(path):  # unlike Path.exists, also False for a path that is too long or not permitted
             help = "give the config.json of a model, or a folder that save_pretrained wrote; nothing is downloaded"
             raise refuse("E854", f"--model {name}: {path} does not exist", help=help)
         return
     path, function = _file_of(name)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, ValueError, SyntaxError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error) or "it is nested too deeply"
         raise refuse("E801", f"--model {name}: cannot read {path}: {reason}") from None
-    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    known += [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
-    if function not in known:
+    known = list(_names(tree.body))
+    if function not in known and "*" not in known:
         raise refuse("E801", f"--model {name}: {path} has no function {function}", help=did_you_mean(function, known))
 
 
@@ -120,20 +122,53 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     from chimerac.interpreter.runtime.model import Model
 
     path, function = _file_of(name)
-    spec = importlib.util.spec_from_file_location(f"chimerac_model_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    build = getattr(module, function)
+    build = getattr(_imported(path), function, None)
+    if not callable(build):
+        raise refuse("E801", f"--model {name}: {function} is not a function", help="name a function that returns the model")
     built = build()
     if isinstance(built, Model):
         return built
     if not isinstance(built, nn.Module):
         message = f"--model {name}: {function}() returns a {type(built).__name__}, neither a torch.nn.Module nor a Model"
         raise refuse("E801", message, help="return the module, or what chimerac.interpreter.adapters.model.cut returns")
-    field = next(iter(inspect.signature(built.forward).parameters))
+    field = next(iter(inspect.signature(built.forward).parameters), None)
+    if field is None:
+        message = f"--model {name}: the forward of {type(built).__name__} has no argument for the tokens"
+        raise refuse("E801", message, help="give it one, or return what chimerac.interpreter.adapters.model.cut returns")
     tokens = torch.zeros(samples, length, dtype=torch.int64)
     return cut(build, {field: tokens}, loss=loss, targets=tokens, layers=layers, name=name)
+
+
+def _imported(path: Path) -> ModuleType:
+    """Import a file as a module of its own, and return it."""
+    spec = importlib.util.spec_from_file_location(f"chimerac_model_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that the statements of a file define or import; * for an import of all names."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.If(body=first, orelse=second):
+                yield from (*_names(first), *_names(second))
+            case ast.Try(body=first, handlers=handlers):
+                yield from (*_names(first), *(name for handler in handlers for name in _names(handler.body)))
 
 
 def _file_of(name: str) -> tuple[Path, str]:

@@ -7,7 +7,8 @@ every rank, before any of them waits for another one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import reason
 
 Tensors = Mapping[str, tuple[int, ...]]
 
@@ -36,7 +38,7 @@ class Entry:
 class Folder:
     """The tensors of a folder with safetensors: model.safetensors, or shards and model.safetensors.index.json.
 
-    Raises ChimeraError E855 where there are none, or where a shard is missing.
+    Raises ChimeraError E855 where there are none, and where a file is missing or damaged. So do its methods.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,8 +46,11 @@ class Folder:
         self.path = path
         self._files: dict[str, Path] = {}
         if index.is_file():
-            files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            self._files = {key: path / name for key, name in files.items()}
+            try:
+                files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+                self._files = {key: path / name for key, name in files.items()}
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                raise _unreadable(index, error) from None
         elif single.is_file():
             self._files = dict.fromkeys(self._keys_of(single), single)
         else:
@@ -78,10 +83,15 @@ class Folder:
             return list(file.keys())
 
     @staticmethod
-    def _opened(path: Path) -> Any:
-        from safetensors import safe_open  # of an extra
+    @contextmanager
+    def _opened(path: Path) -> Iterator[Any]:
+        from safetensors import SafetensorError, safe_open  # of an extra
 
-        return safe_open(str(path), framework="pt")
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise _unreadable(path, error) from None
 
 
 class Weights:
@@ -134,6 +144,11 @@ class Weights:
         means = "start with initial values" if argument == "new" else "are left out"
         help = f"give the class that was saved, or {argument}=['{pattern}'] in Python if these {means}"
         return refuse("E855", f"{self._folder.path}: {what}", help=help)
+
+
+def _unreadable(path: Path, error: Exception) -> ChimeraError:
+    message = f"the weights {path} cannot be read: {reason(error)}"
+    return refuse("E855", message, help="copy the files of the model again, or save it again with save_pretrained")
 
 
 def _any_matches(name: str, patterns: Sequence[str]) -> bool:

@@ -211,14 +211,14 @@ class _TracingRun:
 
     def check(self, sources: Sources, reader: str) -> None:
         """Raise ChimeraError E852 if something depends on a tensor that a call kept to itself."""
-        for source in sources:
-            if isinstance(source, Inside):
-                owner = self.calls[source.call].name
-                raise refuse(
-                    "E852",
-                    f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
-                    help="make it one of the outputs of that call, or list a module that contains both calls as one layer",
-                )
+        inside = [source.call for source in sources if isinstance(source, Inside)]
+        if inside:
+            owner = self.calls[min(inside)].name  # the same in all processes: the order of a set is not
+            raise refuse(
+                "E852",
+                f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
+                help="make it one of the outputs of that call, or list a module that contains both calls as one layer",
+            )
 
 
 class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]

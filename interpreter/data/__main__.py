@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, render
 from chimerac.chimera_ir.files import reason, short_path
-from chimerac.interpreter.data.documents import text_documents
-from chimerac.interpreter.data.folders import folder_documents
-from chimerac.interpreter.data.names import FOLDER, below, name_below
+from chimerac.interpreter.data.names import TEXT, below, name_below
 from chimerac.interpreter.data.sources import PREPARED, Source
 from chimerac.interpreter.data.tokenizer import KINDS, SPECIAL, load_tokenizer, train_tokenizer
 
@@ -33,7 +32,9 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m chimerac.interpreter.data", description=__doc__)
     command = parser.add_subparsers(required=True, metavar="train-tokenizer|prepare")
     training = command.add_parser("train-tokenizer", help="train a tokenizer from texts and write its tokenizer.json")
-    training.add_argument("data", nargs="?", metavar="PATH", help="texts, as --data names them (default: the standard library)")
+    training.add_argument(
+        "data", nargs="?", default=TEXT, metavar="SOURCE", help="texts, as --data names them (default: the standard library)"
+    )
     training.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the tokenizer.json to write")
     training.add_argument("--kind", choices=KINDS, default="bpe", help="bpe as for GPT-2, wordpiece as for BERT (default: bpe)")
     training.add_argument("--vocabulary", type=int, default=8192, metavar="V", help="tokens, at most (default: %(default)s)")
@@ -57,26 +58,28 @@ def _parser() -> Parser:
 
 
 def _train(given: argparse.Namespace) -> None:
-    data: str | None = given.data
-    if data is not None and data.startswith(FOLDER):
-        documents = folder_documents(Path(data.removeprefix(FOLDER)), given.text_column)
-    else:
-        documents = text_documents(None if data in (None, "text") else Path(data))
-    text = train_tokenizer(
-        (piece.text for piece in documents.train()), given.kind, given.vocabulary, given.special, given.lowercase
-    )
+    documents = Source(name_below(given.data, None), Path(), Path(PREPARED), column=given.text_column).documents()
+    pieces = (piece.text for piece in documents.train())
     output: Path = given.output
+    if os.path.isdir(output):
+        raise _unwritable(output, "it is a folder")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, "utf-8")
+        partial.touch()  # before the training, which may take long
+        partial.write_text(train_tokenizer(pieces, given.kind, given.vocabulary, given.special, given.lowercase), "utf-8")
         os.replace(partial, output)
     except OSError as error:
-        what = f"the tokenizer cannot be written to {short_path(output)}: {reason(error).lower()}"
-        raise refuse("E861", what, help="give -o another path") from None
+        raise _unwritable(output, reason(error)) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
     encoding = load_tokenizer(output).encoding
     print(f"{short_path(output)}: {encoding.vocabulary} tokens, {encoding.name}")
+
+
+def _unwritable(output: Path, why: str) -> ChimeraError:
+    message = f"the tokenizer cannot be written to {short_path(output)}: {why}"
+    return refuse("E861", message, help="give -o another path")
 
 
 def _prepare(given: argparse.Namespace) -> None:

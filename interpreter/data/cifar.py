@@ -5,8 +5,10 @@ The files are pickles. They are read by an unpickler that builds nothing but arr
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import os
 import pickle
 import tarfile
 import zlib
@@ -83,7 +85,7 @@ def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
 
     limit_s: as of `prepared`. Raises ChimeraError E802 if the files are not there or are damaged, E860 as `prepared` does.
     """
-    source = next((path for path in (data_dir / FOLDER, data_dir / ARCHIVE) if path.exists()), None)
+    source = next((path for path in (data_dir / FOLDER, data_dir / ARCHIVE) if os.path.exists(path)), None)
     if source is None:
         raise refuse(
             "E802",
@@ -110,7 +112,7 @@ def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
         key = key_of(*((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
         found = prepared(prepared_dir / f"cifar10-{key}.images", "u1", write, limit_s)
     except OSError as error:
-        raise _damaged(source, reason(error).lower()) from None
+        raise _damaged(source, reason(error)) from None
     rows, about = found.array.reshape(-1, 1 + PIXELS), found.about
     return ImageSet(
         "CIFAR-10" if about["published"] else "CIFAR-10, from other files than those published",
@@ -133,12 +135,12 @@ def _images(rows: Pixels) -> Pixels:
 
 def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of the files of a folder or an archive. Nothing is unpacked to the disk."""
-    if source.is_dir():
-        for name in FILES:
-            if (source / name).is_file():
-                yield name, (source / name).read_bytes()
-        return
     try:
+        if source.is_dir():
+            for name in FILES:
+                if (source / name).is_file():
+                    yield name, (source / name).read_bytes()
+            return
         with tarfile.open(source) as archive:
             for member in archive:
                 name = Path(member.name).name
@@ -148,8 +150,10 @@ def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
                     opened = archive.extractfile(member)
                     assert opened is not None, "it is a file"
                     yield name, opened.read()
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(source, f"it is no complete archive: {error}") from None
+    except OSError as error:
+        raise _damaged(source, reason(error)) from None
 
 
 def _batch(source: Path, name: str, content: bytes) -> Pixels:

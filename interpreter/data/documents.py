@@ -11,7 +11,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.prepared import Writer, key_of, prepared
-from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, standard_library, text_files
+from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, reading, standard_library, text_files
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, up to the end of its line
@@ -52,15 +52,21 @@ def text_documents(path: Path | None) -> Documents:
     Raises ChimeraError E802 as `load_text` does.
     """
     files, note = text_files(path)
-    if path is None:
-        kept, size = [], 0
-        for file in files:
-            if size < DEFAULT_BYTES:
-                kept.append(file)
-                size += file.stat().st_size
-        files = kept
-    key = key_of_files(path or standard_library(), files)
-    return Documents(str(path or "of Python"), key, lambda: pieces_of_files(files), note=note)
+
+    def pieces() -> Iterator[Piece]:
+        with reading(path):
+            yield from pieces_of_files(files)
+
+    with reading(path):
+        if path is None:
+            kept, size = [], 0
+            for file in files:
+                if size < DEFAULT_BYTES:
+                    kept.append(file)
+                    size += file.stat().st_size
+            files = kept
+        key = key_of_files(path or standard_library(), files)
+    return Documents(str(path or "of Python"), key, pieces, note=note)
 
 
 def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:

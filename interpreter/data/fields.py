@@ -46,26 +46,31 @@ class Named(Samples):
 class Continued(Named):
     """For an encoder and a decoder: the encoder reads the first half of a text, and the decoder predicts the second one.
 
-    The decoder reads `decoder`: for each target the token before it. Samples have an even number of tokens.
+    The decoder reads `decoder`: for each target the token before it. half: tokens of a half. The last token of a sample with
+    an odd number of them is left out. Every token of the source has a target.
     """
 
+    half: int
     decoder: str = "decoder_input_ids"
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
-        """Return one half of the tokens (b, L / 2)."""
-        tokens = self.source.inputs(numbers)[0]
-        if name == self.decoder:
-            return tokens[:, tokens.shape[1] // 2 :].contiguous()
-        return tokens[:, : tokens.shape[1] // 2].contiguous() if name == self.name else super().field(numbers, name)
+        """Return one half of the tokens (b, half)."""
+        if name not in (self.name, self.decoder):
+            return super().field(numbers, name)
+        (tokens,) = self.source.inputs(numbers)
+        return tokens[:, : self.half].contiguous() if name == self.name else self._second(tokens)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return the next tokens of the second half (b, L / 2)."""
+        """Return the next tokens of the second half (b, half)."""
         (targets,) = self.source.targets(numbers)
-        return (targets[:, targets.shape[1] // 2 :].contiguous(),)
+        return (self._second(targets),)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many targets these samples have: half of the tokens."""
-        return tuple(count // 2 for count in self.source.valid_targets(numbers))
+        """Return how many targets these samples have: one for each token of the second half."""
+        return (len(numbers) * self.half,)
+
+    def _second(self, tokens: Tensor) -> Tensor:
+        return tokens[:, self.half : 2 * self.half].contiguous()
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def named(data: Data, name: str) -> Data:
 
 def continued(data: Data, name: str) -> Data:
     """Return data for an encoder, which reads the field `name`, and a decoder."""
-    return _with(data, lambda source: Continued(source, name))
+    return _with(data, lambda source: Continued(source, name, data.tokens // 2))
 
 
 def masked(data: Data, name: str) -> Data:

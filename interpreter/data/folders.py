@@ -33,7 +33,7 @@ def folder_documents(folder: Path, column: str) -> Documents:
     column: that has the texts. The splits `validation` or `test` are held out, if there are any. Raises ChimeraError E802 for a
     folder or a column that is not there or cannot be read.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"
         help = f"where there is a network: datasets.load_dataset(NAME).save_to_disk('{folder.name}'); then copy the folder"
         raise refuse("E802", what, help=help)
@@ -44,7 +44,7 @@ def folder_documents(folder: Path, column: str) -> Documents:
         train, held_out, unread = _chosen(folder, splits)
         key = f"{column} {key_of_files(folder, files)}"
     except OSError as error:
-        raise _refused(folder, reason(error).lower()) from None
+        raise _refused(folder, reason(error)) from None
     note = f"{', '.join(unread)} not read" if unread else ""
     return Documents(f"hf:{folder}", key, partial(_pieces, train), partial(_pieces, held_out) if held_out else None, note)
 
@@ -76,7 +76,7 @@ def _saved(folder: Path, column: str) -> dict[str, list[Rows]]:
     try:
         found = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises many kinds
-        raise _refused(folder, str(error).splitlines()[0]) from None
+        raise _refused(folder, _first_line(error)) from None
     splits = dict(found) if isinstance(found, datasets.DatasetDict) else {"train": found}
     for name, split in splits.items():
         kinds = {key: getattr(feature, "dtype", "") for key, feature in split.features.items()}
@@ -86,7 +86,23 @@ def _saved(folder: Path, column: str) -> dict[str, list[Rows]]:
         for batch in split.select_columns([column]).iter(ROWS):
             yield from (text for text in batch[column] if text is not None)
 
-    return {name: [partial(rows, split)] for name, split in splits.items()}
+    return {name: [partial(_rows, folder, f"its split {name}", partial(rows, split))] for name, split in splits.items()}
+
+
+def _rows(folder: Path, where: str, read: Rows) -> Iterator[str]:
+    """Yield rows. Raises ChimeraError E802 where they are damaged. where: they are, for the message."""
+    try:
+        yield from read()
+    except ChimeraError:
+        raise
+    except Exception as error:  # of the file system, of the compression, of the coding of texts, and of pyarrow
+        why = reason(error) if isinstance(error, OSError) else _first_line(error)
+        raise _refused(folder, f"{where}: {why}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its kind where it has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[Rows]]:
@@ -106,7 +122,7 @@ def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[R
             with _arrow(folder, file) as (columns, _):
                 _check_column(folder, file.name, column, columns)
             read = partial(_arrow_rows, folder, file, column)
-        splits.setdefault(split, []).append(read)
+        splits.setdefault(split, []).append(partial(_rows, folder, short_path(file), read))
     return splits
 
 
@@ -118,13 +134,15 @@ def _json_lines(folder: Path, file: Path, column: str) -> Iterator[str]:
             place = f"{short_path(file)}, line {number}"
             try:
                 row = json.loads(line)
+            except RecursionError:
+                raise _refused(folder, f"{place} is nested too deeply") from None
             except ValueError as error:
                 raise _refused(folder, f"{place} is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise _refused(folder, f"{place} is no JSON object")
             if row.get(column) is not None:
                 _check_column(folder, place, column, {str(key): isinstance(value, str) for key, value in row.items()})
-                yield row[column]
+                yield row[column].encode("utf-8", "replace").decode()  # JSON may have halves of characters, which UTF-8 lacks
             elif column not in row:
                 _check_column(folder, place, column, {str(key): isinstance(value, str) for key, value in row.items()})
 
@@ -150,7 +168,7 @@ def _arrow(folder: Path, file: Path) -> Iterator[tuple[dict[str, bool], Callable
                 def read(column: str) -> Iterator[Any]:
                     return (batch.column(column) for batch in batches)
         except pa.ArrowException as error:
-            raise _refused(folder, f"{short_path(file)}: {str(error).splitlines()[0]}") from None
+            raise _refused(folder, f"{short_path(file)}: {_first_line(error)}") from None
         yield {f.name: pa.types.is_string(f.type) or pa.types.is_large_string(f.type) for f in schema}, read
 
 

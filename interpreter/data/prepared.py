@@ -90,7 +90,7 @@ def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]]
                     _write(path, kind, write, lock)
         return _opened(path)
     except OSError as error:
-        raise _refused(path, "cannot be written or read", reason(error).lower(), "give --work-dir another folder") from None
+        raise _refused(path, "cannot be written or read", reason(error), "give --work-dir another folder") from None
 
 
 def _write(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], lock: IO[str] | None) -> None:
@@ -166,7 +166,7 @@ def _opened(path: Path) -> Prepared:
         size, expected = path.stat().st_size, HEADER_BYTES + count * kind.itemsize
         if size != expected:
             raise ValueError(f"it has {size} bytes, and its header says {expected}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) and "it has" in str(error) else "its header cannot be read"
         raise _refused(path, "is damaged", why, "delete it: it is made again") from None
     array = np.memmap(path, kind, "r", HEADER_BYTES, (count,)) if count else np.zeros(0, kind)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chimerac.interpreter.data.documents import text_documents, tokenized
+from chimerac.interpreter.data.documents import Documents, text_documents, tokenized
 from chimerac.interpreter.data.folders import folder_documents
 from chimerac.interpreter.data.names import FOLDER, SIZES, TEXT, TEXT_AT
 from chimerac.interpreter.data.text import Text, load_text
@@ -43,15 +43,21 @@ class Source:
 
     def text(self) -> Text:
         """Return the text. Raises ChimeraError: E802 if it cannot be read, E860 and E861 as the functions that it calls."""
-        path = None if self.name == TEXT else Path(self.name.removeprefix(TEXT_AT))
         tokenizer = self.load_tokenizer()
+        if tokenizer is None and not self.name.startswith(FOLDER):
+            return load_text(self._path)
+        return tokenized(self.documents(), tokenizer, self.prepared_dir, self.limit_s)
+
+    def documents(self) -> Documents:
+        """Return the documents of the text. Raises ChimeraError E802 if they cannot be read."""
         if self.name.startswith(FOLDER):
-            documents = folder_documents(Path(self.name.removeprefix(FOLDER)), self.column)
-        elif tokenizer is None:
-            return load_text(path)
-        else:
-            documents = text_documents(path)
-        return tokenized(documents, tokenizer, self.prepared_dir, self.limit_s)
+            return folder_documents(Path(self.name.removeprefix(FOLDER)), self.column)
+        return text_documents(self._path)
+
+    @property
+    def _path(self) -> Path | None:
+        """Return the path of a text; None for that of Python's standard library."""
+        return None if self.name == TEXT else Path(self.name.removeprefix(TEXT_AT))
 
     def images(self) -> ImageSet:
         """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""

@@ -139,7 +139,7 @@ def load_text(path: Path | None) -> Text:
     file or a folder that cannot be read.
     """
     files, note = text_files(path)
-    with _reading(path):
+    with reading(path):
         if path is None:
             return Text(_parts(files, DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
         return Text(map(_bytes_of, files), note)
@@ -152,7 +152,7 @@ def standard_library() -> Path:
 
 def text_files(path: Path | None) -> tuple[list[Path], str]:
     """Return the files of `load_text` in their order, and a note on what was read and skipped. Raises ChimeraError E802."""
-    with _reading(path):
+    with reading(path):
         if path is None:
             root = standard_library()
             files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
@@ -165,13 +165,13 @@ def text_files(path: Path | None) -> tuple[list[Path], str]:
 
 
 @contextmanager
-def _reading(path: Path | None) -> Iterator[None]:
+def reading(path: Path | None) -> Iterator[None]:
     """Turn errors of the file system into ChimeraError E802."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         named = error.filename if isinstance(error, OSError) else None
-        why = reason(error).lower()
+        why = reason(error)
         raise refuse(
             "E802", f"the data {short_path(named or path or 'of Python')} cannot be read: {why}", help=_DATA_HELP
         ) from None

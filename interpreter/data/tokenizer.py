@@ -62,7 +62,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises ChimeraError E861 if the file cannot be read, or the library is not installed.
     """
     library = _library()
-    file = path / FILE if path.is_dir() else path
+    file = path / FILE if os.path.isdir(path) else path
     try:
         text = file.read_text("utf-8")
         return Tokenizer(library.Tokenizer.from_str(text), hashlib.sha256(text.encode()).hexdigest())

@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ChimeraError as error:
         sys.stderr.write(render(error.diagnostics))
         return 1
+    except OSError as error:  # the folder of results cannot be used
+        return _failed(error, options.work_dir)
     return max(job.do(options, cluster) for job in jobs)
 
 
@@ -84,11 +86,11 @@ class Job:
 
     def do(self, options: argparse.Namespace, cluster: Cluster | None) -> int:
         """Do what the command line asks for, and return the exit status."""
-        if options.dry_run:
-            self._list()
-            return 0
         e = self.experiment
         try:
+            if options.dry_run:
+                self._list()
+                return 0
             self.folder.mkdir(parents=True, exist_ok=True)
             if cluster is not None:
                 return self._to_slurm(options, cluster)
@@ -100,8 +102,7 @@ class Job:
             sys.stderr.write(render(error.diagnostics))
             return 1
         except OSError as error:
-            print(f"error: {error.filename or self.folder}: {error.strerror}", file=sys.stderr)
-            return 1
+            return _failed(error, self.folder)
 
     def _list(self) -> None:
         states = [state_of(run) for run in self.runs]
@@ -132,6 +133,12 @@ class Job:
         for path in paths:
             print(path)
         return 1 if found.failed else 0
+
+
+def _failed(error: OSError, path: object) -> int:
+    """Print what the system refuses, and return the exit status. path: of the folder, where the error names no file."""
+    print(f"error: {error.filename or path}: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _print_impossible(impossible: Sequence[Impossible]) -> None:

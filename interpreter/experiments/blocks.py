@@ -86,7 +86,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return its lines in Markdown."""
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in self.rows]
+        lines = ["| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |\n" for row in self.rows]
         return "".join([lines[0], "|" + "---|" * len(self.rows[0]) + "\n", *lines[1:]])
 
     def html(self) -> str:

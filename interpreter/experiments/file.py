@@ -6,6 +6,8 @@ Every mistake is a ValueError, whose message names the file, the line, the key, 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,11 @@ OF_THE_RUNNER = {
 }
 
 
+def label_of(value: Any) -> Any:
+    """Return the value of a setting as runs are compared by it: a list as one text, such as `0.9 0.95`."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
@@ -56,7 +63,7 @@ class Comparison(BaseModel):
     x: str
     groups: Names = ()
     panels: Names = ()
-    baseline: Mapping[str, Label] = Field(default_factory=dict)
+    baseline: Mapping[str, Annotated[Label, BeforeValidator(label_of)]] = Field(default_factory=dict)
     figures: Annotated[Names, Field(min_length=1)] = ("samples_per_s", "bubble", "peak_memory_bytes")
 
 
@@ -82,7 +89,7 @@ class Content(BaseModel):
     exclude: Sequence[Mapping[str, Any]] = ()
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
     discard: Annotated[int, Field(ge=0)] = 1
-    minutes: Annotated[float, Field(gt=0)] = 60.0
+    minutes: Annotated[float, Field(gt=0, lt=math.inf)] = 60.0
     compare: Comparison
 
 
@@ -114,7 +121,7 @@ def shipped() -> list[str]:
 def find(name_or_path: str) -> Path:
     """Return the path of an experiment file: a file, or the name of a shipped one. Raises ValueError if there is none."""
     path = Path(name_or_path)
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     if name_or_path in shipped():
         return Path(str(SHIPPED)).resolve() / f"{name_or_path}.yaml"
@@ -186,7 +193,7 @@ class Reader:
         place = ("schedules", name)
         beside = self.path.parent / variant.of
         try:
-            text = schedule_text(str(beside if beside.is_file() else variant.of))
+            text = schedule_text(str(beside if os.path.isfile(beside) else variant.of))
         except ChimeraError as error:
             first = error.diagnostics[0]
             raise self._wrong((*place, "of"), f"{first.message}; {first.help}".rstrip("; ")) from None
@@ -254,7 +261,7 @@ class Reader:
         """Return the values with the path of the schedule, if that is a file beside this one."""
 
         beside = self.path.parent / str(values.get("schedule", ""))
-        return {**values, "schedule": str(beside)} if beside.is_file() else dict(values)
+        return {**values, "schedule": str(beside)} if os.path.isfile(beside) else dict(values)
 
     def _wrong(self, place: Place, message: str) -> ValueError:
         """Return the error for a place of the file."""

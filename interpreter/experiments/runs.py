@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import write
 from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.interpreter.experiments.figures import Expected
-from chimerac.interpreter.experiments.file import Experiment
+from chimerac.interpreter.experiments.file import Experiment, label_of
 from chimerac.interpreter.experiments.grid import RunValues
 from chimerac.interpreter.launch.config import as_yaml, convert
 from chimerac.interpreter.launch.options import settings_of
@@ -51,7 +51,8 @@ class Run:
         sizes = [f"D={labels['D']}", f"N={labels['N']}", *others, *([f"W={labels['W']}"] if labels["W"] > 1 else [])]
         own = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.own.items()]
         repetition = [f"({self.repetition})"] if self.repetition > 1 else []
-        return " ".join([str(labels["schedule"]), *sizes, *own, *repetition])
+        # A label may have several lines, and the title is one: a comment of a SLURM script.
+        return " ".join(" ".join([str(labels["schedule"]), *sizes, *own, *repetition]).split())
 
     @property
     def config(self) -> Path:
@@ -98,6 +99,8 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
             if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` of the schedule does not hold
                 raise
             impossible.append(Impossible(_words(values), error.diagnostics[0].message))
+        except ValueError as error:
+            raise ValueError(f"{experiment.path}: {error}") from None
     repetitions = range(1, experiment.repetitions + 1)
     return [plan.run(folder, repetition) for repetition in repetitions for plan in plans], impossible
 
@@ -151,10 +154,12 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     labels: dict[str, Any] = {"schedule": settings.schedule.stem, **header.parameters}
     labels |= {"D": header.ranks, "W": header.width, "N": header.micro_batches}
     labels |= {"ranks": program.world, "stages": header.stages, "shape": f"W={header.width} D={header.ranks}"}
-    labels |= {name: mapping[name] for name in SHOWN}
-    labels |= {name: mapping[name] for name in values.settings if name not in IN_THE_PROGRAM}
+    shown = dict.fromkeys([*SHOWN, *(name for name in values.settings if name not in IN_THE_PROGRAM)])
+    labels |= {name: label_of(mapping[name]) for name in shown}
+    if taken := [name for name in values.labels if name in labels]:
+        raise ValueError(f"labels: {taken[0]}: every run has a value of this name already: give the label another name")
     labels |= values.labels
-    own = {**{name: mapping[name] for name in values.settings if name in varied}, **values.labels}
+    own = {**{name: labels[name] for name in values.settings if name in varied}, **values.labels}
     return Planned(settings, labels, own, program.world, expected, header.schedule, _digest(settings, program.digest))
 
 

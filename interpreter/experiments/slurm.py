@@ -5,6 +5,7 @@ What differs between clusters is in one file of bash, the same for every job of 
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -107,7 +108,8 @@ def write_scripts(
 ) -> list[tuple[Run, Path]]:
     """Write the script of each run that is not done, and submit.sh, which submits them; return the runs and their scripts.
 
-    A run that waits in the queue of SLURM, or runs, is left out. Raises ChimeraError E003.
+    A run that waits in the queue of SLURM, or runs, is left out. Raises ChimeraError E003, and OSError if squeue does not
+    answer.
     """
     states = ("pending", "failed") if retry_failed else ("pending",)
     found = list[tuple[Run, Path]]()
@@ -131,8 +133,7 @@ def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
             command = [*_command(cluster), "--parsable"]
             completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            why = reason(error).lower() if isinstance(error, OSError) else str(error)
-            print(f"{run.title}: sbatch cannot be run: {why}", file=sys.stderr)
+            print(f"{run.title}: sbatch cannot be run: {reason(error)}", file=sys.stderr)
             return refused + 1
         if completed.returncode:
             refused += 1
@@ -159,5 +160,8 @@ def _is_queued(run: Run) -> bool:
     if command is None:
         return False
     arguments = [command, "--noheader", "--format=%i", f"--jobs={job}"]
-    completed = subprocess.run(arguments, capture_output=True, text=True, timeout=ANSWER_S)
+    try:
+        completed = subprocess.run(arguments, capture_output=True, text=True, timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, f"it did not answer in {ANSWER_S:g} s whether job {job} is queued", command) from None
     return completed.returncode == 0 and bool(completed.stdout.strip())

@@ -95,7 +95,7 @@ def expected(error: Any) -> str:
         case ["greater", "than"]:
             return f"more than {limits['gt']:g}"
         case ["less", "than", "equal"]:
-            return f"{limits['le']:g} or less"
+            return f"{limits['le']:.15g} or less"
         case ["less", "than"]:
             return "a finite number" if limits["lt"] == math.inf else f"less than {limits['lt']:g}"
         case ["too", "long" | "short"] | ["missing"] | ["tuple", *_]:

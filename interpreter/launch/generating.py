@@ -39,7 +39,14 @@ class Generator:
         self.whole, self.length, self.tokenizer = whole.eval(), length, tokenizer
 
     def continued(self, prompt: str, choice: Choice) -> str:
-        """Return the text that follows the prompt. Raises ChimeraError E862 for a prompt without a token."""
+        """Return the text that follows the prompt.
+
+        Raises ChimeraError E862 for a prompt without a token or that is no text, and for weights that are not finite.
+        """
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise refuse("E862", "the prompt is not UTF-8", help="give --prompt a text in UTF-8") from None
         tokens = list(prompt.encode()) if self.tokenizer is None else [int(t) for t in self.tokenizer.encode([prompt])[0]]
         if not tokens:
             raise refuse("E862", "the prompt has no token", help="give --prompt at least one character")
@@ -47,6 +54,9 @@ class Generator:
         with torch.no_grad():
             for _ in range(choice.count):
                 logits = self.whole(torch.tensor([tokens[-self.length :]]))[0][0, -1]  # of the token after the last one
+                if not bool(logits.isfinite().all()):
+                    help = "train with --skip-nonfinite, or export the weights of an earlier checkpoint"
+                    raise refuse("E862", "the model computes numbers that are not finite with these weights", help=help)
                 tokens.append(_drawn(logits.float(), choice, draws))
         if self.tokenizer is None:
             return bytes(token for token in tokens[begin:] if token < 256).decode("utf-8", "replace")
@@ -56,11 +66,12 @@ class Generator:
 
 def _drawn(logits: Tensor, choice: Choice, draws: torch.Generator) -> int:
     """Return a token. logits: (vocabulary,)."""
-    if choice.temperature == 0:
+    if choice.temperature < torch.finfo(logits.dtype).tiny:
         return int(logits.argmax())
     if choice.top_k is not None and choice.top_k < len(logits):
         logits = logits.masked_fill(logits < logits.topk(choice.top_k).values[-1], -torch.inf)
-    return int(torch.multinomial(torch.softmax(logits / choice.temperature, 0), 1, generator=draws))
+    logits = (logits - logits.max()) / choice.temperature  # the largest is 0, also where the others become -inf
+    return int(torch.multinomial(torch.softmax(logits, 0), 1, generator=draws))
 
 
 def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> Generator:
@@ -70,7 +81,8 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
     """
     weights, about = _read(path)
-    name, samples = model or about.get("model"), length or int(about.get("sequence_length", 0))
+    said = about.get("sequence_length", "")
+    name, samples = model or about.get("model"), length or (int(said) if said.isdecimal() and len(said) < 10 else 0)
     if not name or not samples:
         raise _refused(path, "the file does not say what was trained", "give --model and --seq-len of the training")
     if sizes_of(name).data != "text":
@@ -97,7 +109,7 @@ def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
     try:
         if path.suffix != SAFETENSORS:
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
-            if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+            if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()):
                 raise ValueError("it is no mapping from names to tensors")
             return found, {}
         from safetensors import safe_open  # optional: an extra of this project
@@ -107,9 +119,11 @@ def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
     except ImportError:
         raise _refused(path, "safetensors is not installed", "pip install 'chimerac[export]'") from None
     except OSError as error:
-        raise _refused(path, reason(error).lower(), "give the path of a file that --export has written") from None
+        raise _refused(path, reason(error), "give the path of a file that --export has written") from None
     except Exception as error:  # both libraries raise many kinds
-        raise _refused(path, str(error).splitlines()[0], "give a file that --export has written") from None
+        raise _refused(
+            path, (str(error) or type(error).__name__).splitlines()[0], "give a file that --export has written"
+        ) from None
 
 
 def _refused(path: Path, why: str, help: str) -> ChimeraError:

@@ -18,6 +18,8 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import from_environment, resolved
 from chimerac.interpreter.launch.workloads import model_table
 
+PLANS = (".yaml", ".yml")  # suffixes of config files, which may stand in the place of the schedule
+
 EPILOG = """\
 models (NAME/BLOCKS chooses another number of blocks; one layer is before the blocks and one after them):
 {models}
@@ -27,6 +29,7 @@ examples:
   torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 -p N=8 --model gpt-small --data PATH
   torchrun --nproc-per-node 4 interpreter/run.py p.json --log-file run.jsonl   a program that chimerac --emit json wrote
   torchrun --nproc-per-node 4 interpreter/run.py --config run.yaml --seed 1    settings of a file, and another seed
+  torchrun --nproc-per-node 8 interpreter/run.py plan.yaml                     a plan that chimerac plan -o wrote
   torchrun --nproc-per-node 4 interpreter/run.py --timed 20                    stages that only sleep
   python interpreter/run.py -p D=4 --loopback                                  all ranks in one process, without torchrun
 
@@ -38,6 +41,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
     parser = _parser()
     given = vars(parser.parse_args(arguments))
     config, prints = given.pop("config", None), given.pop("print_config", False)
+    if Path(given.get("schedule", "")).suffix in PLANS:
+        if config is not None:
+            parser.error(f"{given['schedule']} is a config file, too: leave out --config, or give a schedule")
+        config = given.pop("schedule")
     try:
         values = config_values(Path(config)) if config is not None else {}
         given = {name: _from_words(name, value) for name, value in given.items()}

@@ -91,7 +91,7 @@ class Record:
 
     def _print_write_error(self, option: str, path: Path | None, error: Exception) -> None:
         what = f"{OUTPUTS[option]} {short_path(path or '')}"
-        self.print_text(f"{what} can no longer be written: {reason(error).lower()}; the run goes on")
+        self.print_text(f"{what} can no longer be written: {reason(error)}; the run goes on")
 
     def start(self, done: int = 0) -> None:
         """Start the progress bar. done: iterations that are complete already."""
@@ -201,5 +201,5 @@ def _finite(value: object) -> object:
 
 def _not_written(path: Path, option: str, error: Exception) -> ChimeraError:
     """Return the finding E811."""
-    what = f"{OUTPUTS[option]} {short_path(path)} cannot be written: {reason(error).lower()}"
+    what = f"{OUTPUTS[option]} {short_path(path)} cannot be written: {reason(error)}"
     return refuse("E811", what, help=f"give {option} another path")

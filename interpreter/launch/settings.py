@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from chimerac.chimera_ir.machines import Machine
+from chimerac.interpreter.errors import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
 LossName = Literal["cross-entropy", "next-token", "squared-error"]
@@ -45,7 +46,7 @@ class RunSettings:
     schedule: Path = option(
         SCHEDULE,
         PROGRAM,
-        "a schedule, or a compiled program as JSON or compact text; D from the number of processes",
+        "a schedule, or a compiled program as JSON or compact text; D from the number of processes; or a config file (.yaml)",
         "SCHEDULE",
     )
     parameters: tuple[tuple[str, int], ...] = option((), PROGRAM, "set a parameter of the schedule; repeatable", "NAME=VALUE")
@@ -177,7 +178,9 @@ class RunSettings:
     memory_check: bool = option(
         True, OUTPUT, "refuse to start if the ranks of this host need more memory than it has (default: yes)"
     )
-    timeout: PositiveNumber = option(300.0, OUTPUT, "seconds a rank waits for another before the job is ended", "SECONDS")
+    timeout: Annotated[float, Ge(MIN_TIMEOUT_S), Le(MAX_TIMEOUT_S)] = option(
+        300.0, OUTPUT, "seconds a rank waits for another before the job is ended", "SECONDS"
+    )
 
 
 def as_mapping(settings: RunSettings) -> Mapping[str, Any]:

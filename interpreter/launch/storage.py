@@ -52,5 +52,5 @@ def make_work_dir(settings: RunSettings) -> None:
     try:
         settings.work_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        what = f"the folder {short_path(settings.work_dir)} cannot be made: {reason(error).lower()}"
+        what = f"the folder {short_path(settings.work_dir)} cannot be made: {reason(error)}"
         raise refuse("E811", what, help=f"give --work-dir, or the variable {VARIABLES['work_dir']}, another folder") from None

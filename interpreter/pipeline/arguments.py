@@ -21,9 +21,8 @@ def tensors_of(given: Tensors) -> Values:
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
-            raise TypeError(
-                f"inputs, targets and fields are tensors whose first dimension counts the samples, not {type(t).__name__}"
-            )
+            found = "a tensor without dimensions" if isinstance(t, Tensor) else type(t).__name__
+            raise TypeError(f"inputs, targets and fields are tensors whose first dimension counts the samples, not {found}")
     if not tensors:
         raise ValueError("there is no tensor in the inputs or the targets")
     return tensors

@@ -71,6 +71,6 @@ def _reason(error: Exception) -> str:
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
     if isinstance(cause, OSError):
-        return reason(cause).lower() + (f": {cause.filename}" if cause.filename else "")
+        return reason(cause) + (f": {cause.filename}" if cause.filename else "")
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -201,7 +201,7 @@ class BoundPipeline:
         Return their norm before that, of the whole model. torch.nn.utils.clip_grad_norm_ has the parameters of one rank only.
         """
         norm = self.gradient.norm()
-        self.gradient.scale(min(1.0, max_norm / (norm + 1e-6)))
+        self.gradient.clip(norm, max_norm)
         return norm
 
     def check_finite(self) -> None:

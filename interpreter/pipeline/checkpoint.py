@@ -183,10 +183,11 @@ class OpenedCheckpoint:
         self._check_model(pipeline)
         names = Names(pipeline)
         state: dict[str, Any] = {}
+        places = needed_places(self._reader, pipeline, optimizer, names)
         values: dict[Place, Any] = {}
 
         def read() -> str:
-            values.update(self._reader.read(needed_places(self._reader, pipeline, optimizer, names)))
+            values.update(self._reader.read(places))
             state.update(torch.load(self.path / files.STATE, weights_only=True))
             return ""
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
-from chimerac.interpreter.runtime.generators import Generators
 
 _NOT_SETTINGS = {"params", "param_names"}  # the entries of an optimizer's parameter group that are no settings
 

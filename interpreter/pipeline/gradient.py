@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.transport import Transport
 
+PART = 2**20  # numbers of a gradient that are converted to float64 at one time
+
 
 class ModelGradient:
     """One rank's part of the gradient. holders: the ranks that hold each group of parameters."""
@@ -30,17 +32,21 @@ class ModelGradient:
 
     def squared_norm(self) -> float:
         """Return this rank's share of the squared norm. The shares of all ranks add up to the squared norm."""
-        return sum(float(p.grad.double().square().sum()) for p in self.counted_parameters() if p.grad is not None)
+        gradients = [p.grad for p in self.counted_parameters() if p.grad is not None]
+        parts = [part for g in gradients for part in torch.split(g.reshape(-1), PART)]
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
+        return float(torch.stack(norms).square().sum()) if norms else 0.0
 
     def counted_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that this rank counts. Of the ranks that hold a parameter, the first one counts it."""
         rank = self._transport.rank
         return [p for name, ps in self._executor.groups.items() if self._holders[name][0] == rank for p in ps]
 
-    def scale(self, factor: float) -> None:
-        """Multiply this rank's part by a factor, in place."""
-        if factor != 1.0:
-            torch._foreach_mul_(self._parts(), factor)
+    def clip(self, norm: float, max_norm: float) -> None:
+        """Scale this rank's part in place such that a gradient of this norm gets the norm `max_norm`, if that is less."""
+        factor, parts = min(1.0, max_norm / (norm + 1e-6)), self._parts()
+        if factor != 1.0 and parts:  # a rank may have no stage, or only parameters that are not trained
+            torch._foreach_mul_(parts, factor)
 
     def is_finite(self) -> bool:
         """Return whether this rank's part is finite."""

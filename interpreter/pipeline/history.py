@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
+from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.buffers import unchanged_buffers
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.finite import Cause, FiniteCheck, first_cause
-from chimerac.interpreter.runtime.generators import Generators
 
 
 class History:
@@ -42,17 +41,14 @@ class History:
         executor, modules = self._executor, self._executor.stages.values()
         parameters = {id(p): p for module in modules for p in module.parameters()}.values()
         gradients = [(p, None if p.grad is None else p.grad.clone()) for p in parameters]
-        buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
         for p in parameters:
             p.grad = None
         check = FiniteCheck(executor, names)
-        for number, (batch, generators) in enumerate(self._runs, 1):
-            with generators.restored():
-                executor.run(batch, self._is_complete and number == len(self._runs), check.invoke)
+        with unchanged_buffers(modules):
+            for number, (batch, generators) in enumerate(self._runs, 1):
+                with generators.restored():
+                    executor.run(batch, self._is_complete and number == len(self._runs), check.invoke)
         check.end()
         for p, gradient in gradients:
             p.grad = gradient
-        with torch.no_grad():
-            for b, values in buffers:
-                b.copy_(values)
         return first_cause(executor.transport, check.causes)

@@ -7,14 +7,15 @@ micro-batches, so it does not matter how often the mean is taken.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from chimerac.interpreter.runtime.memory import bits_digest
 from chimerac.interpreter.runtime.model import Stage
 from chimerac.interpreter.transport import Transport
 
@@ -28,7 +29,7 @@ def has_buffers(stages: Mapping[int, Stage], transport: Transport) -> bool:
 def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
     """Set each floating-point buffer that differs between copies of its stage to their mean; called by all ranks together."""
     own = {f"{s} {path}": b for s, stage in stages.items() for path, b in _buffers(stage).items()}
-    digests = {name: [_digest(b), b.numel()] for name, b in own.items()}
+    digests = {name: [bits_digest([b]), b.numel()] for name, b in own.items()}
     copies: dict[str, list[list[Any]]] = {}  # by buffer, the digest and the size of each copy
     for text in transport.all_gather(json.dumps(digests)):
         for name, copy in json.loads(text).items():
@@ -48,9 +49,23 @@ def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
                 own[name].copy_((part / count).view(own[name].shape))
 
 
+@contextmanager
+def unchanged_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Give the buffers of these modules the values again that they had, also where a forward replaces a buffer."""
+    held = [
+        (submodule._buffers, name, b, b.clone())
+        for module in modules
+        for submodule in module.modules()
+        for name, b in submodule._buffers.items()
+        if b is not None
+    ]
+    try:
+        yield
+    finally:
+        for table, name, b, values in held:
+            b.data.copy_(values)  # `data`: autograd refuses other changes of a tensor that the graph has saved
+            table[name] = b
+
+
 def _buffers(stage: Stage) -> dict[str, Tensor]:
     return {path: b for path, b in stage.named_buffers() if b.is_floating_point() and b.numel()}
-
-
-def _digest(t: Tensor) -> str:
-    return hashlib.sha256(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()

@@ -63,7 +63,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
     # Any draws will do: dropout keeps its masks whatever their values are. A layer that was built before may have real tensors.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
-    with mode, norms, drawing(Draws(0, 0, tuple(range(samples)))):
+    with mode, norms, drawing(Draws(0, 0, range(samples))):
         stages = _without_memory(mode, [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))])
         _move(stages, device)
         _check_fields(stages, model.example(samples).fields)
@@ -141,6 +141,19 @@ class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (y, *(torch.empty_like(t, dtype=weight.dtype) for t in statistics))
 
 
+class _NoTracker:
+    """Takes the place of the tracker with which torch counts operations by module, and counts them all together.
+
+    torch's own fails for a forward that computes gradients with respect to its input (torch.autograd.grad).
+    """
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
@@ -166,6 +179,7 @@ class _Run:
         with model.autocasting(device):
             for k, stage in enumerate(stages):
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
+                counter.mod_tracker = _NoTracker()  # type: ignore[assignment]
                 with counter, saved_tensors_hooks(_recorder(self.saved[k]), lambda tensor: tensor):
                     with splittings[k] or nullcontext(), _reading_no_values(f"the layer '{model.layer_names[k]}'"):
                         values = stage(*values, **{name: fields[name] for name in stage.reads})

@@ -6,7 +6,7 @@ has one generator per process, so its numbers depend on the order of tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Draws:
 
     seed: int
     iteration: int
-    samples: tuple[int, ...]
+    samples: Sequence[int]
 
 
 # A function that returns the draws of a micro-batch, and the micro-batch. It is a function because most models need no draws.

@@ -149,7 +149,7 @@ def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
 
 
 def _is_finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())
+    return all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point() or t.is_complex())
 
 
 def _names(names: Iterable[str]) -> str:

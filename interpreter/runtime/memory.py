@@ -1,8 +1,12 @@
-"""Values in memory of their own, so that freeing a value frees its memory (docs/semantics.md, "Buffers")."""
+"""The memory of tensors: values in memory of their own, so that freeing one frees its memory, and the bits of tensors.
+
+docs/semantics.md, "Buffers", says which values have memory of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,3 +38,11 @@ def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Seque
         copied = is_kept or not is_alone(t, (*others, *result))
         result.append(t.detach().clone(memory_format=torch.contiguous_format) if copied else t.detach())
     return tuple(result)
+
+
+def bits_digest(tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the bits of these tensors."""
+    digest = hashlib.sha256()
+    for t in tensors:
+        digest.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -40,7 +40,8 @@ class Layout:
     """The positions of the tensors in a message, computed once for all messages of these shapes.
 
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
-    memory. The receiver reads them from it without a copy.
+    memory. The receiver reads them from it without a copy. If they have the same shape and type, and need no padding, the
+    block is a stack of them, [count, *shape]: one call copies them all.
 
     device: where messages are. A message without tensors is there too, because NCCL accepts no CPU tensor. starts: the first
     byte of each tensor in that block; bytes: of the block.
@@ -52,12 +53,17 @@ class Layout:
         self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
         self.bytes = message_bytes(specs)
         self.is_single_tensor = len(specs) == 1
+        has_padding = self.bytes > sum(spec.bytes for spec in specs)
+        self.is_stack = len(specs) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
 
     def empty(self) -> Tensor:
         """Return memory for one message."""
         if self.is_single_tensor:
             shape, dtype = self.shapes_and_dtypes[0]
             return torch.empty(shape, dtype=dtype, device=self.device)
+        if self.is_stack:
+            shape, dtype = self.shapes_and_dtypes[0]
+            return torch.empty((len(self.specs), *shape), dtype=dtype, device=self.device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
@@ -67,6 +73,8 @@ class Layout:
             if tensor.shape == shape and tensor.dtype is dtype:
                 return tensor if tensor.is_contiguous() else tensor.contiguous()
         self._check(values)
+        if self.is_stack:
+            return torch.stack(values)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
         for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
             message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
@@ -84,6 +92,8 @@ class Layout:
         """Return the tensors of a message, which share its memory."""
         if self.is_single_tensor:
             return (message,)
+        if self.is_stack:
+            return tuple(message.unbind())
         return tuple(
             message[start : start + spec.bytes].view(dtype).view(shape)
             for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.shapes_and_dtypes, strict=True)

@@ -132,9 +132,19 @@ class Stage(nn.Module):
 
 
 def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values:  # noqa: B006  # never changed
-    """Return the output of a layer as contiguous tensors. Tensors that are received from another rank are contiguous too."""
+    """Return the output of a layer as contiguous tensors. Tensors that are received from another rank are contiguous too.
+
+    Raises TypeError for an output that is neither a tensor nor a tuple of tensors.
+    """
     output = layer(*values, **fields)
-    return tuple(t.contiguous() for t in (output if isinstance(output, tuple) else (output,)))
+    tensors = output if isinstance(output, tuple) else (output,)
+    try:
+        return tuple([t.contiguous() for t in tensors])
+    except AttributeError:
+        wrong = next(type(t).__name__ for t in tensors if not isinstance(t, Tensor))
+        found = f"a tuple with a {wrong}" if isinstance(output, tuple) else f"a {wrong}"
+        message = f"the layer {type(layer).__name__} returns {found}: a layer returns a tensor or a tuple of tensors"
+        raise TypeError(message) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +185,22 @@ def fields_read(module: nn.Module, fields: Iterable[str]) -> list[str]:
 
 
 def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable[[Values, Values], Values]:
-    """Return a user's loss as a function of tuples that returns a tuple. A tuple of one tensor is passed as this tensor."""
+    """Return a user's loss as a function of tuples that returns a tuple. A tuple of one tensor is passed as this tensor.
+
+    The function raises TypeError or ValueError for a loss that returns something else than tensors with one number each.
+    """
 
     def losses(outputs: Values, targets: Values) -> Values:
         found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+        each = found if isinstance(found, tuple | list) else (found,)
+        for t in each:
+            if not isinstance(t, Tensor):
+                raise TypeError(f"the loss returns a {type(t).__name__}: it has to return a tensor with one number, or several")
+            if t.numel() != 1:
+                raise ValueError(
+                    f"the loss returns a tensor of shape {list(t.shape)}: it has to return the mean or the sum over the samples"
+                )
+        return tuple([t.reshape(()) for t in each])
 
     return losses
 

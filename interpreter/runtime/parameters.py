@@ -9,7 +9,6 @@ adds their gradients. Across ranks the group's all-reduce adds them. A layer nam
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,6 +18,7 @@ from torch import nn
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import stage_group
 from chimerac.chimera_ir.program import Header
+from chimerac.interpreter.runtime.memory import bits_digest
 from chimerac.interpreter.runtime.model import Stage
 from chimerac.interpreter.transport import Transport
 
@@ -102,7 +102,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
 
     Raises ChimeraError E810 on all ranks if copies differ.
     """
-    digests = {name: _digest(parameters) for name, parameters in groups.items() if parameters}
+    digests = {name: bits_digest(parameters) for name, parameters in groups.items() if parameters}
     by_rank: list[dict[str, str]] = [json.loads(text) for text in transport.all_gather(json.dumps(digests))]
     for name in sorted({name for of_rank in by_rank for name in of_rank}):
         holders = [(rank, of_rank[name]) for rank, of_rank in enumerate(by_rank) if name in of_rank]
@@ -140,11 +140,3 @@ def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
                 raise ValueError(f"two layers of one rank start with different copies of a tied parameter, {name}")
             module.register_parameter(name, parameter)
     return parameter
-
-
-def _digest(parameters: Iterable[nn.Parameter]) -> str:
-    """Return the SHA-256 of the bytes of these parameters."""
-    digest = hashlib.sha256()
-    for p in parameters:
-        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -13,15 +13,17 @@ that it reads. `weights` calls these functions. g is the gradient of the output:
 
 rstd is 1 / (standard deviation of x), rrms is 1 / (root mean square of x), and n is the normalized x. I frees everything else.
 A parameter of any other function gets its gradient in I, together with the input gradient. That is also correct, because
-nothing reads a weight gradient before W.
+nothing reads a weight gradient before W. The same holds for a parameter that has hooks, and for functions that
+torch.utils.checkpoint, torch.func or torch.compile run: all of these need the graph that torch itself builds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
+import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
 from chimerac.interpreter.runtime.split_functions import DEFERRING, Product
@@ -34,6 +36,11 @@ class Splitting(TorchFunctionMode):
         super().__init__()
         self.products: list[Product] = []
 
+    def __enter__(self) -> Self:
+        self.products.clear()  # an iteration that has failed may have left some
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
     @torch.no_grad()
     def weights(self) -> None:
         """Add the deferred gradients to the parameters. Each product is freed as soon as it is computed."""
@@ -45,11 +52,19 @@ class Splitting(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         deferring = DEFERRING.get(func)
-        if deferring is not None and torch.is_grad_enabled():
+        if deferring is not None and torch.is_grad_enabled() and not _needs_graph_of_torch():
             result = deferring(self.products, *args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         return func(*args, **(kwargs or {}))
+
+
+def _needs_graph_of_torch() -> bool:
+    """Return whether torch.compile or torch.func transforms the function, or torch.utils.checkpoint will run it again."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and hooks[0].__module__ == torch.utils.checkpoint.__name__
 
 
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:

@@ -28,9 +28,19 @@ class Product(NamedTuple):
     reads: tuple[Tensor, ...]
 
 
-def _is_parameter(t: Any) -> bool:
-    """Return whether this is a trained parameter. Being a leaf with a gradient is not enough: a stage's input is one too."""
-    return isinstance(t, nn.Parameter) and t.requires_grad
+def _can_defer(t: Any) -> bool:
+    """Return whether this is a trained parameter whose gradient can be computed later.
+
+    Being a leaf with a gradient is not enough: a stage's input is one too. Hooks of a parameter get its gradient from autograd.
+    """
+    if not isinstance(t, nn.Parameter) or not t.requires_grad or t.is_complex():
+        return False
+    return not t._backward_hooks and not t._post_accumulate_grad_hooks
+
+
+def _is_constant(t: Tensor | None) -> bool:
+    """Return whether there is no such operand, or it has no gradient."""
+    return t is None or not t.requires_grad
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
@@ -86,7 +96,10 @@ def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -
 
 
 def _linear(products: list[Product], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    if not _is_parameter(weight) or input.dim() < 2 or not (bias is None or bias.is_leaf):
+    if not _can_defer(weight) or weight.dim() != 2 or input.dim() < 2:
+        return NotImplemented
+    # torch broadcasts a bias of another shape.
+    if bias is not None and not (bias.shape == weight.shape[:1] and (_is_constant(bias) or _can_defer(bias))):
         return NotImplemented
     return _Linear.apply(input, weight, bias, products)  # type: ignore[no-untyped-call]
 
@@ -107,11 +120,16 @@ class _Matmul(torch.autograd.Function):
         return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
 
 
-def _matmul(products: list[Product], input: Tensor, other: Any, **options: Any) -> Any:
-    is_plain = isinstance(input, Tensor) and _is_parameter(other) and not options
-    if not is_plain or other.dim() != 2 or input.dim() < 2 or _is_parameter(input):
+def _matmul(products: list[Product], input: Any, other: Any, **options: Any) -> Any:
+    if options or not isinstance(input, Tensor) or not _can_defer(other) or other.dim() != 2 or input.dim() < 2:
         return NotImplemented
     return _Matmul.apply(input, other, products)  # type: ignore[no-untyped-call]
+
+
+def _mm(products: list[Product], input: Tensor, mat2: Tensor, *arguments: Any, **options: Any) -> Any:
+    if arguments or input.dim() != 2:
+        return NotImplemented
+    return _matmul(products, input, mat2, **options)
 
 
 class _Embedding(torch.autograd.Function):
@@ -142,9 +160,10 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    if not _is_parameter(weight) or max_norm is not None or sparse:
+    rows = len(weight)
+    if not _can_defer(weight) or max_norm is not None or sparse or not -rows <= (padding_idx or 0) < rows:
         return NotImplemented
-    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    padding = -1 if padding_idx is None else padding_idx % rows
     return _Embedding.apply(input, weight, padding, scale_grad_by_freq, products)  # type: ignore[no-untyped-call]
 
 
@@ -188,8 +207,8 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    given = [t for t in (weight, bias) if t is not None]
-    if not any(map(_is_parameter, given)) or not all(t.is_leaf for t in given):
+    trained = [t for t in (weight, bias) if not _is_constant(t)]
+    if not trained or not all(map(_can_defer, trained)):
         return NotImplemented
     return _LayerNorm.apply(input, list(normalized_shape), weight, bias, eps, products)  # type: ignore[no-untyped-call]
 
@@ -222,7 +241,8 @@ def _at_least_float32(t: Tensor) -> Tensor:
 
 
 def _rms_norm_weight(weight: Tensor, sample_dims: tuple[int, ...], x: Tensor, rrms: Tensor, g: Tensor) -> None:
-    _add(weight, (_at_least_float32(g) * _at_least_float32(x) * rrms).sum(sample_dims))
+    gradients = _at_least_float32(g) * _at_least_float32(x) * rrms  # of each sample
+    _add(weight, gradients.sum(sample_dims) if sample_dims else gradients)
 
 
 def _rms_norm(
@@ -232,7 +252,7 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    if weight is None or not _is_parameter(weight):
+    if not _can_defer(weight):
         return NotImplemented
     return _RMSNorm.apply(input, list(normalized_shape), weight, eps, products)  # type: ignore[no-untyped-call]
 
@@ -285,8 +305,8 @@ def _convolution(dims: int) -> Callable[..., Any]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        is_batched = input.dim() == dims + 2
-        if not _is_parameter(weight) or isinstance(padding, str) or not is_batched or not (bias is None or bias.is_leaf):
+        is_batched, is_bias_known = input.dim() == dims + 2, _is_constant(bias) or _can_defer(bias)
+        if not _can_defer(weight) or isinstance(padding, str) or not is_batched or not is_bias_known:
             return NotImplemented
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
         return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]
@@ -305,5 +325,6 @@ DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.matmul: _matmul,
     Tensor.matmul: _matmul,
     Tensor.__matmul__: _matmul,
-    torch.mm: _matmul,
+    torch.mm: _mm,
+    Tensor.mm: _mm,
 }

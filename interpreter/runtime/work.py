@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
+from chimerac.interpreter.errors import InterpreterError
+from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.buffers import unchanged_buffers
 from chimerac.interpreter.runtime.draws import set_draws
-from chimerac.interpreter.runtime.generators import Generators
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
 from chimerac.interpreter.runtime.model import Objective, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
@@ -189,6 +191,11 @@ class Work:
             inputs = tuple([t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True)])
             self.leaves = tuple([t for t in inputs if t.requires_grad])
         outputs = self._compute(inputs)
+        if self.split is not None and self.split.products:
+            raise InterpreterError(
+                "a layer or the loss computes gradients in its forward (torch.autograd.grad), which a backward in two halves "
+                "does not support: take a schedule without BWD_INPUT"
+            )
         self.edges = tuple([_edge(t) for t in outputs if t.requires_grad])
         return outputs
 
@@ -228,13 +235,8 @@ class Work:
 
     def _build_again(self) -> None:
         """Run the forward again, with the random numbers that it had. Buffers, such as running statistics, stay as they are."""
-        if not self.has_buffers:
+        with unchanged_buffers([self.module]) if self.has_buffers else nullcontext():
             self._build_with_generators()
-            return
-        buffers = [(b, b.clone()) for b in self.module.buffers()]
-        self._build_with_generators()
-        for b, values in buffers:
-            b.data.copy_(values)  # `data`: autograd refuses other changes of a tensor that the graph has saved
 
     def _build_with_generators(self) -> None:
         """Run the forward with the random numbers of its first run."""

@@ -7,6 +7,7 @@ iteration_00000200/
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class Checkpoints:
         in_folder = self._list_folder()
         if source == "auto" or (restarts and in_folder):
             return self._load_first_readable(in_folder)
-        path = None if source == "no" else Path(source).absolute()
+        path = None if source == "no" else Path(os.path.realpath(source))
         others = [p for p in in_folder if path is None or p.parent != path.parent or _iteration(p) > _iteration(path)]
         if others and self.settings.folder is not None:
             raise refuse(
@@ -190,7 +191,7 @@ class Checkpoints:
         except RanksFailedError as error:
             message = f"rank {error.rank} cannot read the folder {short_path(folder)}: {error.reason}"
             raise refuse("E832", message, help="give another --save-dir") from None
-        return [folder.absolute() / name for name in names.split("\n") if name]
+        return [Path(os.path.realpath(folder), name) for name in names.split("\n") if name]
 
     def _load_first_readable(self, candidates: list[Path]) -> ResumePoint:
         """Load the first of these checkpoints that can be read. Start a new run if there are no candidates."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import short_path
+from chimerac.chimera_ir.files import reason, short_path
 
 SAFETENSORS, TORCH = ".safetensors", ".pt"
 
@@ -19,15 +19,18 @@ def check_export(path: Path) -> None:
     if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:
         help = f"pip install safetensors, or give a name that ends in {TORCH}"
         raise export_error(path, "safetensors is not installed", help)
-    if path.is_dir():
-        raise export_error(path, "it is a folder", "give the name of a file")
-    if not path.absolute().parent.is_dir():
-        reason = f"there is no folder {short_path(path.absolute().parent)}"
-        raise export_error(path, reason, "create the folder, or give another path")
-    if not os.access(path.absolute().parent, os.W_OK):
+    folder = path.absolute().parent
+    try:
+        if path.is_dir():
+            raise export_error(path, "it is a folder", "give the name of a file")
+        if not folder.is_dir():
+            raise export_error(path, f"there is no folder {short_path(folder)}", "create the folder, or give another path")
+    except OSError as error:  # the path is too long, or not permitted
+        raise export_error(path, reason(error), "give another path") from None
+    if not os.access(folder, os.W_OK):
         raise export_error(path, "its folder may not be written to", "give another path")
 
 
-def export_error(path: Path, reason: str, help: str) -> ChimeraError:
+def export_error(path: Path, why: str, help: str) -> ChimeraError:
     """Return the error E835 of a file that cannot be written."""
-    return refuse("E835", f"the weights cannot be written to {short_path(path)}: {reason}", help=help)
+    return refuse("E835", f"the weights cannot be written to {short_path(path)}: {why}", help=help)

@@ -125,7 +125,7 @@ class Trainer:
                 self.optimizer.zero_grad(set_to_none=True)
             return Result(total_loss, norm, rate, measured, is_skipped=True)
         self.in_a_row = 0
-        self.pipeline.gradient.scale(min(1.0, self.settings.clip / (norm + 1e-6)))
+        self.pipeline.gradient.clip(norm, self.settings.clip)
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate

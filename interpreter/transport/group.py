@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
 
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import Progress
-from chimerac.interpreter.transport.rendezvous import Rendezvous, hosts_of
+from chimerac.interpreter.transport.rendezvous import Rendezvous, hosts_of, limit_of
 
 
 def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
@@ -20,11 +19,12 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     use a group at the same time. After a wait has timed out, this rank asks the others what they are doing. It ends no process,
     because the processes are the user's.
 
-    Raises ValueError if this rank is not in the group, and PeerLostError if the ranks cannot connect.
+    Raises ValueError if this rank is not in the group, or for a timeout that is too short or too long. Raises PeerLostError if
+    the ranks cannot connect.
     """
     if not isinstance(group, ProcessGroup):
         raise ValueError("this rank is not in the process group: only its members create the pipeline")
-    limit, progress, rank, world = timedelta(seconds=timeout_s), Progress(), group.rank(), group.size()
+    limit, progress, rank, world = limit_of(timeout_s), Progress(), group.rank(), group.size()
     # The connection has a timeout of its own. The liveness check has another one, because a wait may block the first.
     store, second = _connect_to_store(group), _connect_to_store(group)
     store.set_timeout(limit)

@@ -21,6 +21,7 @@ from torch import Tensor
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.errors import RankError, StuckError
+from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.transport import Transport, ranks_text
 from chimerac.interpreter.transport.machines import Channel, Network, Operation
 from chimerac.interpreter.transport.progress import Progress
@@ -41,14 +42,22 @@ def run_in_loopback(
 
     seed: of the scheduler, which draws the rank that continues. machine: by default the one in the program's header.
     every_post: another rank may also continue at each transfer and collective, so that every interleaving can be drawn.
-    device: where messages are; by default the CPU. Raises the first error of a rank, or StuckError, with what every rank
-    waits for, if no rank can continue.
+    device: where messages are; by default the CPU. Each rank begins with the states that torch's random generators have now,
+    and its draws do not change those of another rank. Afterwards they have these states again.
+
+    Raises the first error of a rank, or StuckError, with what every rank waits for, if no rank can continue.
     """
-    machine = machine or program.header.machine
-    scheduler = Scheduler(program.world, seed)
+    machine, device = machine or program.header.machine, device or torch.device("cpu")
+    scheduler = _Ranks(program.world, seed, device)
     network = Network(program, machine, every_post, scheduler)
-    ranks = [Loopback(rank, network, device or torch.device("cpu")) for rank in range(program.world)]
-    results = scheduler.run([partial(run_rank, rank) for rank in ranks])
+    generators = Generators.of(device)
+
+    def run_with_generators(rank: Loopback) -> T:
+        generators.set()
+        return run_rank(rank)
+
+    results = scheduler.run([partial(run_with_generators, Loopback(rank, network, device)) for rank in range(program.world)])
+    generators.set()
     errors = scheduler.errors
     if not errors:
         return results
@@ -57,6 +66,20 @@ def run_in_loopback(
         lines = "".join(f"\n  {errors[rank]}" for rank in sorted(errors))
         raise StuckError(f"deadlock on the {machine_name(machine, program.header.window)} machine:{lines}") from first
     raise first
+
+
+class _Ranks(Scheduler):
+    """Schedules ranks, which share the random generators of the process. Each rank finds them as it left them."""
+
+    def __init__(self, count: int, seed: int, device: torch.device) -> None:
+        super().__init__(count, seed)
+        self._device = device
+
+    def switch(self, thread: int, ready: Callable[[], bool] = lambda: True) -> None:
+        """Let another rank run."""
+        generators = Generators.of(self._device)
+        super().switch(thread, ready)
+        generators.set()
 
 
 class PendingOperation:

@@ -44,20 +44,22 @@ class Operation:
         if queue is not None:
             queue.append(self)
             self.queues.append(queue)
-        self._complete_if_first()
+        # An operation that completes may make others the first of their queues.
+        able = [self]
+        while able:
+            able += able.pop().complete_if_first()
 
-    def _complete_if_first(self) -> None:
+    def complete_if_first(self) -> list[Operation]:
+        """Complete the operation if it can complete. Return the operations that are then the first of its queues."""
         if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
-            return
+            return []
         self.complete = True
         assert self.action is not None
         self.action()
         self.action = None  # frees the tensors of the transfer
         for queue in self.queues:
             queue.popleft()
-        for queue in self.queues:
-            if queue:
-                queue[0]._complete_if_first()
+        return [queue[0] for queue in self.queues if queue]
 
 
 class Channel:

@@ -22,6 +22,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import PROCESSES, max_incomplete_sends
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.errors import MAX_TIMEOUT_S
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
@@ -30,7 +31,7 @@ from chimerac.interpreter.transport.rendezvous import Rendezvous, rendezvous
 CPU = torch.device("cpu")
 # gloo counts the timeout of a collective from its launch, but a rank may begin to wait for it much later. So the backends of
 # collectives have this timeout, which is never reached, and PendingOperation.wait applies that of the run.
-YEAR = timedelta(days=365)
+LONGEST = timedelta(seconds=MAX_TIMEOUT_S)
 
 
 class PendingOperation:
@@ -127,7 +128,7 @@ class Processes:
         self._use_once(channels, collectives)
         if self._limits_waits:
             for ranks in collectives:
-                self._collectives[ranks].set_timeout(YEAR)
+                self._collectives[ranks].set_timeout(LONGEST)
 
     def _backend_of(self, name: str, purpose: str, ranks: Sequence[int]) -> Any:
         """Create the backend of these ranks for one purpose; called by all of them together. name: gloo or nccl."""
@@ -241,17 +242,17 @@ class Processes:
 
     def all_gather(self, text: str) -> Sequence[str]:
         """Return the text of each rank; called by all ranks together, outside the streams."""
-        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        own = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
         sizes = torch.zeros(self.world, dtype=torch.int64)
         sizes[self.rank] = len(own)
         self._wait_for_sum(sizes, "the comparison of all ranks")
         everything = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
         texts = torch.split(everything, sizes.tolist())
-        texts[self.rank].copy_(own)
+        texts[self.rank].numpy()[:] = own
         if len(everything):
             # Each rank adds zeros to the texts of the others, so the sum is all texts one after the other.
             self._wait_for_sum(everything, "the comparison of all ranks")
-        return [bytes(part.numpy()).decode() for part in texts]
+        return [bytes(part.numpy()).decode("utf-8", "surrogatepass") for part in texts]
 
     def close(self) -> None:
         """Close all connections. No rank may still wait for another one."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from chimerac.interpreter.errors import PeerLostError
+from chimerac.interpreter.errors import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PeerLostError
 from chimerac.interpreter.transport import ranks_text
 from chimerac.interpreter.transport.addresses import check_own_address
 from chimerac.interpreter.transport.liveness import LivenessCheck
@@ -181,17 +181,26 @@ def rendezvous() -> Rendezvous:
     return _rendezvous
 
 
+def limit_of(timeout_s: float) -> timedelta:
+    """Return the limit of a wait, from seconds. Raises ValueError unless torch can wait so long."""
+    if not MIN_TIMEOUT_S <= timeout_s <= MAX_TIMEOUT_S:
+        expected = f"a number from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}, which is a year"
+        raise ValueError(f"the timeout of a wait is {timeout_s} s: give {expected}")
+    return timedelta(seconds=timeout_s)
+
+
 def initialize(timeout_s: float) -> None:
     """Create the default process group of the ranks that torchrun started. timeout_s: of this wait and every later one.
 
-    Raises PeerLostError if the environment lacks a variable that torchrun sets, or if the ranks cannot connect. Raises
-    ChimeraError E819 if other hosts cannot connect to this one.
+    Raises ValueError for a timeout that is too short or too long. Raises PeerLostError if the environment lacks a variable that
+    torchrun sets, or if the ranks cannot connect. Raises ChimeraError E819 if other hosts cannot connect to this one.
     """
     global _rendezvous, _count
+    limit = limit_of(timeout_s)
     _count += 1
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
         raise PeerLostError(f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}")
-    limit, address = timedelta(seconds=timeout_s), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_count}"

@@ -7,6 +7,7 @@ instruction that another rank waits for.
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -38,7 +39,7 @@ class Stall:
             headline = f"never sent: {self._lost_message(*lost[0])}"
         elif late:
             headline = f"late: {self._named(late[:1])} still computes, {self._place(late[0])}"
-        elif cycle := _cycle(rank, waits_for):
+        elif cycle := _cycle(waits_for):
             headline = f"cycle: {len(cycle)} ranks wait for each other"
             return "\n".join([headline, *self._lines(cycle)])
         else:
@@ -143,22 +144,12 @@ def _all_reduces(program: Program, rank: int, members: tuple[int, ...]) -> list[
     return [n for n, i in zip(numbers, instructions, strict=True) if getattr(i, "ranks", ()) == members]
 
 
-def _cycle(start: int, waits_for: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return the ranks of a cycle of waits that can be reached from a rank, in order; empty if there is none."""
-    path: list[int] = []
-    done: set[int] = set()
-
-    def visit(rank: int) -> list[int]:
-        if rank in path:
-            return path[path.index(rank) :]
-        if rank in done:
-            return []
-        path.append(rank)
-        for other in waits_for.get(rank, ()):
-            if cycle := visit(other):
-                return cycle
-        path.pop()
-        done.add(rank)
-        return []
-
-    return visit(start)
+def _cycle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the ranks of a cycle of waits, in order, from the lowest one; empty if there is none."""
+    try:
+        graphlib.TopologicalSorter(waits_for).prepare()
+    except graphlib.CycleError as error:
+        cycle: list[int] = error.args[1][:0:-1]  # its first rank is also its last one, and each waits for the one before it
+        lowest = cycle.index(min(cycle))
+        return cycle[lowest:] + cycle[:lowest]
+    return []

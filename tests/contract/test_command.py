@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from chimerac.chimera_ir.model import model_to_json
 from chimerac.compiler import load_program
 from chimerac.compiler.command.main import VERBS, main
+from chimerac.compiler.descriptions import preset
 from chimerac.compiler.library import find, names
 
 # The installed script. It does not exist if the package is not installed.
@@ -214,20 +216,59 @@ def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFi
     assert "would write over the schedule itself" in capsys.readouterr().err and mine.read_text() == text
 
 
+def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, cut, model, profile = (str(tmp_path / name) for name in ("mine.sched", "cut.json", "m.json", "p.json"))
+    Path(mine).write_bytes(Path("schedules/chimera.sched").read_bytes())
+    Path(model).write_text(model_to_json(preset("gpt-nano").description(4)))
+    Path(profile).write_bytes(Path("compiler/explain/examples/profile.json").read_bytes())  # of gpt-nano
+    size = ("-p", "D=2", "-p", "N=2")
+    assert main(["partition", mine, *size, "--model", model, "-o", cut]) == 0
+    before = {path: Path(path).read_bytes() for path in (mine, cut, model, profile)}
+    for words, what in (
+        (["partition", mine, *size, "--model", model, "-o", mine], "the schedule itself"),
+        (["partition", mine, *size, "--model", model, "-o", model], "the file of --model"),
+        (["compare", "gpipe", mine, *size, "-o", mine], "the schedule itself"),
+        ([mine, *size, "--model", model, "--partition", cut, "--emit", "json", "-o", cut], "the file of --partition"),
+        ([mine, *size, "--model", model, "--emit", "json", "-o", model], "the file of --model"),
+        ([mine, *size, "--model", model, "--profile", profile, "--emit", "report", "-o", profile], "the file of --profile"),
+    ):
+        capsys.readouterr()
+        assert main(words) == 2
+        assert f"would write over {what}" in capsys.readouterr().err
+        assert {path: Path(path).read_bytes() for path in before} == before
+
+
+def test_a_closed_stderr_gets_no_remark_into_stdout(tmp_path: Path) -> None:
+    words = ("partition", "gpipe", "-p", "D=2", "--model", "gpt-nano", "-o", "cut.json")
+    line = f"{shlex.join((*COMMAND, *words))} 2>&-"
+    completed = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 0 and completed.stdout and "wrote" not in completed.stdout
+
+
+@pytest.mark.parametrize("option", ["--width", "--columns", "--micro-batch", "--seq-len"])
+@pytest.mark.parametrize("value", ["9" * 4299, "1_0", "\u0661", "two"])
+def test_a_number_is_written_with_at_most_18_digits(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["chimera", "-p", "D=16", f"{option}={value}"])
+    assert ended.value.code == 2
+    shown = value if len(value) < 40 else f"{value[:37]}..."
+    assert f"argument {option}: '{shown}' is not an integer of at most 18 digits" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         run = subprocess.run([*COMMAND, "chimera"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 2
-    assert "error[E003]: the output cannot be written: No space left on device" in run.stderr and "Traceback" not in run.stderr
+    assert "error[E003]: the output cannot be written: no space left on device" in run.stderr and "Traceback" not in run.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     ("command", "status", "message"),
     [
-        ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
-        ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
+        ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
+        ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
         ("fmt ugly.sched >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
         ("chimera >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
         ("explain E401 >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
@@ -265,3 +306,10 @@ def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.C
 def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
     assert "at least 20" in capsys.readouterr().err
+
+
+def test_a_wrong_option_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["1f1b", "--width", "\x01"])
+    shown = capsys.readouterr().err
+    assert end.value.code == 2 and "'\\x01' is not an integer" in shown and "\x01" not in shown

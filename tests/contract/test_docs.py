@@ -13,11 +13,10 @@ import pytest
 
 from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
-from tools import figures
+from tools import ROOT, figures
 from tools.console import SLOW, chimerac
 from tools.generated import EXAMPLES, PARTS
 
-ROOT = figures.ROOT
 FOLDERS = [ROOT / part for part in PARTS]
 CODE = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""The syntax highlighting of the editor agrees with the grammar: every word and sign has the right colour."""
+"""The syntax highlighting of the editor agrees with the grammar: words and signs have scopes, from which come their colours."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_tasks_functions_and_definitions() -> None:
 def test_nothing_of_the_library_is_left_uncoloured(name: str) -> None:
     for line in find(name).text.splitlines():
         found = list(scopes(line))
-        assert all(scope for _, scope in found), found
+        assert all(kind for _, kind in found), found
         assert "".join(text for text, _ in found).replace(" ", "") == line.replace(" ", "")
 
 

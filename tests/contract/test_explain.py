@@ -144,13 +144,13 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert all(h.title in out for h in hundreds())
 
 
-def test_a_file_of_that_name_is_compiled(
+def test_a_file_of_that_name_does_not_replace_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("explain").write_text("schedule x")
-    assert main(["explain"]) == 1
-    assert "error[E208]" in capsys.readouterr().err
+    assert main(["explain", "E208"]) == 0
+    assert "E208" in capsys.readouterr().out
 
 
 def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:

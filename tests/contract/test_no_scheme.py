@@ -21,8 +21,12 @@ SCHEMES = (
 )
 # The name of the project is allowed in the names of its formats, packages and exception, and so is the default of `run.py`.
 OURS = (
-    *(rf"\bchimera-{name}\b" for name in ("program", "model", "partition", "preset", "data", "log", "experiment-run")),
-    r"\bchimera (program|model|partition)\b",
+    *(
+        rf"\bchimera-{name}\b"
+        for name in ("program", "model", "partition", "preset", "profile", "data", "log", "experiment-run")
+    ),
+    *(rf"\bchimera-{name}\b" for name in ("order-certificate", "search-costs")),
+    r"\bchimera (program|model|partition|profile)\b",
     r"\bchimera_ir\b",
     r"\bchimerac(_|\b)",
     r"\bCHIMERAC_",

@@ -20,7 +20,7 @@ from tests.proof.mutations import MUTATIONS, mutants
 from tests.proof.mutations_header import CHANGES, WHY
 from tests.proof.mutations_streams import add_instruction
 from tests.proof.record import PAGE, PARTS, block, record, recorded, rows, stamp, table
-from tools.figures import ROOT
+from tools import ROOT
 
 TEXT = PAGE.read_text(encoding="utf-8")
 TRAINING = program("chimera", D=2, N=2)

@@ -38,6 +38,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "chimera_halving": lambda d: {},
     "chimera_recompute": lambda d: {"N": d + 1, "early": 1 + d // 4},
     "chimera_zb": lambda d: {"N": d + 1, "f": max(1, d // 4)},
+    "chimera_fill": lambda d: {"N": 2 * d + 1},
     "hanayo": lambda d: {"N": d + 1, "w": 2 if d < 8 else 1},
     "bitpipe": lambda d: {},
     "zb_h1": lambda d: {},

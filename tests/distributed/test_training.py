@@ -57,6 +57,7 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("hanayo", {"D": 2, "N": 4}, 1),
     ("bitpipe", {"D": 2, "N": 4}, 1),
     ("chimera_doubling", {"D": 4, "N": 4}, 1),
+    ("chimera_fill", {"D": 4, "N": 8}, 1),
     ("chimera_doubling", {"D": 4, "N": 4, "again": 1}, 1),
     ("chimera_halving", {"D": 4, "N": 8}, 1),
     ("chimera_recompute", {"D": 4, "N": 4}, 1),

@@ -165,7 +165,7 @@ def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
     [
         ("chimerac", "give a schedule, for instance: chimerac chimera; or --list"),
         ("chimerac chimera --emit nonsense", "argument --emit: invalid choice: 'nonsense'"),
-        ("chimerac chimera --width two", "argument --width: invalid int value: 'two'"),
+        ("chimerac chimera --width two", "argument --width: 'two' is not an integer of at most 18 digits"),
         ("chimerac chimera --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )

@@ -78,6 +78,7 @@ def _copies(piece: str) -> Callable[[int, int], str]:
 
 HEAD = "schedule x ranks 2 stages 2 pipe p { stage s on rank s micro_batches 2 } "
 TICKS = "order ticks { F(s, m) at s + 2*m B(s, m) at 3 - s + 2*m } "
+FILLED = "order ticks { F(s, m) at s + 2*m I(s, m) at 9 - s + 2*m fill W(r, k) at 20 + k}"
 LISTING = "order listing for rank r { F F B B }"
 
 
@@ -103,6 +104,9 @@ def _schedules() -> Iterator[Recipe]:
     yield _recipe(HEAD + LISTING, "F F", "let y{k} = 1 ", "if r == 7 { F } ")
     for piece in ("+ m - m ", "+ 0\n", "- - ", "* 1 ", "and ", "+ s // 1 "):
         yield _recipe(HEAD + TICKS, " B(s", piece)
+    for piece in ("fill W(r, k) at 2*k ", "fill W(r, k{k}) at z ", "fill F(r, k) at 0 ", "let y{k} = 1 "):
+        yield _recipe(HEAD + FILLED, "fill", piece)
+    yield _recipe(HEAD + FILLED, "}", " + 0")
     for piece in ("x", "9", "(", "{ ", '"', "\n", " "):
         yield _recipe(HEAD + TICKS, "ranks", piece)
     yield _recipe("schedule x order greedy { prefer B, F }", "}", "then smaller s ", "limit F <= 9 ")

@@ -110,6 +110,7 @@ def schedules(draw: st.DrawFn) -> str:
             [
                 f"ticks {{ let y = {e['sm'][2]} F{ref}(s, {group}) {when} at {e['sm'][3]} + y B(s, m) at {e['sm'][4]} + y }}",
                 f"ticks {{ F(s, m) {when} at s + 2*m F{ref}(s, m) at s + 2*m B(s, m) at 3 - s + 2*m }}",
+                f"ticks {{ let y = {e['r'][0]} F(s, m) at s + 2*m I(s, m) at 9 - s + 2*m fill W(r, k) at k + 20 + y }}",
                 f"greedy {{ prefer B, F then smaller {e['smpr'][0]}, larger {e['smpr'][1]} group F by {e[''][3]} }}",
                 f"greedy {{ prefer I, F, W limit F - W <= {e['rp'][0]} per pipe limit F <= 9 + {e['r'][0]} }}",
                 f"listing for rank r {{ let y = {e['r'][1]} repeat i in y .. {e['r'][2]} {{ F a[{e['r'][3]}](r, i) }} }}",

@@ -27,6 +27,7 @@ from tests.proof.growth_inputs import colliding
 PIPE = "ranks D stages D pipe p { stage s on rank s micro_batches N }"
 TICKS = "order ticks { F(s, m) at s + 2*m B(s, m) at 2*D - 1 - s + 2*m }"
 SMALL = f"schedule x param D = 2 param N = 2 {PIPE} {TICKS}"
+LARGE = SMALL.replace("N = 2", "N = 40000")
 STREAMS = program_to_text(program("1f1b", D=2, N=2))
 JSON = program_to_json(program("1f1b", D=2, N=2))
 
@@ -78,7 +79,33 @@ SCHEDULES = {
     "pipes x clauses": (changed(family(999), "{", "{ " + "stage s in 1 .. 0 on rank s " * 99), "E211"),
     "pipes x rules": (changed(family(99), "ticks {", "ticks { " + "F(s, m) at m " * 999), "E211"),
     "groups of groups": (with_large_n(SMALL).replace("m) at s", "m = 0 .. g) at s"), "E211"),
-    "rules that repeat": (SMALL.replace("ticks {", "ticks { " + "F(s, m) at m " * 999), "E301 E302"),
+    "rules that repeat": (SMALL.replace("ticks {", "ticks { " + "F(s, m) at m " * 999), "E302"),
+    "the least of many values": (LARGE.replace("at s", f"at min({'m, ' * 999} m) + s"), "E211"),
+    "differences of many values": (LARGE.replace("at s", f"at min({'1 - m, ' * 999} m) + s"), "E211"),
+    "signs of many values": (LARGE.replace("at s", f"at min({'- - - - - - m, ' * 499} m) + s"), "E211"),
+    "lets where conditions hold": (
+        LARGE.replace(
+            "ticks {",
+            "ticks { "
+            + "".join(f"let y{k} = m " for k in range(250))
+            + f"F(s, m) when m < 9 at {' + '.join(f'y{k}' for k in range(250))} " * 99,
+        ),
+        "E211",
+    ),
+    "unknown names in lets": (
+        SMALL.replace("ticks {", f"ticks {{ let y = {' + '.join(f'z{k}' for k in range(2999))} {'F(s, m) at y ' * 99}"),
+        "E201",
+    ),
+    "ranges that leave stages out": (
+        changed(SMALL, "stage s on rank s", "".join(f"stage s in {k} .. {k} on rank 0 " for k in range(3000))).replace(
+            "stages D", "stages 4000"
+        ),
+        "E221",
+    ),
+    "stages that are placed again": (
+        changed(SMALL, "stage s on rank s", "stage s on rank 0 " * 9000).replace("stages D", "stages 60000"),
+        "E222",
+    ),
     "a formula of many terms": (with_large_n(SMALL).replace("at s", "at s " + "+ m - m " * 999), "E211"),
     "loops that do nothing": (listing("repeat 1000 { repeat 1000 { repeat 1000 { } } }"), "E306"),
     "loops over names": (listing("".join(f"let y{k} = 1 " for k in range(999)) + "repeat 99999 { repeat 2 { } }"), "E211"),

@@ -100,6 +100,8 @@ def library(draw: st.DrawFn) -> Program:
         extra = {"f": draw(st.sampled_from(chimera_pairs(D)))}
         if name in ("chimera_doubling", "chimera_halving"):
             extra = {"again": draw(st.integers(0, 1))}
+        if name == "chimera_fill":
+            extra = {}
         if name == "chimera_recompute":
             extra = {"early": draw(st.integers(0, 3))}
         return program(name, width, D=D, N=N, **extra)

@@ -9,7 +9,7 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.instructions import AllReduce, Instruction
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import LIMITS, Program
 from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
@@ -19,7 +19,7 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
-RESERVED = keywords() | {"F", "B", "I", "W", "R", "hop", "min", "max"}  # the names of the language
+RESERVED = keywords() | {"F", "B", "I", "W", "R", "hop", "min", "max", *LIMITS}  # the names of the language
 
 
 def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,6 +126,90 @@ def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() 
     model = cut(Marked, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "chimera_zb"], fed).values():
         assert losses == pytest.approx(train_plainly(Marked(), before, fed, module_loss), rel=1e-5)
+
+
+class Positions(nn.Module):
+    """A table that the model reads without a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(LENGTH, WIDTH))
+        self.scale = nn.Parameter(torch.randn(WIDTH))
+
+
+class Shifted(nn.Linear):
+    """A layer with a buffer that the model reads too."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.inner = nn.BatchNorm1d(LENGTH)
+        self.register_buffer("shift", torch.randn(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(super().forward(x)) + self.shift  # type: ignore[no-any-return]
+
+
+class Tables(nn.Module):
+    """Reads buffers of a module that nothing calls, and of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(VOCABULARY, WIDTH), Positions()
+        self.blocks = nn.ModuleList([nn.Linear(WIDTH, WIDTH), Shifted(), nn.Linear(WIDTH, WIDTH)])
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = (self.embed(tokens) + self.positions.table) * self.positions.scale
+        for block in self.blocks:
+            x = x + torch.tanh(block(x + self.get_buffer("blocks.1.shift")))
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
+    torch.manual_seed(4)
+    fed = batches(3, mask=False)
+    model = cut(Tables, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    for before, losses in train(lambda: model, ["chimera", "1f1b"], fed).values():
+        assert set(before) == set(Tables().state_dict())
+        assert losses == pytest.approx(train_plainly(Tables(), before, fed, module_loss), rel=1e-5)
+
+
+class Gates(nn.Module):
+    """Has modules that nothing calls. The calls of both blocks need the parameters of half of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        for name in "abcdefgh":
+            self.add_module(name, nn.LayerNorm(WIDTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            for name in "abcd":
+                x = x * self.get_parameter(f"{name}.weight")
+            x = block(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def orders_of_gates() -> list[list[str]]:
+    """Return the names of the parameters of each stage, and those of the tied parameters, in their orders."""
+    model = cut(Gates, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    stages = [model.build_stage(range(k, k + 1), 0) for k in range(len(model.layer_names))]
+    return [[*stage.parameters_by_name()] for stage in stages] + [[tied.name for tied in describe(model, SAMPLES).tied]]
+
+
+def test_the_order_of_parameters_is_the_same_in_all_processes() -> None:
+    # The order of a set of texts depends on the hash seed. Ranks sum gradients in the order of the parameters.
+    command = [sys.executable, "-c", "from tests.unit.test_adapters import orders_of_gates; print(orders_of_gates())"]
+    started = [
+        subprocess.Popen(command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
+        for seed in "12"
+    ]
+    assert [process.communicate(timeout=100)[0] for process in started] == [f"{orders_of_gates()}\n"] * 2
+    *_, last, tied = orders_of_gates()
+    assert last[2:] == [f"{name}.{of}" for name in "abcdefgh" for of in ("weight", "bias")] and len(tied) == 8
 
 
 def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
@@ -257,11 +343,18 @@ def test_a_model_has_its_own_loss() -> None:
 
 
 MINE = """
+from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+from math import sqrt
 from torch import nn
+@dataclass
+class Sizes:  # its annotations are texts, which dataclass looks up in the module
+    _: KW_ONLY
+    width: int = 8
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+        self.embed, self.head = nn.Embedding(256, Sizes().width), nn.Linear(8, 256)
         self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
     def forward(self, tokens):
         x = self.embed(tokens)
@@ -270,6 +363,12 @@ class Net(nn.Module):
         return self.head(x)
 def none():
     return 3
+class Nothing(nn.Module):
+    def forward(self):
+        return None
+number = 3
+if number:
+    Again = Net
 """
 
 
@@ -286,6 +385,24 @@ def test_a_run_trains_the_function_of_a_file(
         check_own(parse_options([*words, f"{path}:Nett"]).model or "")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*none\.py: No such file"):
         check_own(f"{tmp_path}/none.py:Net")
+
+
+def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    for name in ("none", "Nothing", "number", "sqrt", "Again"):
+        check_own(f"{path}:{name}")
+    for name, message in {
+        "none": r"none\(\) returns a int, neither a torch\.nn\.Module nor a Model",
+        "Nothing": "the forward of Nothing has no argument for the tokens",
+        "number": "number is not a function",
+    }.items():
+        with pytest.raises(ChimeraError, match=f"E801: --model .*mine.py:{name}: {message}"):
+            own_model(f"{path}:{name}", 4, 8)
+    assert own_model(f"{path}:Again", 4, 8).layer_names == ("embed", "blocks.0", "blocks.1", "head")
+    path.write_text("x = " + "-" * 10**5 + "1")
+    with pytest.raises(ChimeraError, match=r"E801.*cannot read .*mine\.py: it is nested too deeply"):
+        check_own(f"{path}:x")
 
 
 def test_the_partition_of_a_model_of_one_s_own_is_fixed_by_hand(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError  # noqa: E402
 from chimerac.interpreter.adapters import huggingface as adapter  # noqa: E402
 from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface  # noqa: E402
 from chimerac.interpreter.adapters.model import CallModel  # noqa: E402
+from chimerac.interpreter.adapters.own import check_own  # noqa: E402
 from chimerac.interpreter.runtime.draws import Draws, drawing  # noqa: E402
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, train, train_plainly  # noqa: E402
 
@@ -189,12 +190,30 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ChimeraError, match=r"E855.*is a pickle"):
         model_of(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"damaged, and longer than a length")
+    with pytest.raises(ChimeraError, match=r"E855: the weights .*model\.safetensors cannot be read: .*header"):
+        model_of(tmp_path)
+    for text in ("{", "[]", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}', "[" * 10**5):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(ChimeraError, match=r"E855: the weights .*index\.json cannot be read: "):
+            model_of(tmp_path)
 
 
 def test_wrong_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ChimeraError, match=r"E854.*cannot read the configuration"):
         configuration(tmp_path)
+    with pytest.raises(ChimeraError, match=r"E854.*cannot read the configuration .*file name too long"):
+        configuration("x" * 300)
+    with pytest.raises(ChimeraError, match=r"E854: --model hf:x+: x+ does not exist"):
+        check_own("hf:" + "x" * 300)
     path = write_config(tmp_path, "llama")
+    for text, message in {
+        '{"model_type": ["llama"]}': "has no model_type of transformers",
+        "[" * 10**5: "cannot read the configuration .*recursion",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(ChimeraError, match=f"E854.*{message}"):
+            configuration(path)
     path.write_text('{"model_type": "lama"}')
     with pytest.raises(ChimeraError, match=r"(?s)E854.*'lama' is unknown.*llama"):
         configuration(path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 
 import pytest
 
 from chimerac.compiler.library import names
 from tests.proof.record import recorded
-from tools import bench_overlap, bench_timed
+from tools import bench_instructions, bench_overlap, bench_timed
 from tools.bench_overlap import LATE, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
@@ -31,6 +32,16 @@ def changed(schedule: str, **fields: object) -> list[Row]:
     """Return ROWS with other fields in the first row of a schedule."""
     first = next(row for row in ROWS if row.schedule == schedule)
     return [replace(row, **fields) if row is first else row for row in ROWS]
+
+
+def test_a_part_of_the_schedules_does_not_replace_the_recorded_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_instructions", "gpipe", "--write"])
+    monkeypatch.setattr(bench_instructions, "measure", lambda program: pytest.fail("it is measured"))
+    with pytest.raises(SystemExit):
+        bench_instructions.main()
+    assert "leave out the names" in capsys.readouterr().err
 
 
 def test_all_goals_of_timed_stages_are_met() -> None:

@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
-from chimerac.compiler.diagnose.suggest import Trials
+from chimerac.compiler.diagnose import trials
+from chimerac.compiler.diagnose.edits import edited
+from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.resolve.budget import Budget
@@ -79,6 +81,17 @@ def test_trials_are_not_counted_in_the_budget() -> None:
     assert spent <= 1.1 * compile_and_count(Source("right", RIGHT))[1]
 
 
+def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long formula has as many edits as it has numbers, and each is a whole text."""
+    made, compiled = [], []
+    monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
+    monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))
+    compiled_by_trials = Trials.compiled
+    monkeypatch.setattr(Trials, "compiled", lambda *given: compiled.append(given) or compiled_by_trials(*given))
+    compile_and_count(Source("long", TICKS.format(f"F(s, m) at 0*m{'+1' * 100}  B(s, m) at 99999 + m")))
+    assert 0 < len(made) <= len(compiled) < 20
+
+
 def test_two_compilations_of_one_budget_share_it() -> None:
     budget, (_, spent_once) = Budget(), CASES[3]()
     for _ in range(2):
@@ -99,6 +112,15 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
         assert d.code == "E211" and d.span is not None
         assert re.search(f"more than {total} operations", d.message)
         assert d.help == "take smaller sizes, or fewer and simpler formulas"
+
+
+def test_limits_are_counted_for_every_task_that_they_are_checked_for() -> None:
+    def spent(limits: int, micro_batches: int) -> int:
+        order = f"order greedy {{ prefer B, F {'limit F - B <= 4 ' * limits} }}"
+        pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"
+        return compile_and_count(Source("x", f"schedule x ranks 4 stages 4 {pipe} {order}"))[1]
+
+    assert spent(16, 40) - spent(16, 20) > 1.5 * (spent(1, 40) - spent(1, 20))
 
 
 def test_a_share_is_taken_from_the_remaining_operations() -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from chimerac.chimera_ir.instructions import AllReduce, Send
+from chimerac.chimera_ir.model import model_to_json
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.command.main import main
-from chimerac.compiler.library import names
+from chimerac.compiler.descriptions import preset
+from chimerac.compiler.library import find, names
 from tests.helpers_events import makespan
 
 
@@ -37,6 +39,7 @@ KNOWN = {
     "interleaved": (28.5, 4.5, 5.5),
     "zb_h1": (27, 3, 4),
     "dualpipe": (26, 2, 5),
+    "chimera_fill": (25, 1, 4),
 }
 
 
@@ -47,8 +50,8 @@ def test_the_figures_are_the_published_ones(capsys: pytest.CaptureFixture[str]) 
         row = rows[name]
         assert (row["makespan"], row["wall_bubble"][1], row["activations"][1]) == (time, bubble, activations), name
     assert {name: row["weights"][1] for name, row in rows.items() if row["weights"][1] != 1} == dict.fromkeys(
-        ("bitpipe", "chimera", "chimera_any", "chimera_doubling", "chimera_halving", "chimera_recompute", "chimera_zb",
-         "dualpipe", "gems"), 2,
+        ("bitpipe", "chimera", "chimera_any", "chimera_doubling", "chimera_fill", "chimera_halving", "chimera_recompute",
+         "chimera_zb", "dualpipe", "gems"), 2,
     )  # fmt: skip
     times = [row["makespan"] for row in rows.values()]
     assert times == sorted(times), "the fastest first"
@@ -123,6 +126,8 @@ def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest
     )
     assert rows["1f1b"]["makespan"] * 2 == makespan(replace(program, costs=costs))
     assert rows["interleaved"]["recomputed_stages"] == rows["1f1b"]["recomputed_stages"] == [0, 1, 2, 3]
+    small = compared(capsys, "1f1b", "-p", "D=2", "-p", "N=2", "--cost", "F=3e-8", "--cost", "I=0", "--cost", "W=0")
+    assert small["1f1b"]["makespan"] == 9e-8, "a cost may be given in any unit"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,7 @@ def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest
     [
         (["chimera", "-p", "Q=4"], "none of these schedules has a parameter 'Q'"),
         (["chimera", "-p", "D=0"], "-p D=0: expected 1 or more"),
+        (["chimera", "--width", "0"], "--width 0: expected 1 or more"),
         (["chimra"], "did you mean 'chimera'?"),
         (["chimera", "--cost", "F=x"], "expected a number"),
         (["chimera", "--model", "gpt-smal"], "did you mean 'gpt-small'?"),
@@ -142,6 +148,26 @@ def test_wrong_options_are_findings(words: list[str], fact: str, capsys: pytest.
     assert main(["compare", *words]) in (1, 2)
     out, err = capsys.readouterr()
     assert fact in err and not out
+
+
+def test_a_name_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a\x1b[31m.sched").write_bytes(find("1f1b").text.encode())
+    for emit in ("table", "markdown"):
+        assert main(["compare", "a\x1b[31m.sched", "--emit", emit]) == 0
+        out = capsys.readouterr().out
+        assert "a\\x1b[31m.sched" in out and "\x1b" not in out
+
+
+def test_a_description_fits_schedules_with_micro_batches_of_its_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.json").write_text(model_to_json(preset("gpt-nano").description(4)))
+    words = ("chimera_halving", "1f1b", "-p", "D=4", "-p", "N=4", "--model", str(tmp_path / "m.json"), "--micro-batch", "8")
+    rows = compared(capsys, *words)
+    assert "makespan" in rows["chimera_halving"] and rows["1f1b"]["reason"].startswith("E002: --micro-batch 8: ")
 
 
 def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,11 @@ def test_what_datasets_has_saved_is_read_with_its_splits(tmp_path: Path) -> None
             folder_documents(tmp_path / "one", column)
 
 
+def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n{"text": "\\ud83d\\ude00"}')
+    assert [piece.text for piece in folder_documents(tmp_path, "text").train()] == ["a?b", "\U0001f600"]
+
+
 def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
     def refused(reason: str, column: str = "text", folder: Path = tmp_path) -> str:
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
@@ -110,7 +115,20 @@ def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
     refused(r"a.jsonl, line 2 is not JSON")
     (tmp_path / "a.jsonl").write_text('["text"]\n')
     refused(r"a.jsonl, line 1 is no JSON object")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\xff"}')
+    refused(r"a.jsonl: 'utf-8' codec can't decode byte 0xff")
+    (tmp_path / "a.jsonl").write_text('{"text": ' + "[" * 10**5)
+    refused(r"a.jsonl, line 1 is nested too deeply")
     (tmp_path / "a.jsonl").unlink()
+    write_gzip(tmp_path / "a.jsonl.gz", TRAIN)
+    (tmp_path / "a.jsonl.gz").write_bytes((tmp_path / "a.jsonl.gz").read_bytes()[:-9])
+    refused(r"a.jsonl.gz: Compressed file ended before the end")
+    (tmp_path / "a.jsonl.gz").unlink()
+    write_parquet(tmp_path / "b.parquet", TRAIN)
+    pages = bytearray((tmp_path / "b.parquet").read_bytes())
+    pages[4:1000] = bytes([255]) * 996
+    (tmp_path / "b.parquet").write_bytes(pages)
+    refused(r"b.parquet: ")
     write_parquet(tmp_path / "b.parquet", TRAIN[:3])
     assert "'text'" in refused("has no column 'tex', only id, text", "tex")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no")

@@ -79,6 +79,7 @@ def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
 
     assert drawn(5.0, None, 0) == drawn(5.0, None, 0) != drawn(5.0, None, 1)
     assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "hot draws leave the text"
+    assert drawn(1e-40, None, 0) == drawn(1e-30, None, 0) == drawn(0, None, 3)
     assert drawn(5.0, 1, 0) == drawn(0, None, 3) == (CYCLE * 4)[12:52]
 
 
@@ -94,8 +95,41 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(weights, "bert-nano is no model of the next token", "bert-nano")
     (tmp_path / "x.safetensors").write_bytes(b"not weights")
     refused(tmp_path / "x.safetensors", "")
+    torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")
+    refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", 24)
+    generator = generator_of(weights, None, None, None)
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
-        generator_of(weights, None, None, None).continued("", Choice(1, 1.0, None, 0))
+        generator.continued("", Choice(1, 1.0, None, 0))
+    with pytest.raises(ChimeraError, match=r"E862.*the prompt is not UTF-8"):
+        generator.continued("a\udcff", Choice(1, 1.0, None, 0))
+    next(generator.whole.parameters()).data.fill_(torch.nan)
+    with pytest.raises(ChimeraError, match=r"E862.*not finite"):
+        generator.continued("a", Choice(1, 1.0, None, 0))
+
+
+def test_the_length_in_a_file_is_a_number(weights: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for length in ("many", "-24", "24" * 20):
+        save_file(load_file(weights), tmp_path / "w.safetensors", {"model": "gpt-nano", "sequence_length": length})
+        with pytest.raises(ChimeraError, match=r"E862.*does not say what was trained"):
+            generator_of(tmp_path / "w.safetensors", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tokens", "0"], "argument --tokens: expected 1 or more, found 0"),
+        (["--seq-len", "-3"], "argument --seq-len: expected 1 or more, found -3"),
+        (["--temperature", "nan"], "argument --temperature: expected a finite number of 0 or more, found nan"),
+        (["--temperature", "inf"], "argument --temperature: expected a finite number of 0 or more, found inf"),
+        (["--seed", str(10**20)], "argument --seed: expected a number from 0 to"),
+    ],
+)
+def test_a_wrong_number_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["w.safetensors", *words])
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

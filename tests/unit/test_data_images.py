@@ -10,6 +10,7 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Path) -> None:
+def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(reason: str) -> None:
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             cifar10(tmp_path, tmp_path / "prepared", 5)
@@ -124,6 +125,10 @@ def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Pa
     refused("cannot be read from")
     path.write_bytes(b"no archive")
     refused("it is no complete archive")
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").touch()
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    refused("cannot be read from .*cifar-10-batches-py: permission denied")
 
 
 def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.data.__main__ import main
+from chimerac.interpreter.data.cifar import cifar10
 from chimerac.interpreter.data.documents import PIECE, text_documents, tokenized
+from chimerac.interpreter.data.folders import folder_documents
 from chimerac.interpreter.data.pairs import Pairs, pair_data
 from chimerac.interpreter.data.text import Text
 from chimerac.interpreter.data.tokenizer import Tokenizer, load_tokenizer
@@ -54,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("texts")
     (root / "a.txt").write_text(prose(4000) + "na\u00efve \U0001f600\n")
     (root / "b.txt").write_text(prose(3000, 1))
-    assert main(["train-tokenizer", str(root), "-o", str(root / ".bpe.json"), "--vocabulary", "320"]) == 0
+    assert main(["train-tokenizer", f"text:{root}", "-o", str(root / ".bpe.json"), "--vocabulary", "320"]) == 0
     words = ["train-tokenizer", str(root), "-o", str(root / ".wordpiece.json"), "--kind", "wordpiece", "--vocabulary", "120"]
     assert main([*words, "--special", "[DOC]", "--lowercase"]) == 0
     return root
@@ -181,3 +184,29 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
     assert "give --vocabulary 257 or more" in capsys.readouterr().err
     assert main(["train-tokenizer", str(folder), "-o", str(tmp_path / "no" / "x.json")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+    assert main(["train-tokenizer", str(folder), "-o", "."]) == 1
+    assert "the tokenizer cannot be written to .: it is a folder" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_path_that_is_too_long_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    for code, read in {
+        "E861": lambda: load_tokenizer(path),
+        "E802": lambda: folder_documents(path, "text"),
+        "E802: CIFAR-10 is not there": lambda: cifar10(path, tmp_path, 5),
+    }.items():
+        with pytest.raises(ChimeraError, match=code):
+            read()
+    assert main(["train-tokenizer", "-o", str(path)]) == 1
+
+
+def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text\n" * 99)
+    documents = text_documents(tmp_path)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(ChimeraError, match=r"E802: the data .*a\.txt cannot be read: no such file"):
+        tokenized(documents, None, tmp_path, 5)
+    with patch("chimerac.interpreter.data.sources.text_documents", lambda _: documents):
+        assert main(["train-tokenizer", str(tmp_path), "-o", str(tmp_path / "x.json")]) == 1
+    assert "error[E802]" in capsys.readouterr().err and not list(tmp_path.glob(".*.partial"))

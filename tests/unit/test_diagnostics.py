@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from chimerac.chimera_ir.diagnostics import (
     MAX_SHOWN,
     MAX_WIDTH,
@@ -109,6 +111,18 @@ def test_the_exception_has_all_findings() -> None:
     assert str(error) == "E1: one\nE2: two"
     assert str(refuse("E3", "a[0] is wrong", notes=("n",), help="h")) == "E3: a[0] is wrong\n = note: n\n = help: h"
     assert refuse("E3", "three", help="h").diagnostics == (Diagnostic("E3", "three", help="h"),)
+    many = ChimeraError([Diagnostic("E123", "a fact")] * (MAX_SHOWN + 7))
+    assert str(many).endswith("E123: a fact\n... and 7 more findings")
+
+
+def test_the_exception_goes_from_one_process_to_another() -> None:
+    for error in (ChimeraError([Diagnostic("E1", "one", span_at(1, 7, 11)), Diagnostic("E2", "two")]), refuse("E3", "three")):
+        received = pickle.loads(pickle.dumps(error))
+        assert type(received) is ChimeraError and received.diagnostics == error.diagnostics and str(received) == str(error)
+
+
+def test_an_error_in_another_ones_message_does_not_repeat_the_text() -> None:
+    assert "secret" not in repr(refuse("E1", "one", Source("a.sched", "secret\n").span(0, 1)))
 
 
 def test_help_names_the_nearest_word_or_lists_all() -> None:

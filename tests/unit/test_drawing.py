@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.draw import timeline as drawing
 from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from chimerac.compiler.library import entries, find, names
 from chimerac.interpreter.runtime.times import times_of
@@ -166,3 +168,23 @@ def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
     end[first] = start[first + 1] = start[first] + 1
     exact_line, measured_drawing = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
     assert exact_line.count("&") == measured_drawing.count("&") + 1
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_drawing_takes_a_few_bytes_for_each_of_its_characters(colour: bool) -> None:
+    p = program("gpipe", D=16, N=1)
+    timeline = simulate(p, {"B": 1000}).timeline
+    tracemalloc.start()
+    try:
+        characters = len(draw_timeline(p, timeline, colour=colour))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert characters > 500_000 and peak < 8 * characters
+
+
+def test_the_timelines_of_all_ranks_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = program("gpipe", D=16, N=4)
+    monkeypatch.setattr(drawing, "MAX_SIZE", 16 * 50)
+    lines = draw_timeline(p, simulate(p, {}).timeline).splitlines()
+    assert {len(line) for line in lines if "rank" in line} == {len("rank 15 |") + 50 + len("|")}

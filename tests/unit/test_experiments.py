@@ -109,6 +109,32 @@ def test_a_schedule_beside_the_file_and_one_with_replaced_text(tmp_path: Path, w
     assert "sync at end" in late and "where idle" not in late
 
 
+def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
+    grid = "  betas: [[0.9, 0.95], [0.8, 0.9]]\n"
+    text = SMALL.replace("timed: 10", "model: gpt-small").replace("N: [2, 4]}\n", "N: 2}\n" + grid).replace("x: N", "x: betas")
+    text = text.replace("schedule: 1f1b}", "schedule: 1f1b, betas: [0.9, 0.95]}").replace(", bubble", "")
+    path = finish(write(text))
+    assert main([str(path), "--report", "--work-dir", str(path.parent)]) == 0
+    report = (path.parent / "runs" / "small" / "report.md").read_text()
+    assert "ratio to 1f1b, betas=0.9 0.95 |" in report
+    ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}
+    assert ratios["| 1f1b 0.9 0.95"] == "1.000 |" and ratios["| 1f1b 0.8 0.9"] == "0.714 |"
+
+
+def test_a_label_may_not_hide_a_value_of_the_run_nor_break_a_line(write: Write) -> None:
+    with pytest.raises(ValueError, match=r"small\.yaml: labels: W: every run has a value of this name already"):
+        planned(write(SMALL.replace("timed: 10", "timed: 10, labels: {W: x}")))
+    _, runs = planned(write(SMALL.replace("timed: 10", 'timed: 10, labels: {why: "a\\nb"}')))
+    assert runs[0].title == "1f1b D=2 N=2 why=a b"
+
+
+def test_a_folder_of_results_that_cannot_be_made_is_named(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL + "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
+    path = write(text.replace("[1f1b, chimera]", "[1f1b, late]"))
+    assert main([str(path), "--dry-run", "--work-dir", str(path)]) == 1
+    assert capsys.readouterr().err == f"error: {path}/runs/small/schedules: Not a directory\n"
+
+
 MISTAKES = {
     "titel: x": ("small.yaml, line 1: titel: unknown key; did you mean 'title'?"),
     "title: x": "the key 'compare' is missing",
@@ -124,6 +150,7 @@ MISTAKES = {
     "title: x\ncompare: {x: N}\ncases:\n  - {seed: 1}\n  - {seed: -1}": "line 5: cases: entry 2: seed: expected 0 or more",
     "title: x\ncompare: {x: N}\nexclude: [{seed: 5}]": "exclude: entry 1: no run has these values",
     "title: x\ncompare: {x: N}\ngrid: {seed: 5}\nexclude: [{seed: 5}]": "the file names no run",
+    "title: x\ncompare: {x: N}\nminutes: .inf": "line 3: minutes: expected a finite number, found inf",
     "title: x\ncompare: {x: N}\nrepetitions: 0": "line 3: repetitions: expected 1 or more, found 0",
     "title: x\ncompare: {x: N}\nschedules: {a: {of: chimara, replace: {a: b}}}": "did you mean 'chimera'?",
     "title: x\ncompare: {x: N}\nschedules: {a: {of: chimera, replace: {sink: b}}}": "replace: sink: chimera does not have this",
@@ -139,6 +166,13 @@ def test_a_mistake_is_named_with_its_place(text: str, write: Write, capsys: pyte
     assert end.value.code == 2
     message = capsys.readouterr().err
     assert MISTAKES[text] in message and "small.yaml" in message, message
+
+
+def test_an_experiment_of_no_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("baselin", "x" * 300):
+        with pytest.raises(SystemExit):
+            main([name])
+        assert "and no experiment of that name; " in capsys.readouterr().err
 
 
 def test_a_report_that_could_not_tell_runs_apart_is_refused(write: Write) -> None:
@@ -237,13 +271,21 @@ def test_the_spread_of_one_run_is_that_of_its_iterations() -> None:
 @pytest.fixture
 def finished(write: Write) -> Path:
     """Return the file of an experiment whose runs are all done, but one that failed."""
-    path = write(SMALL.replace("title: Small", "title: <b>Small</b> & more"))
+    return finish(write(SMALL.replace("title: Small", "title: <b>Small</b> & more")), failed=3)
+
+
+def finish(path: Path, failed: int | None = None) -> Path:
+    """Write results for all runs of an experiment, and return the path of its file. failed: the run that failed."""
     _, runs = planned(path)
     for number, run in enumerate(runs):
         run.prepare()
         log_of(run.log, [0.1, 0.2 * (number + 1), 0.3])
-        state = {"state": "failed", "exit_code": 1} if number == 3 else {"state": "done", "exit_code": 0}
-        record = {"format": FORMAT, "reason": "exit status 1" if number == 3 else "", "started": "2020-01-02T00:00:00+00:00"}
+        state = {"state": "failed", "exit_code": 1} if number == failed else {"state": "done", "exit_code": 0}
+        record = {
+            "format": FORMAT,
+            "reason": "exit status 1" if number == failed else "",
+            "started": "2020-01-02T00:00:00+00:00",
+        }
         record |= {"seconds": 2.0, "machine": {"host": "node7", "processor": "a processor", "processors": 2, "memory_gb": 4.0,
             "system": "Linux"}, "versions": {"torch": "9.9"}}  # fmt: skip
         (run.folder / "result.json").write_text(json.dumps(record | state))

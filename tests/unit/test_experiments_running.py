@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -19,7 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from chimerac.interpreter.experiments import __main__ as command
-from chimerac.interpreter.experiments import local
+from chimerac.interpreter.experiments import local, slurm
 from chimerac.interpreter.launch.startup import INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
@@ -290,6 +291,16 @@ def test_a_refused_job_is_reported(folder: Folder, cluster: Path) -> None:
     assert "sbatch refuses it: no such account" in folder.run("--slurm", str(cluster), "--submit", code=1)
     (folder.path / "bin" / "sbatch").unlink()
     assert "sbatch cannot be run" in folder.run("--slurm", str(cluster), "--submit", code=1)
+
+
+def test_a_queue_that_does_not_answer_ends_the_command(folder: Folder, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("0")
+    (folder.path / "queue").write_text("")
+    folder.run("--slurm", str(cluster), "--submit")
+    (folder.path / "bin" / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(slurm, "ANSWER_S", 0.5)
+    expected = r"error: .*/squeue: it did not answer in 0\.5 s whether job 77 is queued"
+    assert re.search(expected, folder.run("--slurm", str(cluster), "--submit", code=1))
 
 
 # --- real ranks ---------------------------------------------------------------------------------------------------------

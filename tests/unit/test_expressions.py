@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -141,3 +143,32 @@ def test_every_unknown_name_is_found() -> None:
 
 def test_names_in_order() -> None:
     assert names_in(expression("b + min(a, b) - (if c == 0 then -d else b)")) == ["b", "a", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    "text", ["-a", "not t", "a + a", "a + 1", "1 + a", "1 <= a", "t and t", "if t then a else 1", "min(a, a)", "max(1, 2, a)"]
+)
+def test_the_operations_that_count_grow_with_the_points(text: str) -> None:
+    def spent(points: int) -> int:
+        budget = Budget()
+        evaluate(expression(text), {"a": np.arange(points), "t": np.arange(points) % 2 == 0}, budget)
+        return budget.spent
+
+    assert spent(2**16) > spent(1) + 2**16 // 64 - 1
+
+
+def test_the_arguments_of_a_function_are_not_all_held_at_once() -> None:
+    call, points = expression(f"min({', '.join(['a + 1'] * 100)})"), np.arange(2**14)
+    tracemalloc.start()
+    try:
+        evaluate(call, {"a": points}, Budget())
+        assert tracemalloc.get_traced_memory()[1] < 20 * points.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_largest_factors_may_be_of_different_points() -> None:
+    a, b = np.array([2**61, 3, -(2**31), 0]), np.array([1, 2**40, 2**30, 2**61])
+    assert np.array_equal(value("a * b", a=a, b=b), a * b)  # type: ignore[arg-type]
+    d = finding("a * b", a=a, b=b + np.array([0, 0, 1, 0]))
+    assert (d.code, d.message, d.label) == ("E206", f"the product is larger than {LIMIT}", f"up to {2**31} times {2**30 + 1}")

@@ -215,3 +215,13 @@ def test_marks_line_ends_and_bytes(data: bytes, text: str, here: Path) -> None:
     else:
         with pytest.raises(ChimeraError, match="is not UTF-8"):
             read("data")
+
+
+def test_the_place_of_a_wrong_byte_counts_the_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(mark + b"ab")
+        assert read(path) == "ab"
+        path.write_bytes(mark + b"ab\xff")
+        with pytest.raises(ChimeraError, match=f"byte {len(mark) + 2} is not UTF-8"):
+            read(path)

@@ -200,13 +200,14 @@ def test_findings_and_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert stop.value.code == 2
 
 
-def test_a_schedule_may_be_called_fmt(
+def test_a_file_called_fmt_is_a_schedule_only_as_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fmt").write_text(find("1f1b").text)
-    assert main(["fmt", "-p", "D=2"]) == 0
+    assert main(["./fmt", "-p", "D=2"]) == 0
     assert capsys.readouterr().out.startswith("chimera-program 1")
+    assert main(["fmt", "fmt"]) == 0
 
 
 def test_tokens_are_those_of_the_grammar() -> None:

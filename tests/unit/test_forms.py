@@ -9,12 +9,16 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import AllReduce, Fwd
+from chimerac.chimera_ir.instructions import NAME, AllReduce, Fwd, Send
 from chimerac.chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
-from chimerac.chimera_ir.program import Costs, Program
+from chimerac.chimera_ir.partition import Partition
+from chimerac.chimera_ir.program import Costs, Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
@@ -83,6 +87,9 @@ def test_json_from_other_writers(change: dict[str, object], code: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
 def test_texts_that_are_not_json(text: str) -> None:
+    with pytest.raises(ChimeraError, match="E60") as raised:
+        program_from_json(text)
+    assert ("help: compile one with: chimerac" in str(raised.value)) == (text in ("", "nonsense", "NaN"))
     assert codes(program_from_json, text) <= {"E601", "E602"}
 
 
@@ -173,6 +180,7 @@ def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], 
         ('{"a": ' + "[" * 300 + "]" * 300 + "}", "brackets are nested more than 200 deep", 206),
         ('{"a": ' + "1" * 6000 + "}", "a number has 6000 digits", 7),
         ('{"a": "x\\ud800"}', "half of a surrogate pair is no character", 9),
+        ('{"a": "x\ud800"}', "half of a surrogate pair is no character", 9),
     ],
 )
 def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: str, column: int) -> None:
@@ -205,6 +213,89 @@ def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str
     assert d.span is not None
     assert (d.code, d.message) == ("E603", message)
     assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
+
+
+# The words of the text form, texts that no form can hold, and valid names.
+WORDS = ["on", "micro_batches", "stages", "model", "over", "rank", "pipe", "tied", "recompute", "s0", "m0", "FWD", "act"]
+HOSTILE = [
+    "#",
+    "#x",
+    "x y",
+    "x=1",
+    "x\n",
+    "\ud800",
+    "",
+    "stage 0",
+    "x" * 65,
+    "x" * 129,
+    "ü",
+    "x[-1]",
+    "\u0661",
+    "a\u2028b",
+    '"',
+]
+NAMES = st.sampled_from([*WORDS, *HOSTILE, "x[0]"]) | st.text(st.characters(), max_size=5) | st.from_regex(NAME, fullmatch=True)
+KINDS = ("schedule", "parameter", "pipe", "tied", "limit")
+
+
+@given(st.sampled_from((*KINDS, "model")), NAMES)
+@settings(max_examples=300)
+def test_a_program_with_any_name_is_refused_or_read_back(kind: str, name: str) -> None:
+    """A name of a header is refused when the header is made; that of a model when the program is written."""
+    names = dict.fromkeys((*KINDS, "model"), "x") | {kind: name}
+    try:
+        header = replace(
+            RIGHT.header,
+            schedule=names["schedule"],
+            parameters={names["parameter"]: 1},
+            pipes=(replace(RIGHT.header.pipes[0], name=names["pipe"]),),
+            tied=(Tied(names["tied"], (0, 1)),),
+            limits={names["limit"]: 1},
+        )
+    except ValueError as error:
+        assert kind != "model" and not NAME.fullmatch(name) and repr(name) in str(error)
+        return
+    assert kind == "model" or NAME.fullmatch(name)
+    streams = [[Fwd(0, 0, (0,)), AllReduce(names["tied"], 0, (0, 1)), Send("act", 0, 1, (0,), 1)]]
+    p = program_of(header, streams).with_partition(Partition(names["model"], ((0, 1), (1, 2))))
+    for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
+        try:
+            text = write(p)
+        except ChimeraError as error:
+            assert kind == "model" and [d.code for d in error.diagnostics] == ["E707"]
+            assert not name.isprintable() or not 1 <= len(name) <= 128
+        else:
+            reread = read(text)
+            assert (reread.header, reread.digest, reread.partition) == (p.header, p.digest, p.partition)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "help"),
+    [
+        ("up[0]  on", "up[0]  over", "line 6 cannot be parsed", "write pipe NAME  on RANK ...  micro_batches ID ..."),
+        ("up[0]  on", "up[0]  up on", "line 6 cannot be parsed", "write pipe NAME  on RANK ...  micro_batches ID ..."),
+        ("pipe up[0]", "tied x  ranks 0 1\npipe up[0]", "line 6 cannot be parsed", "write tied NAME  stages STAGE ..."),
+        ("pipe up[0]", "tied x  0 1\npipe up[0]", "line 6 cannot be parsed", "write tied NAME  stages STAGE ..."),
+        ("pipe up[0]", f"partition 0:1 1:2  model {'[' * 100_000}\npipe up[0]", "line 6 cannot be parsed",
+         'write partition FIRST:END ...  model "NAME"'),
+        ("pipe up[0]", 'partition 0:1 1:2  model "x" y\npipe up[0]', "line 6 cannot be parsed",
+         'write partition FIRST:END ...  model "NAME"'),
+        ("pipe up[0]", 'partition 0:1 1:2  "x"\npipe up[0]', "line 6 cannot be parsed",
+         'write partition FIRST:END ...  model "NAME"'),
+        ("pipe up[0]", 'partition 0:1 1:2  model "\\ud800"\npipe up[0]', "half of a surrogate pair",
+         "write the character itself"),
+        ("micro_batch_size=", "micro_batch_siz=", "unknown size 'micro_batch_siz': did you mean 'micro_batch_size'?", ""),
+        ("machine=window", "machine=\ud800", "half of a surrogate pair", "write the character itself"),
+        ("D=2", " ".join(f"p{k}=0" for k in range(1025)), "this line gives 1027 values; at most 1024", ""),
+    ],
+)  # fmt: skip
+def test_a_wrong_header_line_is_the_place_of_its_finding(old: str, new: str, message: str, help: str) -> None:
+    text = program_to_text(RIGHT).replace(old, new, 1)
+    with pytest.raises(ChimeraError) as raised:
+        program_from_text(text)
+    [d] = raised.value.diagnostics
+    assert d.span is not None and d.code == "E605" and message in d.message and d.help.startswith(help)
+    assert d.span.line == 1 + text[: text.index(new)].count("\n")
 
 
 def test_text_may_be_spaced_and_commented() -> None:

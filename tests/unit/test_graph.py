@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import networkx as nx
+import numpy as np
 import pytest
 
-from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.graph import critical_path, dependency_graph, dot, graphml, names
+from chimerac.chimera_ir.program import Ints, Program
+from chimerac.compiler.analyze.causes import critical_path
+from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml, names
 from chimerac.compiler.analyze.simulate import simulate
 from tests.helpers import CASES, library_program, program
 from tests.helpers import tasks as tasks_in
@@ -23,13 +25,20 @@ def graph_of(p: Program) -> nx.DiGraph[str]:
     return nx.parse_graphml(graphml(dependency_graph(p)))
 
 
+def path_of(p: Program) -> tuple[Ints, int]:
+    """Return the rows of the tasks of the critical path, and its length."""
+    steps = critical_path(simulate(p))
+    assert all(step.kind == "task" for step in steps)
+    return np.array([step.row for step in steps]), steps[-1].end
+
+
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
     """At hop 0 only tasks take time, so all ways to compute the makespan must agree."""
     p = library_program(schedule, parameters)
     graph = graph_of(p)
     assert nx.is_directed_acyclic_graph(graph)
-    path, length = critical_path(dependency_graph(p))
+    path, length = path_of(p)
     node_names = names(p, path)
     assert length == simulate(p).makespan == makespan(p) == longest(graph)
     assert sum(graph.nodes[node]["cost"] for node in node_names) == length
@@ -53,7 +62,7 @@ def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None
     """One pair of rank 0 computes two values that a pair of rank 1 reads, each task a value of the other position."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
     p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
-    path, length = critical_path(dependency_graph(p))
+    path, length = path_of(p)
     assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
     assert [name.removesuffix(" overlap") for name in names(p, path)[:4]] == [
         f"FWD main s{s} m{m}" for s, m in ((0, 0), (0, 1), (1, 1), (1, 0))

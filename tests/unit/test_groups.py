@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from chimerac.chimera_ir.instructions import Fwd, Recv, Send
 from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor
@@ -11,6 +13,7 @@ from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import peaks
+from tests.effort import examples
 from tests.helpers import program, streams
 from tests.helpers_events import makespan
 from tests.helpers_reference import find_error
@@ -98,6 +101,7 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
+        (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),  # no longer range has a value
     ):
         [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
         assert (d.code, d.help, d.label) == ("E301", expected, "these groups")
@@ -194,3 +198,31 @@ def test_doubling_with_recomputation_keeps_inputs() -> None:
     for p, kept in ((program("chimera_doubling", D=4, N=8), 50), (program("chimera_doubling", D=4, N=8, again=1), 0)):
         for alive, m in zip(peaks(p).activations, memory(p, model), strict=True):
             assert m.activations == max(alive * kept, 50)
+
+
+# --- groups that overlap ----------------------------------------------------------------------------------------------
+
+STARTS = st.sampled_from(["g", "2*g", "3*g", "4 - g", "4 - 2*g", "g + 1", "g // 2", "g % 2", "0*g", "2"])
+ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"])
+
+
+@examples(200)
+@given(STARTS, ENDS, st.integers(1, 6), st.sampled_from("FB"))
+@example("4 - 2*g", "low", 6, "F")
+@example("0*g", "3", 6, "F")
+def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, end: str, count: int, kind: str) -> None:
+    low, high = f"max({start}, 0)", end.replace("low", f"max({start}, 0)")
+    if "g" not in start + end:
+        return
+    listed = []
+    for g in range(count):
+        first, last = (eval(e, {"g": g, "max": max}) for e in (low, high))
+        listed += range(first, min(last, count - 1) + 1)
+    expected = {"E301"} if set(listed) != set(range(count)) else set()
+    expected |= {"E302"} if len(set(listed)) < len(listed) else set()
+    rules = {"F": "F(s, m) at s + 2*m", "B": LATE}
+    rules[kind] = rules[kind].replace("(s, m)", f"(s, m = {low} .. {high})")
+    if not expected:
+        assert small({"N": count}, **rules)
+    else:
+        assert {d.code for d in findings_of({"N": count}, **rules)} == expected

@@ -14,6 +14,7 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.alone import Alone
 
 SAMPLES, WIDTH, CLASSES = 4, 6, 3
 SCHEDULES = [
@@ -114,3 +115,30 @@ def test_with_one_copy_the_running_statistics_are_those_of_one_process() -> None
     _, model = one_process(4, 4 * SAMPLES)
     for key, t in model.state_dict().items():
         torch.testing.assert_close(found[0][1][key], t, rtol=1e-4, atol=1e-6)
+
+
+class Counting(nn.Module):
+    """Replaces its buffers by other tensors, instead of changing them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("average", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count, self.average = self.count + 1, 0.5 * self.average + 0.5 * x.detach().mean(0)
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("recompute", ["none", "all"])
+def test_a_forward_that_runs_again_leaves_replaced_buffers_as_they_are(recompute: str) -> None:
+    (x, y), expected = batch(3, 2 * SAMPLES), Counting()
+    for part in x.chunk(2):
+        expected(part)
+    layer, sizes = Counting(), {"D": 1, "N": 2}
+    pipe = Pipeline([layer], "gpipe", sizes, loss=F.cross_entropy, inputs=x[:SAMPLES], transport=Alone(), recompute=recompute)
+    pipe.step(x, y)
+    assert layer.count == 2 and layer.average.equal(expected.average)
+    pipe.nonfinite_error("the iteration is run again")
+    assert layer.count == 2 and layer.average.equal(expected.average)

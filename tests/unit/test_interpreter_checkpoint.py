@@ -146,6 +146,8 @@ def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another(folder: Pa
         train(FOUR, folder, "no", until=11)
     with refused("E833", "later iterations", "iteration_00000010"):
         train(FOUR, folder, str(folder / "iteration_00000005"), until=11)
+    (tmp_path / "link").symlink_to(folder)
+    assert train(FOUR, folder, str(tmp_path / "link" / "iteration_00000010"), until=10).start == 10
     assert train(FOUR, folder, "no", until=11, restarts=1).start == 10
     assert train(FOUR, tmp_path / "new", "auto", until=1).start == 0
 
@@ -444,6 +446,15 @@ def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_pat
         on_ranks(1, load)
 
 
+def test_an_optimizer_of_other_parameters_is_refused_as_such(tmp_path: Path) -> None:
+    def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        load_checkpoint(tmp_path / "own", pipe, torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))]))
+
+    with pytest.raises(ValueError, match=r"the optimizer has a parameter of shape \[7\] that the pipeline does not have"):
+        on_ranks(1, loop)
+
+
 def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
     def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         save_checkpoint(tmp_path / "own", pipe, optimizer)
@@ -498,6 +509,7 @@ def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path
     for path, reason in (
         (tmp_path / "weights", "its name has no known ending"),
         (tmp_path / "no" / "w.pt", "there is no folder"),
+        (tmp_path / ("w" * 300 + ".pt"), "file name too long"),
     ):
         with refused("E835", reason):
             check_export(path)

@@ -36,6 +36,22 @@ def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 
+def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
+    layout, values = Layout(SQUARE * 3, CPU), [torch.randn(4, 4) for _ in range(2)] + [torch.randn(4, 4).T]
+    message, arrived = layout.pack(tuple(values)), layout.empty()
+    assert message.shape == arrived.shape == (3, 4, 4) and message.dtype == torch.float32
+    assert message.nbytes == layout.bytes == 3 * 64
+    found = layout.unpack(arrived)
+    arrived.copy_(message)
+    assert all(tensor.equal(expected) for tensor, expected in zip(found, values, strict=True))
+    found[1].mul_(2)  # a stage may change its input in place
+    assert arrived[1].equal(2 * values[1]) and arrived[0].equal(values[0])
+    padded = Layout((Spec((3,), "float32", True),) * 2, CPU)  # 12 bytes each: the second tensor begins at byte 16
+    assert padded.empty().nbytes == padded.bytes == 32
+    with pytest.raises(ValueError, match=r"the stage made float32\[4, 5\]"):
+        layout.pack((values[0], torch.zeros(4, 5), values[2]))
+
+
 def test_a_value_without_a_gradient_is_an_empty_message() -> None:
     for device in (CPU, torch.device("meta")):  # NCCL needs the message on its GPU
         layout = Layout((), device)

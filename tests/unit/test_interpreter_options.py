@@ -63,6 +63,8 @@ def capture_help() -> str:
         (["--betas", "0.9", "1"], "argument --betas: value 2: expected less than 1, found '1'"),
         (["--weight-decay", "-1"], "expected 0 or more, found '-1'"),
         (["--lr-floor", "1.5"], "expected 1 or less, found '1.5'"),
+        (["--timeout", "0"], "expected 0.001 or more, found '0'"),
+        (["--timeout", "1e14"], "expected 31536000 or less, found '1e14'"),
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
         (["--timed", "3", "--tensorboard", "x"], "--timed trains nothing and has no figures for TensorBoard"),
         (["--trace", "./x", "--log-file", "x"], "--trace and --log-file are the same file"),

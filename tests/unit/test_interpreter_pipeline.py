@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Program
@@ -17,6 +19,7 @@ from chimerac.compiler import compile_schedule, load_program
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import Pipeline
+from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
@@ -139,6 +142,21 @@ def test_training_with_any_optimizer_follows_one_process() -> None:
         assert all(close(state[name], t) for name, t in whole.state_dict().items())
 
 
+def test_a_rank_without_gradients_takes_part_in_clipping() -> None:
+    frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+    layers = [nn.Linear(WIDTH, WIDTH), frozen, nn.ReLU()]
+    program = compile_schedule("1f1b", {"D": 3, "N": 2}).program
+    x, y = batch(SAMPLES * 2)
+
+    def run(transport: Transport) -> float:
+        pipe = Pipeline(layers, program, loss=F.cross_entropy, inputs=x[:SAMPLES], split=[1, 1, 1], transport=transport)
+        pipe.step(x, y)
+        assert pipe.clip_grad_norm_(1e-3) > 1e-3
+        return pipe.grad_norm()
+
+    assert run_in_loopback(program, run) == [pytest.approx(1e-3, rel=1e-2)] * 3
+
+
 class Branching(nn.Linear):
     """A layer whose forward depends on the values of its input."""
 
@@ -233,6 +251,135 @@ def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
         assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient)
 
 
+@pytest.mark.parametrize("recompute", ["none", "all", "0"])
+def test_each_rank_of_the_loopback_draws_from_generators_of_its_own(recompute: str) -> None:
+    """As processes do. So what a rank draws does not depend on the others, which run while it waits for a message."""
+    count, parameters = 4, {"D": 2, "N": 4}
+    program, options = compile_schedule("1f1b", parameters).program, {"split": [4, 4], "recompute": recompute}
+    (x, y), model = batch(SAMPLES * count), net(drop=0.5)
+    values = x.chunk(count)
+    for stage, layers in enumerate((model.layers()[:4], model.layers()[4:])):
+        torch.manual_seed(5 + stage)
+        values = tuple(nn.Sequential(*layers)(v) for v in values)
+    F.cross_entropy(torch.cat(values), y).backward()  # type: ignore[no-untyped-call]
+    expected = {name: p.grad for name, p in model.named_parameters()}
+
+    def run(transport: Transport) -> None:
+        pipe = pipeline("1f1b", transport, net(drop=0.5), parameters=parameters, **options)
+        torch.manual_seed(5 + pipe.rank)
+        pipe.step(x, y)
+        for name, p in pipe.named_parameters():
+            expected_gradient = expected[name]
+            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), name
+
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    run_in_loopback(program, run)
+    assert torch.get_rng_state().equal(state), "the draws of the ranks are not those of the caller"
+
+
+class Returns(nn.Module):
+    """Returns what a function makes of its output."""
+
+    def __init__(self, made: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.made = nn.Linear(WIDTH, WIDTH), made
+
+    def forward(self, x: Tensor) -> Any:
+        return self.made(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (lambda y: [y, y], "a list"),
+        (lambda y: None, "a NoneType"),
+        (lambda y: {"y": y}, "a dict"),
+        (lambda y: (y, None), "a tuple with a NoneType"),
+    ],
+)
+def test_a_layer_that_returns_no_tensors_is_named(made: Callable[[Tensor], Any], found: str) -> None:
+    layers = [Returns(made), nn.Linear(WIDTH, CLASSES)]
+    with pytest.raises(TypeError, match=f"the layer Returns returns {found}: a layer returns a tensor or a tuple of tensors"):
+        Pipeline(layers, "gpipe", {"D": 1}, loss=F.cross_entropy, inputs=torch.zeros(SAMPLES, WIDTH), transport=Alone())
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda y, t: F.cross_entropy(y, t, reduction="none"), r"the loss returns a tensor of shape \[3\]: it has to"),
+        (lambda y, t: 1.0, "the loss returns a float: it has to return a tensor"),
+        (lambda y, t: None, "the loss returns a NoneType: it has to return a tensor"),
+        (lambda y, t: [F.cross_entropy(y, t), 0.0], "the loss returns a float: it has to return a tensor"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_named(loss: Callable[..., Any], message: str) -> None:
+    pipe = pipeline("gpipe", Alone(), parameters={"D": 1, "N": 2}, loss=loss)
+    with pytest.raises(RankError, match=f"FWD main s0 m0: {message}"):
+        pipe.step(*batch(SAMPLES * 2))
+    with pytest.raises((TypeError, ValueError), match=message):
+        pipeline("gpipe", Alone(), parameters={"D": 1, "N": 2}, loss=loss, targets=batch(SAMPLES)[1])
+
+
+def test_a_loss_of_one_element_is_a_number() -> None:
+    (x, y), options = batch(SAMPLES * 2), {"D": 1, "N": 2}
+    pipe = pipeline("gpipe", Alone(), parameters=options, loss=lambda y, t: F.cross_entropy(y, t).view(1))
+    assert pipe.step(x, y) == pytest.approx(float(F.cross_entropy(net()(x), y).detach()), rel=1e-5)
+
+
+class Slope(nn.Module):
+    """Adds the derivative of a function of its input: its forward computes a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        return x + torch.autograd.grad(torch.tanh(self.linear(x)).sum(), x, create_graph=True)[0]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(lambda x: torch.tanh(self.linear(x)), x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("layer", "schedule", "supported"),
+    [(Slope, "1f1b", True), (Slope, "zb_h1", False), (Checkpointed, "1f1b", True), (Checkpointed, "zb_h1", True)],
+)
+def test_layers_that_use_autograd_themselves(layer: type[nn.Module], schedule: str, supported: bool) -> None:
+    def layers() -> list[nn.Module]:
+        torch.manual_seed(2)
+        return [layer() for _ in range(3)]
+
+    (x, y), whole = batch(SAMPLES * 4), nn.Sequential(*layers())
+    F.cross_entropy(whole(x), y).backward()  # type: ignore[no-untyped-call]
+    expected = {name: p.grad for name, p in whole.named_parameters()}
+
+    def run(pipe: Pipeline) -> None:
+        pipe.step(x, y)
+        for name, p in pipe.named_parameters():
+            expected_gradient = expected[name]
+            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), name
+
+    program = compile_schedule(schedule, {"D": 3, "N": 4}).program
+    message = (
+        r"rank 0, instruction \d+: FWD main s0 m0: a layer or the loss computes gradients in its forward .*without BWD_INPUT"
+    )
+    with nullcontext() if supported else pytest.raises(RankError, match=message):
+        run_in_loopback(
+            program,
+            lambda transport: run(
+                Pipeline(layers(), program, loss=F.cross_entropy, inputs=torch.zeros(SAMPLES, WIDTH), transport=transport)
+            ),
+        )
+
+
 def test_state_is_loaded_by_full_names() -> None:
     program = compile_schedule("gpipe", {"D": 2, "N": 2}).program
     other = net(seed=7).state_dict()
@@ -320,6 +467,7 @@ def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
         (parts([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),
         (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
+        (lambda: pipeline("1f1b", Alone(), inputs=torch.tensor(3)), TypeError, "not a tensor without dimensions"),
         (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
         (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 has the type int"),
         (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "not a submodule of the model Net"),

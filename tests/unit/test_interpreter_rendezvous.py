@@ -19,7 +19,7 @@ from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import liveness, rendezvous
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, read_position
-from chimerac.interpreter.transport.rendezvous import Rendezvous
+from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
@@ -52,6 +52,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
     monkeypatch.setattr(rendezvous, "ANSWER_AFTER_TIMEOUT_S", 0.5)
     monkeypatch.setattr(rendezvous, "ANSWER_AFTER_CLOSE_S", 0.5)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, 1e10, 1e14, float("inf"), float("nan")])
+def test_a_timeout_that_torch_cannot_wait_for_is_refused(timeout_s: float) -> None:
+    """torch would wait for no time at all, or fail with an error about dates."""
+    with pytest.raises(ValueError, match=r"the timeout of a wait is .* s: give a number from 0.001 to 31,536,000"):
+        initialize(timeout_s)
 
 
 def error_of_a_wait(rank: Rendezvous, awaited: Awaited, error: RuntimeError) -> PeerLostError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from chimerac.interpreter.runtime.split import Splitting
@@ -98,6 +100,113 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+Function = Callable[..., Tensor]
+
+
+class Calls(nn.Module):
+    """A function of the input and of these parameters."""
+
+    def __init__(self, function: Function, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.function = function
+        self.own = nn.ParameterList(torch.randn(shape, dtype=dtype) for shape in shapes)
+
+    def double(self) -> Calls:
+        """Return this module: its parameters have their dtypes."""
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.own)
+
+
+def checkpointed(x: Tensor, *own: Tensor, use_reentrant: bool) -> Tensor:
+    def part(x: Tensor) -> Tensor:
+        y = F.layer_norm(F.linear(torch.tanh(x), own[0], own[1]), (8,), own[1], own[2])
+        return torch.tanh(y) @ own[0]
+
+    result: Tensor = checkpoint(part, x, use_reentrant=use_reentrant)
+    return result
+
+
+def with_hook(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if not weight._backward_hooks:
+        weight.register_hook(lambda g: 2 * g)
+        bias.register_hook(lambda g: 3 * g)
+    return F.linear(x, weight.detach(), bias) + F.linear(x, weight, bias.detach()) + F.layer_norm(x, (8,), None, bias)
+
+
+def complex_product(x: Tensor, weight: Tensor, other: Tensor) -> Tensor:
+    return torch.view_as_real(F.linear(torch.complex(x, 2 * x), weight) @ other)
+
+
+def constant(*shape: int) -> Tensor:
+    return torch.linspace(-1, 1, shape[0] * shape[1], dtype=torch.float64).sin().view(shape)
+
+
+PIXELS = torch.linspace(-1, 1, 2 * 3 * 9, dtype=torch.float64).view(2, 3, 9)
+COMPLEX = torch.complex128
+
+# Every operation with all its arguments by keyword, and calls in which torch itself has to compute the weight gradients.
+CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "linear by keyword": (partial(Calls, lambda x, w, b: F.linear(input=x, weight=w, bias=b), (6, 8), (6,)), sequence),
+    "linear with one output": (partial(Calls, lambda x, w, b: F.linear(x, w), (8,), ()), sequence),
+    "linear with one bias": (partial(Calls, lambda x, w, b: F.linear(x, w, b), (6, 8), (1,)), sequence),
+    "linear with a bias of rows": (partial(Calls, lambda x, w, b: F.linear(x, w, b), (6, 8), (3, 6)), sequence),
+    "linear of bias": (partial(Calls, lambda x, w: F.linear(constant(4, 6), w, x), (8, 6)), lambda: sequence()[0, 0]),
+    "matmul by keyword": (partial(Calls, lambda x, w: torch.matmul(input=x, other=w), (8, 5)), sequence),
+    "method matmul by keyword": (partial(Calls, lambda x, w: x.matmul(other=w), (8, 5)), sequence),
+    "mm by keyword": (partial(Calls, lambda x, w: torch.mm(input=x, mat2=w), (8, 5)), lambda: sequence()[0]),
+    "mm with one keyword": (partial(Calls, lambda x, w: torch.mm(x, mat2=w), (8, 5)), lambda: sequence()[0]),
+    "method mm by keyword": (partial(Calls, lambda x, w: x.mm(mat2=w), (8, 5)), lambda: sequence()[0]),
+    "product of parameters": (partial(Calls, lambda x, v, w: x @ (v @ w) + x @ torch.mm(v, mat2=v), (8, 8), (8, 8)), sequence),
+    "embedding by keyword": (
+        partial(
+            Calls,
+            lambda x, w: F.embedding(
+                input=x, weight=w, padding_idx=-1, max_norm=None, norm_type=1.0, scale_grad_by_freq=True, sparse=False
+            ),
+            (11, 8),
+        ),
+        ids,
+    ),
+    "layer norm by keyword": (
+        partial(Calls, lambda x, w, b: F.layer_norm(input=x, normalized_shape=(8,), weight=w, bias=b, eps=0.1), (8,), (8,)),
+        sequence,
+    ),
+    "layer norm of bias": (
+        partial(Calls, lambda x, w: F.layer_norm(constant(4, 8), (8,), w, x), (8,)),
+        lambda: sequence()[0, 0],
+    ),
+    "layer norm of weight": (
+        partial(Calls, lambda x, b: F.layer_norm(constant(4, 8), (8,), x, b), (8,)),
+        lambda: sequence()[0, 0],
+    ),
+    "rms norm by keyword": (
+        partial(Calls, lambda x, w: F.rms_norm(input=x, normalized_shape=(3, 8), weight=w, eps=0.1), (3, 8)),
+        sequence,
+    ),
+    "rms norm of one sample": (partial(Calls, lambda x, w: F.rms_norm(x, (3, 8), w), (3, 8)), lambda: sequence()[0]),
+    "convolution by keyword": (
+        partial(
+            Calls,
+            lambda x, w, b: F.conv1d(input=x, weight=w, bias=b, stride=2, padding=(1,), dilation=[2], groups=1),
+            (4, 3, 3),
+            (4,),
+        ),
+        lambda: torch.randn(2, 3, 9, dtype=torch.float64),
+    ),
+    "convolution of bias": (partial(Calls, lambda x, w: F.conv1d(PIXELS, w, x), (8, 3, 3)), lambda: sequence()[0, 0]),
+    "checkpoint": (partial(Calls, partial(checkpointed, use_reentrant=False), (8, 8), (8,), (8,)), sequence),
+    "reentrant checkpoint": (partial(Calls, partial(checkpointed, use_reentrant=True), (8, 8), (8,), (8,)), sequence),
+    "hooks": (partial(Calls, with_hook, (8, 8), (8,)), sequence),
+    "complex numbers": (partial(Calls, complex_product, (6, 8), (6, 5), dtype=COMPLEX), sequence),
+    "vmap": (
+        partial(Calls, lambda x, w, b: torch.func.vmap(lambda row: F.layer_norm(row @ w, (8,), b))(x), (8, 8), (8,)),
+        sequence,
+    ),
+}
+
+
 def gradients_of_both(
     module: nn.Module, x: Tensor, precision: AbstractContextManager[object] | None = None
 ) -> list[tuple[Tensor | None, Tensor | None]]:
@@ -119,18 +228,19 @@ def gradients_of_both(
     assert torch.equal(y, expected_y)
     y.backward(g)
     assert (x.grad is None) == (expected[0] is None), "the first half computes the gradient of the input"
+    of_input = None if x.grad is None else x.grad.clone()
     split.weights()
-    return list(zip([x.grad, *(p.grad for p in module.parameters())], expected, strict=True))
+    return list(zip([of_input, *(p.grad for p in module.parameters())], expected, strict=True))
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *CALLS])
 def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     torch.manual_seed(0)
-    make, draw = CASES[name]
+    make, draw = (CASES | CALLS)[name]
     module, x = make().double(), draw()
-    if name == "frozen" and first:
-        return  # it has no gradients
+    if name in ("frozen", "reentrant checkpoint") and first:
+        return  # these have no gradients
     x.requires_grad_(x.is_floating_point() and not first)
     for found, expected in gradients_of_both(module, x):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

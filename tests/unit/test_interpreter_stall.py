@@ -73,7 +73,16 @@ def test_a_cycle_is_listed() -> None:
     )
     headline, *lines = ranks.reason(2)
     assert headline == "cycle: 2 ranks wait for each other"
-    assert [line.split(",")[0] for line in lines] == ["  rank 1", "  rank 0"]
+    assert [line.split(",")[0] for line in lines] == ["  rank 0", "  rank 1"]
+
+
+def test_a_cycle_of_many_ranks_is_found() -> None:
+    count = 3000
+    statuses = {r: Status(Position(), awaited=Awaited(f"wait {r}", "other", ((r + 1) % count,))) for r in range(count)}
+    assert Stall(Progress(), statuses).reason(7).splitlines()[:2] == [
+        f"cycle: {count} ranks wait for each other",
+        "  rank 0, the start-up: has waited 0.0 s for wait 0",
+    ]
 
 
 def test_a_full_window_waits_for_the_receive() -> None:

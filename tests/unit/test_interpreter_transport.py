@@ -15,7 +15,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.errors import PeerLostError, StuckError
-from chimerac.interpreter.transport import loopback, processes
+from chimerac.interpreter.transport import Transport, loopback, processes
 from chimerac.interpreter.transport.gloo import Gloo
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -325,3 +325,24 @@ def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.
     monkeypatch.setattr(processes, "create_backend", lose_peer)
     with pytest.raises(PeerLostError, match=r"connecting ranks 0, 1 failed: Connection closed by peer"):
         transport.connect(program("chimera", D=2))
+
+
+@pytest.mark.parametrize("machine", ["window", "serial"])
+def test_many_operations_become_complete_at_once(machine: Machine) -> None:
+    """They are behind one that a third rank is late to post."""
+    p, count = program("gpipe", D=3, N=1), 2000
+
+    def run_rank(transport: Transport) -> float:
+        ranks = (0, 1, 2)
+        buffers = [torch.ones(1) for _ in range(count)]
+        if transport.rank == 2:
+            transport.all_gather("")  # the others have posted all their operations before this rank posts one
+            transport.launch_all_reduce(ranks, buffers[0]).wait()
+            return float(buffers[0])
+        pending = [transport.launch_all_reduce(ranks if k == 0 else (0, 1), b) for k, b in enumerate(buffers)]
+        transport.all_gather("")
+        for each in pending:
+            each.wait()
+        return float(sum(buffers))
+
+    assert run_in_loopback(p, run_rank, machine=machine) == [3 + 2 * (count - 1)] * 2 + [3]

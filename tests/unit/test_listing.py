@@ -6,11 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.chimera_ir.instructions import AllReduce, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.diagnose.source_lines import order_notes
+from chimerac.compiler.order import listing as listing_module
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax import walk
 from chimerac.compiler.verify import peaks
 from tests.helpers import SMALL, program, tasks
 from tests.helpers_events import makespan
@@ -181,3 +185,37 @@ def test_a_full_backward_beside_half_of_a_split_one_is_one_finding() -> None:
         with pytest.raises(ChimeraError) as caught:
             listing(body, N=1)
         assert [d.code for d in caught.value.diagnostics] == ["E302"]
+
+
+def test_the_names_of_an_action_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula may be long, and an action may be repeated a million times."""
+    searched = []
+
+    def names_in(e: n.Expr) -> list[str]:
+        searched.append(e)
+        return walk.names_in(e)
+
+    monkeypatch.setattr(listing_module, "names_in", names_in)
+    p = listing("repeat i in 0 .. N - 1 { F(if 0 == 0 then 0 else i, i) } repeat N { B(0) }", N=20)
+    assert tasks_of(p, 0).startswith("F0 F1 F2 F3")
+    assert len(searched) == 2
+
+
+def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
+    """Every rank waits for the next one: of 14 ranks and waits, the finding names 12 and counts the others."""
+    d = first_finding(
+        "repeat k in 0 .. D-1 { F p[(r - (D-1-k)) % D](D-1-k) }  repeat k in 0 .. D-1 { B p[(r - k) % D](k) }",
+        pipes="pipe p[i in 0 .. D-1] { stage s on rank (s + i) % D   micro_batches 1 }",
+        D=14,
+    )
+    first = ", ".join(map(str, range(12)))
+    assert d.message == f"the order deadlocks: ranks {first} and 2 more wait for each other in a cycle"
+    assert d.notes[0].count("which") == 12 and d.notes[0].endswith("\n... and 2 more waits")
+    drawn = d.notes[-1].splitlines()[1:]
+    assert len(drawn) == 12 and {line.index("|") for line in drawn} == {len("rank 11 ")}
+
+
+def test_the_lines_of_a_long_cycle_are_shown_in_part() -> None:
+    source = Source("x", "".join(f"line {k}\n" for k in range(20)))
+    notes = order_notes(Span(source, k, 1, k, 2) for k in range(1, 21))
+    assert notes[11] == "ordered by x:12: line 11" and notes[12:] == ["... and 8 more lines"]

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.model import (
     model_from_json,
     model_to_json,
 )
-from chimerac.chimera_ir.partition import balanced
+from chimerac.chimera_ir.partition import Partition, balanced, partition_to_json
 
 BOUNDARY = (Tensor((2, 3), "float32", True), Tensor((5,), "bool", False))
 
@@ -41,8 +41,8 @@ def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     assert (alone.parameters, alone.weight_bytes, alone.kept_bytes, alone.cost) == (24, 96, 300, 3)
     assert whole.parameters == 24
     assert [s.parameters for s in whole.stage_sums(balanced(whole, 3).layers)] == [10, 10, 10]
-    # Bool tensors are sent forward only: 2 x 3 x 4 bytes in each direction, 5 bytes forward.
-    assert (alone.act_bytes, alone.grad_bytes) == (29, 24)
+    # 2 x 3 numbers of 4 bytes, and 5 bools.
+    assert [t.bytes for t in alone.boundary] == [24, 5]
 
 
 amounts = st.integers(0, 2**53)
@@ -69,6 +69,16 @@ def test_the_json_form_round_trips(layers: tuple[Layer, ...], is_tied: bool) -> 
     tied = (TiedLayers("e", (0, 1), 1, 4),) if is_tied else ()
     description = ModelDescription("m", 3, layers, tied)
     assert model_from_json(model_to_json(description)) == description
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\u202eb", "\ud800"])
+def test_a_description_that_could_not_be_read_back_is_not_written(name: str) -> None:
+    description = model(1, 1)
+    layers = (description.layers[0], replace(description.layers[1], name=name))
+    with pytest.raises(ChimeraError, match=r"E70[13].*: the description of"):
+        model_to_json(replace(description, layers=layers))
+    with pytest.raises(ChimeraError, match=r"E707.*: the partition"):
+        partition_to_json(Partition(name, ((0, 1),)))
 
 
 def changed(**fields: object) -> str:

@@ -1,6 +1,7 @@
 """The GPT and its description: every partition gives the same results, and the measured sizes are correct."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +10,12 @@ from torch import nn
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription, Shared, model_from_json
 from chimerac.chimera_ir.partition import balanced
+from chimerac.interpreter.adapters.losses import cross_entropies
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws, Dropout, drawing
 from chimerac.interpreter.runtime.model import IGNORED, LayeredModel
 from chimerac.models.__main__ import main
-from chimerac.models.gpt import gpt, next_byte_loss
+from chimerac.models.gpt import gpt
 from chimerac.models.presets import PRESETS
 
 NANO = gpt("gpt-nano", 16)
@@ -56,9 +58,9 @@ def test_attention_is_causal() -> None:
 def test_the_loss_is_a_sum_over_valid_targets() -> None:
     logits, targets = torch.randn(2, 3, 256), torch.randint(0, 256, (2, 3))
     losses = [-torch.log_softmax(logits, -1)[i, j, targets[i, j]] for i in range(2) for j in range(3)]
-    assert next_byte_loss((logits,), (targets,))[0].item() == pytest.approx(float(sum(losses)), rel=1e-5)
+    assert cross_entropies((logits,), (targets,))[0].item() == pytest.approx(float(sum(losses)), rel=1e-5)
     targets[0, 1] = IGNORED
-    assert next_byte_loss((logits,), (targets,))[0].item() == pytest.approx(float(sum(losses) - losses[1]), rel=1e-5)
+    assert cross_entropies((logits,), (targets,))[0].item() == pytest.approx(float(sum(losses) - losses[1]), rel=1e-5)
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
@@ -154,3 +156,26 @@ def test_describe_refuses_with_a_finding(capsys: pytest.CaptureFixture[str]) -> 
     assert shown.out == "" and "error[E801]: unknown model 'gpt'" in shown.err
     with pytest.raises(SystemExit, match="2"):
         main(["describe", "--micro-batch", "0"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--micro-batch", str(10**21), "expected a number from 1 to 2147483648"),
+        ("--seq-len", "0", "expected a number from 1 to 2147483648"),
+        ("-o", "", "the path is empty"),
+    ],
+)
+def test_a_description_of_no_size_is_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["describe", "--model", "gpt-nano", option, value])
+    assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_description_of_the_largest_micro_batch_takes_no_memory_and_goes_to_stdout(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["describe", "--model", "gpt-nano", "--micro-batch", str(2**31), "-o", "-"]) == 0
+    assert model_from_json(capsys.readouterr().out).samples == 2**31
+    assert not list(tmp_path.iterdir())

@@ -37,6 +37,22 @@ def text_of(folder: Path, kind: str) -> Text:
     return tokenized(text_documents(source), load_tokenizer(path), folder, 5)
 
 
+@pytest.mark.parametrize("length", [16, 15])
+def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(length: int, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(256)) * 9)
+    tokens = torch.zeros(1, length // 2, dtype=torch.int64)
+    fields = {"input_ids": tokens, "decoder_input_ids": tokens}
+    settings = RunSettings(seq_len=length, seed=3)
+    data = own_data(settings, model("BartForConditionalGeneration", **fields), lambda: load_text(text), unused)
+    numbers = range(3)
+    encoder, decoder = (data.train.field(numbers, name) for name in fields)
+    (targets,) = data.train.targets(numbers)
+    assert encoder.shape == decoder.shape == targets.shape == (3, length // 2)
+    assert decoder[:, 0].equal((encoder[:, -1] + 1) % 256) and targets.equal((decoder + 1) % 256)
+    assert data.train.valid_targets(numbers) == (targets.numel(),)
+
+
 def unused(*_: object) -> Any:
     raise AssertionError("other data is read")
 

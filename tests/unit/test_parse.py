@@ -78,9 +78,34 @@ def test_texts_that_end_early(source: str) -> None:
     assert d.code in ("E101", "E102") and d.span
 
 
-@pytest.mark.parametrize("source", ["schedule x\x00", "schedule x param é = 1", "schedule x param D = ４", "\ufeffschedule x"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "schedule x\x00",
+        "schedule x param é = 1",
+        "schedule x param D = ４",
+        "\ufeffschedule x",
+        # digits and letters of Python that are none of the language, next to those that are
+        "schedule ²x",
+        "schedule x param ²y = 1",
+        "schedule x param D = ４(2)",
+        "schedule x param D = 2٣x",
+        "schedule x param D = 2é",
+    ],
+)
 def test_unexpected_characters(source: str) -> None:
     assert errors(source)[0].code == "E101"
+
+
+def test_a_number_before_a_name_or_a_parenthesis() -> None:
+    for source, message, help in (
+        ("schedule x param D = 2y", "two factors without an operator between them", "write '2*y' instead of '2y'"),
+        ("schedule x param D = 2(y)", "two factors without an operator between them", "write '2*(' instead of '2('"),
+        ("schedule x param 2y = 1", "a name begins with a letter", "write 'param_2y' instead of '2y'"),
+        ("schedule x param 2(", "a name begins with a letter", "write 'param_2' instead of '2'"),
+    ):
+        [d] = errors(source)
+        assert (d.code, d.message, d.help) == ("E102", message, help)
 
 
 def test_sizes_have_limits() -> None:
@@ -125,3 +150,11 @@ def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str)
 def test_no_slip_is_reported_in_a_correct_text() -> None:
     assert "'='" not in errors(text(param="param = 2"))[0].help
     assert read(text(order="order listing for rank r {", F="repeat i in 0 .. 3 { F & B }", B=""))
+
+
+@pytest.mark.parametrize("digit", ["²", "٣", "½"])
+def test_digits_of_other_scripts_have_no_meaning(digit: str) -> None:
+    """Also between two names, where a digit of the language would be a factor without its operator."""
+    for broken in (text(param=f"param D{digit}s = 2"), text(param=f"param {digit} = 2"), text(param=f"param D = 2{digit}(3)")):
+        (found,) = errors(broken)
+        assert found.code == "E101" and digit in found.message

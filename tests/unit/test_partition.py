@@ -22,9 +22,11 @@ def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> No
 
     found = cut(costs, stages)
     assert [k for r in found for k in r] == list(range(len(costs))) and all(found) and len(found) == stages
-    least = min(map(largest, every_cut(len(costs), stages)))
-    # Large costs are rounded to multiples of 1 / 2^30 of their sum.
-    assert largest(found) <= least + (0 if sum(costs) <= 2**30 else sum(costs) // 2**30 * len(costs) + len(costs))
+    assert largest(found) == min(map(largest, every_cut(len(costs), stages)))
+
+
+def test_the_largest_costs_that_a_description_may_have_are_cut() -> None:
+    assert [len(r) for r in cut([2**53] * 1024, 4)] == [256] * 4
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.data())

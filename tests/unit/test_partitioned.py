@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_to_json
-from chimerac.chimera_ir.partition import Partition, balanced, partition_for
+from chimerac.chimera_ir.partition import Partition, balanced, partition_for, split_by_counts
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of
@@ -40,9 +40,9 @@ def cut(p: Program, partition: Partition = UNEVEN) -> Program:
 @pytest.mark.parametrize(
     ("stages", "fact"),
     [
-        (((1, 2),), "stage 0 begins with layer 1"),
-        (((0, 2), (3, 4)), "stage 1 begins with layer 3, and the layers before it end with layer 1"),
-        (((0, 2), (1, 4)), "stage 1 begins with layer 1, and the layers before it end with layer 1"),
+        (((1, 2),), "stage 0 begins with layer 1, and the first layer of a model is layer 0"),
+        (((0, 2), (3, 4)), "stage 1 begins with layer 3, and stage 0 ends with layer 1"),
+        (((0, 2), (1, 4)), "stage 1 begins with layer 1, and stage 0 ends with layer 1"),
         (((0, 2), (2, 2)), "stage 1 has no layer: it begins with layer 2 and ends before layer 2"),
     ],
 )
@@ -54,6 +54,16 @@ def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int
     )
     with pytest.raises(ChimeraError, match=f"E603: p.json: partition: {fact}"):
         program_from_json(text, "p.json")
+
+
+def test_a_partition_has_a_stage() -> None:
+    with pytest.raises(ValueError, match="at least one stage"):
+        Partition("m", ())
+
+
+def test_no_split_is_asked_for_where_none_exists() -> None:
+    with pytest.raises(ChimeraError, match=r"E705: 8 stages cannot be cut from the 4 layers of m"):
+        split_by_counts("m", 4, [1] * 4, 8)
 
 
 def test_a_partition_gives_the_stage_of_a_layer() -> None:
@@ -101,7 +111,7 @@ def test_a_partition_fits_only_its_own_model() -> None:
     assert partition_for(None, description_of(MODEL), 4) == balanced(description_of(MODEL), 4)
     assert partition_for(UNEVEN, description_of(MODEL), 4) is UNEVEN
     for other in (describe(deep_model(5), 2), replace(description_of(MODEL), name="other")):
-        with pytest.raises(ChimeraError, match="E706: the program is cut for signed integers with 6 layers, and"):
+        with pytest.raises(ChimeraError, match="E706: the partition is for signed integers with 6 layers, and"):
             partition_for(UNEVEN, other, 4)
 
 

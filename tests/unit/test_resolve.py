@@ -175,3 +175,31 @@ def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> N
     assert (d.code, d.message, d.help) == ("E202", message, help)
     if "upper bound: " in help:
         small(order="order greedy {", F="prefer B, F", B=help.split("upper bound: ")[1])
+
+
+def test_a_change_of_a_placement_that_has_no_value_is_not_suggested() -> None:
+    """Ranges and branches are changed by one in the search for a help. The finding stays that of the text."""
+    for pipe, message in (
+        (
+            "pipe main { stage s in 1 .. 6 on rank 12 // s   micro_batches 2 }",
+            "pipe main places stages 1 .. 6, but stages are 0 .. 5",
+        ),
+        (
+            "pipe main { stage s in 1 .. 5 on rank if s == 1 then 9 else 2 // s   micro_batches 2 }",
+            "stage 1 of pipe main is placed on rank 9, but ranks are 0 .. 2",
+        ),
+    ):
+        [d] = findings_of(param="param D = 3   param N = 2", stages="stages 6", pipe=pipe)
+        assert (d.code, d.message) == ("E220", message)
+
+
+def test_the_help_for_a_placement_is_about_its_pipe() -> None:
+    right = "pipe b { stage s on rank if s < 9 then s else 0   micro_batches 2 }"
+    [d] = findings_of(pipe=f"pipe a {{ stage s on rank 7 - s   micro_batches 2 }} {right}")
+    assert (d.code, d.help) == ("E220", "write '(7 - s) % D' instead of '7 - s'; stages then wrap around")
+
+
+def test_a_family_of_no_pipes_may_begin_anywhere() -> None:
+    none = "pipe none[i in -3 .. -D*9] { stage s on rank i   micro_batches 1 }"
+    assert [p.name for p in small(extra=none).header.pipes] == ["main"]
+    assert codes(extra=none.replace("-D*9", "0")) == ["E211"]

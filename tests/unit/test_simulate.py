@@ -134,6 +134,8 @@ def test_a_float_with_many_digits_has_its_written_value() -> None:
         ({"F": np.array([1, 2])}, r"cost F=array\(\[1, 2\]\): expected a number"),
         ({"F": 1e300}, "cost F=1e\\+300: a cost is at most 1099511627776"),
         ({"F": 10**5000}, "cost F=a number of 5001 digits: a cost is at most"),
+        ({"F": Fraction(10**5000, 3)}, "cost F=a Fraction with a huge number: a cost is at most"),
+        ({"F": [10**5000]}, "cost F=a list with a huge number: expected a number"),
         ({"F": 1e-300}, "cost F=1e-300: a part this small is lost when times are added up"),
         ({"F": 2.0**40, "hop": Fraction(1, 2**40)}, "in units of 1/1099511627776 of a cost, times exceed"),
         ({"F": Fraction(1, 2**60 + 1), "hop": Fraction(1, 2**60)}, r"in units of 1/1\.3e\+36 of a cost, times exceed"),
@@ -169,6 +171,7 @@ def test_any_type_of_integers_is_accepted() -> None:
         ({"parameters": 4}, "E002: parameters are given by name, as in {'N': 4}, and not as 4"),
         ({"parameters": {"D": 4}, "machine": "windows"}, "E002: machine is 'windows': there is none of that name"),
         ({"parameters": {"D": 4}, "machine": None}, "E002: machine is None"),
+        ({"parameters": {"D": 4}, "machine": 10**5000}, "E002: machine is a number of 5001 digits"),
     ],
 )
 def test_other_sizes_and_machines_are_findings(given: Mapping[str, Any], message: str) -> None:

@@ -12,8 +12,11 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.compiler import compile_text
+from chimerac.compiler.diagnose import texts
+from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.parse import terminal_texts, terminals_after
 from tests.helpers_slips import RIGHT, findings_of, location, right_program, slip, slip_lines, with_edits, with_slip
 
 
@@ -101,3 +104,43 @@ def test_help_never_fails_on_unexpected_text() -> None:
         except ChimeraError as error:
             assert all(d.span is not None for d in error.diagnostics)
             assert render(error.diagnostics)
+
+
+LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_batches 1 }\norder listing for rank r {\n"
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["schedule x\npipe a[#] {", f"{LISTING}for i in range(#) {{ F }}\n}}", f"{LISTING}for i in 0 until # {{ F }}\n}}"]
+)
+def test_a_number_that_the_language_has_not_is_no_number(text: str, number: str) -> None:
+    found = findings_of(text.replace("#", number))
+    assert found and not any(".. 2'" in d.help for d in found)  # ٣ is no 3
+
+
+def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    closing_bracket = Place.closing_bracket
+    monkeypatch.setattr(Place, "closing_bracket", lambda p, k: calls.append(k) or closing_bracket(p, k))
+    for commas in (1, 100):
+        calls.clear()
+        (found,) = findings_of(f"{LISTING}for i in range(max({'1, ' * commas}2), 5) {{ F }}\n}}")
+        assert f"repeat i in max({'1, ' * commas}2) .. 4" in found.help and len(calls) < 50
+
+
+@pytest.mark.parametrize("statement", ["size (1/2)", "limit activations 1 4", "window + )", "cost F 1 )", "sync )"])
+def test_errors_after_a_wrong_statement_are_found_too(statement: str) -> None:
+    text = f"""schedule x
+ranks 2
+stages 2
+pipe a {{ stage s on rank s   micro_batches 2 }}
+{statement}
+order ticks {{ F(s, m) at s + ) }}
+"""
+    assert [location(d).split(":")[0] for d in findings_of(text)] == ["5", "6"]
+
+
+def test_every_statement_begins_with_a_word_that_is_known() -> None:
+    """The words that the parser allows after the name of a schedule are those at which a wrong statement ends."""
+    names = terminals_after("schedule x", len("schedule x")) - {"$END"}
+    assert names and all(texts._STARTS.fullmatch(terminal_texts()[name]) for name in names)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from chimerac.compiler import compile_text
 from tests.helpers_text import findings_of, small, tasks_of
 
 
@@ -84,3 +87,120 @@ def test_a_deadlock_names_the_formulas_that_ordered_it() -> None:
     assert any("ordered by <text>:8: F(s, m) at 10 - 9*s + 2*m" in note for note in d.notes)
     [d] = findings_of(B="B(s, m) at s - 100 + 2*m")
     assert d.message == "the order deadlocks: rank 0 waits for itself"
+
+
+def test_formulas_that_place_a_task_often_are_the_only_finding() -> None:
+    """Placing stops when there are more tasks than can be right, so the tasks of later formulas are not missing."""
+    [d] = findings_of(F="F(s, m) at s + 2*m " + "F(s, m) when m == 0 at 77 " * 20)
+    assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 0")
+    assert len(d.notes) == 9 and d.notes[-1] == "..."
+
+
+def test_the_number_of_findings_is_limited() -> None:
+    pipe = "pipe main[i in 0 .. 99] { stage s on rank s   micro_batches 1 }"
+    assert 20 <= len(findings_of(pipe=pipe, F="F(s, m) when m > 0 at s")) <= 24
+
+
+def test_a_wrong_let_is_reported_once() -> None:
+    rules = " ".join(f"F(s, m) when m == {k} at base" for k in range(9))
+    found = findings_of(order="order ticks { let base = a + b  let top = base", F=rules, B="B(s, m) at top")
+    assert [(d.code, d.message) for d in found] == [("E201", "unknown name 'a'"), ("E201", "unknown name 'b'")]
+
+
+# --- fill -------------------------------------------------------------------------------------------------------------
+
+HALVES = "I(s, m) at 3*D - 2 - 2*s + 3*m"
+
+
+def filled(tick: str, **changes: str) -> list[str]:
+    """Return the tasks of every rank of a split backward whose weight gradients have these ticks."""
+    p = small(**{"F": "F(s, m) at s + 3*m", "B": f"{HALVES}   fill W(r, k) at {tick}", **changes})
+    return [tasks_of(p, r) for r in range(p.header.ranks)]
+
+
+def test_a_fill_is_a_rule_for_the_weight_gradients_of_a_rank() -> None:
+    by_rule = small(F="F(s, m) at s + 3*m", B=f"{HALVES}   W(s, m) at 3*m + 3*D + s - 1")
+    assert filled("3*k + 3*D + r - 1") == [tasks_of(by_rule, r) for r in range(2)]
+    assert filled("99 + k") == ["F0 F1 I0 F2 I1 I2 W0 W1 W2", "F0 I0 F1 I1 F2 I2 W0 W1 W2"]
+
+
+def test_a_weight_gradient_is_not_before_its_input_gradient() -> None:
+    assert filled("k - 99") == ["F0 F1 I0 W0 F2 I1 W1 I2 W2", "F0 I0 W0 F1 I1 W1 F2 I2 W2"]
+    same_tick = filled("3*D - 2 - 2*r + 3*k")  # that of its input gradient
+    assert same_tick == filled("k - 99")
+
+
+def test_the_numbers_of_a_fill_count_all_pipes_and_stages_of_a_rank() -> None:
+    """Each rank has four weight gradients. The first two of them come at once, the others at the end."""
+    text = """schedule x  ranks 2  stages 4
+    pipe a { stage s on rank s % 2      micro_batches 1 }
+    pipe b { stage s on rank 1 - s % 2  micro_batches 1 }
+    order ticks {
+        F a(s, m) at 2*s        F b(s, m) at 2*s + 1
+        I a(s, m) at 20 - 2*s   I b(s, m) at 21 - 2*s
+        fill W(r, k) at if k < 2 then 0 else 100 - k
+    }"""
+    p = compile_text(text).program
+    assert tasks_of(p, 0) == "F0.0 F1.1 F0.2 F1.3 I1.3 W1.3 I0.2 W0.2 I1.1 I0.0 W0.0 W1.1"
+    assert tasks_of(p, 1) == "F1.0 F0.1 F1.2 F0.3 I0.3 W0.3 I1.2 W1.2 I0.1 I1.0 W1.0 W0.1"
+
+
+def test_a_fill_covers_the_micro_batches_of_its_input_gradients() -> None:
+    assert filled("99 + k", F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")[0] == (
+        "F0 F1 F2 I0 I2 W0 W2"
+    )
+    p = small(F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")
+    assert [i.micro_batches for i in p.stream(0) if i.op == "BWD_WEIGHT"] == [(0, 1), (2,)]  # type: ignore[union-attr]
+
+
+def test_a_fill_leaves_full_backwards_alone() -> None:
+    half = "I(s, m) when s == 0 at 9 + 2*m   B(s, m) when s == 1 at 8 + 2*m   fill W(r, k) at 50 + k"
+    assert filled("", F="F(s, m) at s + 2*m", B=half) == ["F0 F1 F2 I0 I1 I2 W0 W1 W2", "F0 F1 F2 B0 B1 B2"]
+
+
+def test_a_fill_may_use_lets_of_the_order() -> None:
+    lets = "order ticks { let start = 50  let tick = start + k + (if r == 0 then 0 else N - 2*k)"
+    reverse = filled("tick", order=lets)
+    assert reverse == ["F0 F1 I0 F2 I1 I2 W0 W1 W2", "F0 I0 F1 I1 F2 I2 W2 W1 W0"]
+
+
+def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
+    [d] = findings_of(F="F(s, m) at s + 3*m", B=f"{HALVES}   fill W(r, k) at 6 + 2*k")
+    assert d.code == "E303"
+    assert d.message == "rank 0 has two tasks on tick 6: FWD main s0 m2 and BWD_WEIGHT main s0 m0"
+    assert d.notes[0] == "BWD_WEIGHT main s0 m0 is placed by <text>:9: I(s, m) at 3*D - 2 - 2*s + 3*m   fill W(r, k) at 6 + 2*k"
+    assert "write '6 + 2*k - 3' instead of '6 + 2*k'" in d.help and "it then runs" in d.help
+
+
+@pytest.mark.parametrize(
+    ("backward", "code", "message"),
+    [
+        ("fill I(r, k) at 9", "E202", "fill places weight gradients, not 'I'"),
+        ("fill W(r, k) at 99 + k  fill W(r, k) at 199 + k", "E207", "'fill' is given twice"),
+        ("W(s, m) at 99 + m  fill W(r, k) at 50 + k", "E202", "a fill and a rule both place weight gradients"),
+        ("fill W(s, k) at 99 + k", "E207", "'s' means the stage, and is used here for the rank"),
+        ("fill W(r, m) at 99 + m", "E207", "'m' means the micro-batch, and is used here for the number of a weight gradient"),
+        ("fill W(r, k) at 99 + k + s", "E201", "unknown name 's'"),
+        ("fill W(r, k) at k < 9", "E202", "this must be an integer"),
+        ("fill W(r, r) at 99 + r", "E207", "'r' is defined twice"),
+        ("fill W(r, k) at 99 + k // (r - 1)", "E205", "division by zero"),
+    ],
+)
+def test_wrong_fills(backward: str, code: str, message: str) -> None:
+    found = findings_of(F="F(s, m) at s + 3*m", B=f"{HALVES}   {backward}")
+    assert [d.code for d in found] == [code]
+    assert found[0].message.startswith(message)
+
+
+def test_a_let_that_only_a_fill_uses_is_used() -> None:
+    lets = "order ticks { let far = 99"
+    assert filled("far + k", order=lets) == filled("99 + k")
+    [d] = findings_of(order="order ticks { let far = 99  let near = s", F="F(s, m) at s + 3*m",
+                      B=f"{HALVES}  fill W(r, k) at far + near + k")  # fmt: skip
+    assert (d.code, d.message) == ("E201", "unknown name 's'")
+
+
+def test_only_the_missing_input_gradients_are_found() -> None:
+    [d] = findings_of(F="F(s, m) at s + 3*m", B="fill W(r, k) at 50 + k")
+    assert (d.code, d.message) == ("E301", "no formula places B of pipe main, stage 0, micro-batch 0 (6 such tasks)")
+    assert d.help == "add: B(s, m) at ..., or I, whose W the fill places"

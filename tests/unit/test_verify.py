@@ -167,7 +167,6 @@ def test_limits() -> None:
         ({"pipes": RIGHT.header.pipes * 2}, "the pipes list micro-batch 0 twice; each belongs to one pipe"),
         ({"micro_batches": 1}, "a pipe lists micro-batch 1, but micro-batches are 0 .. 0"),
         ({"tied": (Tied("t", (0, 1)), Tied("t", (0, 1)))}, "two parameter groups have the name 't'"),
-        ({"tied": (Tied("stage 1", (0, 1)),)}, "two parameter groups have the name 'stage 1'"),
         ({"tied": (Tied("t", ()),)}, "tied t names no stage"),
         ({"tied": (Tied("t", (0, 2)),)}, "tied t names stage 2, but stages are 0 .. 1"),
         ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),

@@ -1,4 +1,4 @@
-"""Edits of a listing: of repeat counts, and of the order of tasks."""
+"""Edits of a listing: of its counts, bounds, conditions and stages, and of the order of its tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edi
 
 
 def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return edits of the repeat counts of a listing."""
+    """Return edits of a listing that has too many or too few tasks: of its counts and conditions."""
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
     constants = chain(
@@ -42,38 +42,32 @@ def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]
     return [constants, _sign_and_rank_edits(schedule, listing)]
 
 
-def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield the counts of loops and the values of lets that are on one line."""
+def _nested(actions: tuple[n.Action, ...]) -> Iterator[n.Action]:
+    """Yield all actions, also those inside loops and conditions; a loop or condition comes right before its own actions."""
     for a in actions:
-        found: list[n.Expr] = []
-        match a:
-            case n.Let():
-                found = [a.value]
-            case n.Repeat():
-                found = [a.count]
-                yield from _counts(a.body)
-            case n.Choice():
-                yield from _counts(a.then + a.otherwise)
-            case n.TaskAction():
-                pass
-        yield from filter(one_line, found)
-
-
-def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield the lower bounds of loops that are on one line."""
-    for a in actions:
+        yield a
         match a:
             case n.Repeat():
-                yield from [a.low] if a.low is not None and one_line(a.low) else []
-                yield from _lows(a.body)
+                yield from _nested(a.body)
             case n.Choice():
-                yield from _lows(a.then + a.otherwise)
+                yield from _nested(a.then + a.otherwise)
             case _:
                 pass
 
 
+def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield the counts of loops and the values of lets that are on one line."""
+    counts = (a.value if isinstance(a, n.Let) else a.count for a in _nested(actions) if isinstance(a, n.Let | n.Repeat))
+    return filter(one_line, counts)
+
+
+def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield the lower bounds of loops that are on one line."""
+    return (a.low for a in _nested(actions) if isinstance(a, n.Repeat) and a.low is not None and one_line(a.low))
+
+
 def _count_changes(listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits that make a count one more or one less, also within a formula."""
+    """Yield edits of the constants in counts and lower bounds, then edits that make one of them one more or one less."""
     for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
         yield from (((e.span, new),) for e in counts for new in changed_constants(e))
         for amount in (1, -1):
@@ -82,23 +76,15 @@ def _count_changes(listing: n.Listing) -> Iterator[Edit]:
 
 def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
     """Yield the conditions of a listing that are on one line."""
-    for a in actions:
-        match a:
-            case n.Repeat():
-                yield from _conditions(a.body)
-            case n.Choice():
-                yield from [a.condition] if one_line(a.condition) else []
-                yield from _conditions(a.then + a.otherwise)
-            case _:
-                pass
+    return (a.condition for a in _nested(actions) if isinstance(a, n.Choice) and one_line(a.condition))
 
 
 def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits of counts: a sign is changed, or the rank r becomes ranks - 1 - r or ranks - r, in one count or in all."""
+    """Yield edits of counts: the rank r becomes ranks - 1 - r or ranks - r, in one count or in all, or a sign is changed."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
     for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
-        edits = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), rank, other)) != as_written(e))
+        edits = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), {rank: other})) != as_written(e))
         yield from ((edit,) for edit in edits)
         if len(edits) > 1:
             yield edits
@@ -107,15 +93,20 @@ def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[E
 
 
 def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
-    """Yield edits that regroup tasks: a loop becomes two or two become one, `repeat N { F  B }` from `repeat N { F }
-    repeat N { B }`; an overlapped pair becomes two tasks; two tasks are swapped."""
+    """Yield edits that group tasks in another way.
+
+    A loop `repeat N { F  B }` becomes two, `repeat N { F }  repeat N { B }`, or two loops of this kind become one. An
+    overlapped pair becomes two tasks. Two tasks on one line are swapped.
+    """
     for a in actions:
         match a:
             case n.Repeat():
                 yield from _regroup_edits(a.body)
                 if one_line(a):
                     head, body, end = _parts(a)
-                    for cut in a.body[1:]:
+                    for before, cut in pairwise(a.body):
+                        if isinstance(before, n.TaskAction) and before.overlap:
+                            continue  # both tasks of a pair stay in one loop
                         at = cut.span.column - a.span.column - len(head)
                         yield ((a.span, f"{head}{body[:at].rstrip()}{end}  {head} {body[at:]}{end}"),)
             case n.Choice():
@@ -124,16 +115,16 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
             case _:
                 pass
     for a, b in pairwise(actions):
-        span = replace(a.span, end_column=b.span.end_column)
         if not (one_line(a) and one_line(b)):
             continue
+        span = replace(a.span, end_column=b.span.end_column)  # of both, if they are on the same line
         if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
             swapped = f"{b.span.text}  {a.span.text}"
             yield ((span, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
         if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
             (head, body, end), (other_head, other_body, _) = _parts(a), _parts(b)
-            new = f"{head}{body}  {other_body.lstrip()}{end}"
             if head == other_head:
+                new = f"{head}{body}  {other_body.lstrip()}{end}"
                 yield ((span, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
 
 
@@ -149,8 +140,8 @@ def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat,
                 for loop in around:
                     if loop.binder and loop.low:
                         ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]
-                        down = f"({' + '.join(x for x in ends if x != '0')} - {loop.binder.name})"
-                        new = renamed(as_written(a.stage), loop.binder.name, down)
+                        down = f"({' + '.join(x for x in ends if x != '0') or '0'} - {loop.binder.name})"
+                        new = renamed(as_written(a.stage), {loop.binder.name: down})
                         if new != as_written(a.stage):
                             yield ((a.stage.span, new),)
             case _:

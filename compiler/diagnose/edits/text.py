@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
 from chimerac.chimera_ir.diagnostics import Span
@@ -42,8 +42,9 @@ def from_the_end(total: n.Expr, name: str) -> str:
     return f"({total.value - 1 if isinstance(total, n.Int) else f'{as_written(total, inside=True)} - 1'} - {name})"
 
 
-def renamed(text: str, name: str, new: str) -> str:
-    return re.sub(rf"\b{re.escape(name)}\b", lambda _: new, text)
+def renamed(text: str, new: Mapping[str, str]) -> str:
+    """Return a text with names replaced, all at once. new: what to write for each name."""
+    return re.sub(r"\w+", lambda word: new.get(word[0], word[0]), text)
 
 
 def one_line(node: n.Expr | n.Action) -> bool:
@@ -73,7 +74,7 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
                     yield f"{text[:first]}{value}{text[end:]}"
 
 
-def scaled(e: n.Expr, constants: Collection[str], fixed: bool) -> Iterator[str]:
+def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
 
     constants: the names of parameters. fixed: whether to scale the terms that contain only these, and so are the same for all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value
+from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value, is_number
 from chimerac.compiler.syntax.kinds import TASKS
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
@@ -79,9 +79,9 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
             yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
-        elif p.text(1) == "]" and text.isdigit() and len(text) < 9 and int(text) > 1:
+        elif p.text(1) == "]" and is_number(text) and len(text) < 9 and int(text) > 1:
             yield Change(p.at, p.at + 1, f"i in 0 .. {int(text) - 1}", "the pipes of a family are numbered by a name")
-        elif p.text(1) == "]" and text.isdigit():
+        elif p.text(1) == "]" and is_number(text):
             yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
@@ -98,7 +98,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == ":"), None)
     if text == "for" and colon is not None and p.text_of(colon + 1, colon + 2) == "stage":
         yield Change(p.at, colon + 3, f"stage {p.text_of(p.at + 1, colon)}")
-    if p.text(-1) in ("stage", "stages") and text.isdigit():
+    if p.text(-1) in ("stage", "stages") and is_number(text):
         yield Change(p.at, p.at + 1, f"s in {text}")
     if p.text(-1) == "recompute" and text in ("if", "where", "for", "at"):
         yield Change(p.at, p.at + 1, "when")

@@ -25,10 +25,15 @@ _BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression begins aft
 _INSIDE = frozenset(("and", "or", "not"))  # except for these keywords, and ends before the next one
 
 
+def is_number(word: str) -> bool:
+    """Return whether a word is a number of the language. Other digits, such as ² and ٣, are not."""
+    return word.isascii() and word.isdigit()
+
+
 def begins_value(p: Place, k: int) -> bool:
     """Return whether a word begins an expression."""
     text = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
-    return text in ("(", "-") or text.isdigit() or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
+    return text in ("(", "-") or is_number(text) or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
 
 def _bounds(p: Place, text: str) -> bool:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.blocks import NO_LOOP
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of, value_after
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, last_of, line_of, value_after
 from chimerac.compiler.syntax.kinds import TASKS
 
 _LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
 _LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
 _RANGE_WORDS = ("to", "through", "until", "..", "...", "..=", "..<")  # what other languages write between LOW and HIGH
 _EXCLUSIVE = ("until", "..<")  # those whose range does not include HIGH
+_MAX_DIGITS = 20  # of a number that is lowered by one; the language has no longer ones
 
 
 def loops(p: Place) -> Iterator[Answer]:
@@ -33,7 +34,7 @@ def loops(p: Place) -> Iterator[Answer]:
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(-1)} {{ {p.text(1)} }}")
     if p.text(-1) in TASKS and text in ("*", "x", "^", "**", "times") and p.at + 1 < end:  # F * w
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(1)} {{ {p.text(-1)} }}")
-    if text.isdigit():  # 4 F, 4 * F
+    if is_number(text):  # 4 F, 4 * F
         task = p.at + 1 + (p.text(1) in ("*", "x"))
         if task < end and tokens[task].text in TASKS:
             yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
@@ -72,7 +73,13 @@ def ranges(p: Place) -> Iterator[Answer]:
 
 def _range_of(p: Place, bracket: int, close: int) -> str:
     """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH)."""
-    comma = next((k for k in range(bracket + 1, close) if p.tokens[k].text == "," and not _is_nested(p, bracket, k)), None)
+    depth, comma = 0, None
+    for k in range(bracket + 1, close):
+        text = p.tokens[k].text
+        depth += (text in ("(", "[")) - (text in (")", "]"))
+        if text == "," and not depth:
+            comma = k
+            break
     low = p.text_of(bracket + 1, comma) if comma else "0"
     return f"{low} .. {_minus_one(p, (comma or bracket) + 1, close)}"
 
@@ -106,15 +113,10 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "")
 
 
-def _is_nested(p: Place, bracket: int, k: int) -> bool:
-    """Return whether token k is inside a bracket nested in this one."""
-    return any(p.tokens[j].text in "([" and (p.closing_bracket(j) or 0) > k for j in range(bracket + 1, k))
-
-
 def _minus_one(p: Place, first: int, end: int) -> str:
     """Return the text of the tokens first .. end - 1, minus one."""
     text = p.text_of(first, end)
-    return str(int(text) - 1) if text.isdigit() else f"{text} - 1"
+    return str(int(text) - 1) if is_number(text) and len(text) < _MAX_DIGITS else f"{text} - 1"
 
 
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:

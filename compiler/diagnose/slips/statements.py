@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, line_of
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, line_of
 from chimerac.compiler.syntax.kinds import TASKS
 
 _WORDS_FOR_EQUALS = ("==", ":=", ":", "<-", "is", "be")
@@ -91,7 +91,7 @@ def settings(p: Place) -> Iterator[Answer]:
     if p.text(-3) == "tied" and p.allows_only("stages"):
         yield Change(p.at, p.at + 1, "stages" if text == "stage" else f"stages {text}")
     if "size" in (p.text(-1), p.text(-2), p.text(-3)):
-        if "." in text or (text == "." and p.text(-1).isdigit()):
+        if "." in text:
             yield "write a fraction of two numbers: size 1/2"
         if "INT" in p.expected and text.isidentifier():
             yield "a size is a fraction of two numbers, as in size 1/2: a name is not allowed there"
@@ -111,7 +111,7 @@ def settings(p: Place) -> Iterator[Answer]:
         close = p.closing_bracket(p.open_brackets("(")[-1])
         if close is not None:
             yield Change(p.at, close + 1, ")", "a cost may differ by stage only")
-    if line == "cost" and text.isdigit() and p.text(-1) == "(":
+    if line == "cost" and is_number(text) and p.text(-1) == "(":
         yield f"a cost that differs by stage is one formula: {p.text(-2)}(s) = if s == {text} then ... else ..."
     if p.text(-1) == "cost" and text in ("{", ":"):
         yield "costs are on one line, with commas: cost F = 1, B = 2"

@@ -10,6 +10,7 @@ from chimerac.compiler.diagnose.slips.change import (
     Answer,
     Change,
     begins_value,
+    is_number,
     last_of,
     line_of,
     value_after,
@@ -101,7 +102,7 @@ def symbols(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "", f"a value comes right after the word {p.text(-1)}")
     if text in ("=", ":=", "is", ":", "==") and "COMPARE" in p.expected and p.tokens[line_of(p)].text == "limit":
         yield Change(p.at, p.at + 1, "<=", "a limit is an upper bound")
-    if (text in ("=", ":=") or (text == "is" and p.text(1).isdigit())) and "COMPARE" in p.expected:
+    if (text in ("=", ":=") or (text == "is" and is_number(p.text(1)))) and "COMPARE" in p.expected:
         yield Change(p.at, p.at + 1, "==", "equality is written ==")
     if "." in text and text[0].isdigit():
         yield "there are no decimals: all numbers are integers; ranges are written low .. high"
@@ -124,7 +125,7 @@ def brackets(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, ",")
     for k in (p.at, p.at - 1):  # 2 m
         number = p.tokens[k - 1].text if k > 0 else ""
-        if number.isdigit() and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.tokens[k].text != "-":
+        if is_number(number) and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.tokens[k].text != "-":
             yield Change(k - 1, k + 1, f"{number}*{p.tokens[k].text}", "a product is written with *")
     if text in (",", ";", ":", "."):
         reason = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
@@ -151,6 +152,6 @@ def brackets(p: Place) -> Iterator[Answer]:
         if p.text_of(k, k + 2) == "/*" or (p.tokens[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
             yield Change(k, k + 1 + (p.tokens[k].text == "/"), "#", "a comment begins with #")
     before = p.text(-1)
-    is_product = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected
+    is_product = (before.isidentifier() or before == ")" or is_number(before)) and not p.starts_line and "PLUS" in p.expected
     if is_product and text not in p.keywords and before not in p.keywords and (text.isidentifier() or text == "("):
         yield Change(p.at - 1, p.at + 1, f"{before}*{text}", "a product is written with *")

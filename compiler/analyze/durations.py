@@ -1,0 +1,199 @@
+"""How long everything in a program takes: its tasks, its messages and its all-reduces, as integers in one unit.
+
+Costs of a program, and costs that a caller gives, are exact fractions of a unit of cost. Measured times are seconds, which are
+rounded to nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Collective, Op, Value
+from chimerac.chimera_ir.lifetimes import Kind, boundary_of, value_bytes
+from chimerac.chimera_ir.model import ModelDescription, StageSum, gradient_bytes
+from chimerac.chimera_ir.partition import partition_for
+from chimerac.chimera_ir.profile import TIMES, Link, Profile
+from chimerac.chimera_ir.program import Costs, Ints, Program
+from chimerac.compiler.given import costs_from
+from chimerac.compiler.tasks import task_costs
+
+PER_SECOND = 10**9  # measured times are rounded to nanoseconds
+PER_MILLISECOND = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Integers in units of 1 / `scale` of `unit`, which is '' for the unit of costs.
+
+    costs: of the tasks. latency, occupied: by row, used at SENDs: a message arrives latency + occupied after it began, and its
+    channel is free for the next one after `occupied`. collectives: of each of `Program.collectives`.
+    """
+
+    costs: Costs
+    latency: Ints
+    occupied: Ints
+    collectives: Ints
+    scale: int = 1
+    unit: str = ""
+
+    def of_rows(self, program: Program) -> Ints:
+        """Return how long each row of the program takes: a task its cost, every other instruction 0."""
+        return task_costs(replace(program, costs=self.costs))
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links between the ranks, in seconds and bytes.
+
+    link: between any two ranks. others: by (sender, receiver), global ranks, the links that are not like it. all_reduce_s: how
+    long an all-reduce takes, from its number of ranks and of bytes; by default Rabenseifner's algorithm on `link`.
+    """
+
+    link: Link
+    others: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    all_reduce_s: Callable[[int, int], float] | None = None
+
+
+def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | float] | None = None) -> Durations:
+    """Return the durations by the costs of the program. given: F, B, I, W, R and hop instead of its own.
+
+    A message takes `hop` and does not occupy its channel. An all-reduce takes no time. Raises ChimeraError E002 for an invalid
+    cost.
+    """
+    h = program.header
+    costs, scale = _scaled(program.costs, {} if given is None else costs_from(given), h.stages)
+    # Replicas wait for each other only if their collectives and transfers share a queue.
+    _check_total(costs.total(h.micro_batches) * (h.width if h.machine == "serial" else 1), scale)
+    zero = np.zeros(len(program), np.int64)
+    return Durations(costs, np.full(len(program), costs.hop), zero, np.zeros(len(program.collectives), np.int64), scale)
+
+
+def measured_durations(
+    program: Program,
+    tasks: Mapping[Op, Sequence[float]],
+    network: Network,
+    message_bytes: Callable[[Value, int, int], int],
+    reduced_bytes: Callable[[Collective], int],
+) -> Durations:
+    """Return the durations by times in seconds; their unit is a millisecond, and they are rounded to nanoseconds.
+
+    tasks: of FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE, for each stage and one of the program's micro-batches.
+    message_bytes: of a message, by its value, the stage that reads it and its number of micro-batches; reduced_bytes: of an
+    all-reduce. Raises ChimeraError E002 for a time that is negative or not finite, and for times that are too long.
+    """
+    named: dict[str, Any] = {}
+    for op in TIMES:
+        wrong = next((x for x in tasks[op] if not 0 <= x < float("inf")), None)
+        if wrong is not None:
+            raise refuse("E002", f"the time of {op.name} of a stage is {wrong} s: expected 0 or more")
+        named[op.name] = tuple(nanoseconds(x) for x in tasks[op])
+    costs = Costs(**named)
+    latency, occupied = _message_durations(program, network, message_bytes)
+    all_reduce_s = network.all_reduce_s or network.link.all_reduce_s
+    sums = [nanoseconds(all_reduce_s(len(c.ranks), reduced_bytes(c))) for c in program.collectives]
+    total = costs.total(program.header.micro_batches) * program.header.width
+    _check_total(total + sum(map(sum, (latency.values(), occupied.values(), sums))), PER_MILLISECOND)
+    rows = [np.zeros(len(program), np.int64) for _ in range(2)]
+    for column, values in zip(rows, (latency, occupied), strict=True):
+        column[list(values)] = list(values.values())
+    return Durations(costs, rows[0], rows[1], np.array(sums, np.int64), PER_MILLISECOND, "ms")
+
+
+def profiled_durations(
+    program: Program, model: ModelDescription, profile: Profile, network: Network | None = None
+) -> Durations:
+    """Return the durations of a program by a profile. network: in the place of the profile's.
+
+    Raises ChimeraError: E705, E706 as `partition_for`; E714 for a profile of another model; E715 for micro-batches for which it
+    has no times.
+    """
+    profile.check_fits(model)
+    layers = partition_for(program.partition, model, program.header.stages).layers
+    tasks, stages = stage_seconds(profile, model.samples, layers), model.stage_sums(layers)
+    if network is None:
+        network = Network(profile.point_to_point, all_reduce_s=profile.all_reduce_s)
+    return measured_durations(program, tasks, network, message_sizes(stages), reduced_sizes(program, model, stages))
+
+
+def stage_seconds(profile: Profile, samples: int, layers: Sequence[range]) -> dict[Op, list[float]]:
+    """Return by operation how long a task of each stage takes, in seconds. layers: of each stage. Raises ChimeraError E715."""
+    times = profile.times(samples)
+    return {
+        op: [getattr(profile.overhead, name) + sum(getattr(times[k], name) for k in ids) for ids in layers]
+        for op, name in TIMES.items()
+    }
+
+
+def message_sizes(stages: Sequence[StageSum]) -> Callable[[Value, int, int], int]:
+    """Return the function from a value, the stage that reads it and its number of micro-batches to the bytes of a message."""
+    return lambda value, stage, count: value_bytes(Kind.SENT, value, stages[boundary_of(value, stage)].boundary, count)
+
+
+def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[StageSum]) -> Callable[[Collective], int]:
+    """Return the function from an all-reduce to its bytes: the gradients of a stage, without those that are tied to other
+    stages, or those of a set of tied parameters."""
+    stage_of = {k: s for s, stage in enumerate(stages) for k in stage.layers}
+    by_group = {f"stage {s}": stage.gradient_bytes for s, stage in enumerate(stages)}
+    sets = {tied.stages: tied.name for tied in program.header.tied}
+    for tied in model.tied:
+        its = tuple(sorted({stage_of[k] for k in tied.layers}))
+        if its in sets:
+            by_group[sets[its]] = by_group.get(sets[its], 0) + gradient_bytes(tied)
+            for s in its:
+                by_group[f"stage {s}"] -= gradient_bytes(tied)
+    return lambda collective: by_group.get(collective.group, 0)
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time in seconds as the durations have it."""
+    return round(seconds * PER_SECOND)
+
+
+def _message_durations(
+    program: Program, network: Network, message_bytes: Callable[[Value, int, int], int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return, by the row of a SEND, the latency of its message and how long it occupies its channel, in nanoseconds."""
+    t = program.table
+    rows = np.flatnonzero(t.op == Op.SEND)
+    count = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
+    columns = (t.value, t.stage, np.append(count, 0)[np.minimum(t.operand, len(count))], program.rank_of, t.peer)
+    latency, occupied, sizes = dict[int, int](), dict[int, int](), dict[tuple[int, int, int], int]()
+    for row, value, stage, number, sender, receiver in zip(
+        rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
+    ):
+        key = (value, stage, number)
+        if key not in sizes:
+            sizes[key] = message_bytes(Value(value), stage, number)
+        link = network.others.get((sender, receiver), network.link)
+        latency[row], occupied[row] = nanoseconds(link.latency_s), nanoseconds(sizes[key] / link.bytes_per_s)
+    return latency, occupied
+
+
+def _check_total(total: int, scale: int) -> None:
+    """Raise ChimeraError E002 if times could not be added up exactly in 64 bits."""
+    if total > limits.TIME:
+        unit = scale if scale <= limits.TIME else f"{scale:.1e}"
+        message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
+        raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
+
+
+def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
+    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given, and R is F where
+    no cost of R is given."""
+    scale = lcm(*(v.denominator for v in given.values()))
+    fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}
+    values = {k: tuple(x * scale for x in v) for k, v in fields.items()}
+    values |= {k: (int(v * scale),) * stages for k, v in given.items() if k != "hop"}
+    if "B" not in given and ("I" in given or "W" in given):
+        values["B"] = tuple(i + w for i, w in zip(values["I"], values["W"], strict=True))
+    hop = int(given["hop"] * scale) if "hop" in given else own.hop * scale
+    return Costs(values["F"], values["B"], values["I"], values["W"], hop, RECOMPUTE=values["R"]), scale

@@ -1,0 +1,82 @@
+"""The performance model of Chimera (Li and Hoefler, SC'21, section 3.4): a closed equation, beside the simulation.
+
+    T = (F_t + C_p2p) C_f + (B_t + C_p2p) C_b + max over ranks of C_unoverlapped
+
+F_t and B_t are the times of a forward and a backward pass of a stage, C_f and C_b the numbers of passes on the critical path of
+the schedule, C_p2p the time of a message, and C_unoverlapped the time that the all-reduces of a rank take after the last task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Costs, Program
+from chimerac.compiler.analyze.causes import critical_path
+from chimerac.compiler.analyze.durations import Durations
+from chimerac.compiler.analyze.simulate import Simulation, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedEquation:
+    """The terms of the equation, in units of 1 / `scale`, as the durations that it was computed from.
+
+    forwards, backwards: C_f and C_b; of a split backward each half is a pass. forward, backward: their times together, F_t C_f
+    and B_t C_b. message: C_p2p; unoverlapped: of the rank with most of it.
+    """
+
+    forwards: int
+    backwards: int
+    forward: int
+    backward: int
+    message: int
+    unoverlapped: int
+    scale: int
+
+    @property
+    def total(self) -> int:
+        """Return T."""
+        return self.forward + self.backward + (self.forwards + self.backwards) * self.message + self.unoverlapped
+
+
+def closed_equation(program: Program, durations: Durations) -> ClosedEquation:
+    """Return the equation for a verified program.
+
+    As in the paper, all stages take the time of the slowest one, and C_f and C_b are those of the critical path without
+    communication. So communication that tasks wait for elsewhere, and uneven stages, are not in it.
+    """
+    sends = program.table.op == Op.SEND
+    message = int((durations.latency + durations.occupied)[sends].max(initial=0))
+    zero = np.zeros(len(program), np.int64)
+    alone = replace(
+        durations,
+        costs=_of_slowest_stage(durations.costs),
+        latency=zero,
+        occupied=zero,
+        collectives=np.zeros(len(program.collectives), np.int64),
+    )
+    s = simulate(program, durations=alone)
+    path = critical_path(s)
+    forward = [step.end - step.start for step in path if program.table.op[step.row] == Op.FWD]
+    backward = [step.end - step.start for step in path if program.table.op[step.row] != Op.FWD]
+    counts, times = (len(forward), len(backward)), (sum(forward), sum(backward))
+    return ClosedEquation(*counts, *times, message, _unoverlapped(s, durations), durations.scale)
+
+
+def _of_slowest_stage(costs: Costs) -> Costs:
+    """Return costs with which every stage takes what the slowest one takes."""
+    slowest: dict[str, Any] = {k: (max(v),) * len(v) for k, v in costs.given().items() if isinstance(v, tuple)}
+    return Costs(**slowest)
+
+
+def _unoverlapped(s: Simulation, durations: Durations) -> int:
+    """Return how long the all-reduces of a rank still run after the last task: of the rank with the longest ones."""
+    p, clock = s.program, [0] * s.program.world
+    rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)
+    launched, lengths = s.timeline.end[rows].tolist(), durations.collectives[p.table.operand[rows]].tolist()
+    for rank, begin, length in zip(p.rank_of[rows].tolist(), launched, lengths, strict=True):
+        clock[rank] = max(clock[rank], begin) + length
+    return max(0, *(end - s.makespan for end in clock))

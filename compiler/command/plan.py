@@ -1,0 +1,308 @@
+"""`chimerac plan`: the fastest configuration of a model that fits, why others lose, and a file that run.py runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
+from chimerac.chimera_ir.files import write_stdout
+from chimerac.compiler.analyze.report import table
+from chimerac.compiler.command.files import print_findings, write_product
+from chimerac.compiler.command.usage import integer, named_values, number_of_bytes, plan_parser, state_of
+from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.library import find, names
+from chimerac.compiler.pipeline import parse_source
+from chimerac.compiler.plan.evaluate import Evaluator, Outcome, samples_per_second
+from chimerac.compiler.plan.explore import Found, processors, search
+from chimerac.compiler.plan.space import Configuration, Problem, parameters
+from chimerac.compiler.plan.space import names as parameters_of
+from chimerac.compiler.profiles import find_profile, link_from_text
+
+INTERRUPTED = 130
+COLUMNS = 110  # of a line of text that can be broken
+BAR = 40  # characters of the longest bar
+HEAD = ("", "schedule", "D", "W", "micro-batch", "N", "recompute", "ZeRO-1", "samples/s", "memory", "loses by")
+DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # of run.py, by the precision of a profile
+
+
+def run(argv: Any) -> int:
+    """Print the result and write the plan; return the exit status."""
+    options = plan_parser().parse_args(argv)
+    try:
+        return _run(options)
+    except ChimeraError as error:
+        return print_findings(error)
+
+
+def _run(options: argparse.Namespace) -> int:
+    problem = _problem(options)
+    if options.output in ("", "-"):
+        message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
+        raise refuse("E002", message, help="give the path of a file for the plan")
+    with ExitStack() as stack:
+        found = search(problem, options.processes or processors(), _progress(stack))
+    plan = _Plan(found)
+    write_stdout(plan.json() if options.emit == "json" else plan.text())
+    if options.output is not None:
+        write_product(plan.file(), options.output)
+        print(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}", file=sys.stderr)
+    if found.left:
+        print(f"interrupted: the best so far; {found.left:,} configurations were not tried", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    for option, value, most in (("--ranks", options.ranks, limits.RANKS), ("--batch", options.batch, 2**31)):
+        if not 1 <= value <= most:
+            raise refuse("E002", f"{option} {value}: expected a number from 1 to {most}")
+    if options.processes is not None and not 1 <= options.processes <= 1024:
+        raise refuse("E002", f"--processes {options.processes}: expected a number from 1 to 1024")
+    memory = number_of_bytes(options.memory)
+    schedules = {name: find(name, ("plan",)) for name in options.schedules or names()}
+    find_model(options.model, lambda samples: samples)  # an unknown model is a finding before its profile is
+    profile = find_profile(options.profile, options.model)
+    if profile.precision not in DTYPES:
+        fact = f"the profile of {profile.model} has times in {profile.precision}, in which run.py does not train"
+        raise refuse("E715", fact, help=f"give a profile in {' or '.join(DTYPES)}")
+    state = state_of(options.optimizer, False, profile.precision, profile)
+    return Problem(
+        schedules,
+        options.model,
+        profile,
+        options.ranks,
+        options.batch,
+        memory,
+        state,
+        {"auto": None, "always": True, "never": False}[options.zero],
+        None if options.link is None else link_from_text(options.link),
+        _own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
+        None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
+        {"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
+    )
+
+
+def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
+    """Return the values that are tried for parameters, by name. known: the parameters of all schedules."""
+    found = {}
+    for name, text in named_values("-p", options.parameters, "f").items():
+        if name == "N":
+            raise refuse("E002", f"-p N={text}: N follows from --batch, W and the size of a micro-batch")
+        if name not in known:
+            raise refuse("E002", f"-p {name}={text}: no schedule has this parameter", help=did_you_mean(name, known))
+        found[name] = [integer(name, word.strip()) for word in text.split(",")]
+    return found
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= 2**31 for word in words if len(word) < 20) or "" in words:
+        raise refuse("E002", f"{option} {text}: expected numbers from 1 on, for instance {option} 1,2,4")
+    return [int(word) for word in words]
+
+
+def _progress(stack: ExitStack) -> Callable[[int, int], None]:
+    """Return what draws the progress: a bar on stderr if it is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return lambda done, total: None
+    from tqdm import tqdm  # start-up: 0.1 s, only for a terminal
+
+    tqdm.monitor_interval = 0  # so tqdm starts no thread
+    bar = stack.enter_context(tqdm(unit="configuration", dynamic_ncols=True, leave=False))
+
+    def draw(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    return draw
+
+
+class _Plan:
+    """The result of a search as text, JSON, a file for run.py and a command line."""
+
+    def __init__(self, found: Found) -> None:
+        self.found, self.problem, self.best = found, found.problem, found.best
+        self._evaluator = Evaluator(found.problem)
+        best = found.best.configuration
+        self._sizes = parameters(best, self._evaluator.trees[best.schedule])
+        self._split = self._evaluator.layers(best)
+
+    @property
+    def start(self) -> str:
+        return f"torchrun --nproc-per-node {self.problem.ranks} interpreter/run.py"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of run.py."""
+        c, p = self.best.configuration, self.problem
+        found: dict[str, Any] = {
+            "schedule": c.schedule,
+            "parameters": self._sizes,
+            "width": c.width,
+            "model": p.model,
+            "split": self._split,
+            "recompute": "all" if c.recompute else "none",
+            "micro_batch": c.micro_batch,
+        }
+        if p.profile.seq_len is not None:
+            found["seq_len"] = p.profile.seq_len
+        return found | {"dtype": DTYPES[p.profile.precision], "zero": self.best.zero}
+
+    def command(self) -> list[str]:
+        """Return the parts of the command line that runs the best configuration."""
+        words = []
+        for name, value in self.settings().items():
+            option = "--" + name.replace("_", "-")
+            match value:
+                case dict():
+                    words += [f"-p {key}={number}" for key, number in value.items()]
+                case list():
+                    words.append(f"{option} {','.join(map(str, value))}")
+                case bool():
+                    words += [option] * value
+                case _:
+                    words.append(shlex.quote(value) if name == "schedule" else f"{option} {shlex.quote(str(value))}")
+        return [self.start, *words]
+
+    def file(self) -> str:
+        """Return the plan as a config file of run.py: YAML, with a JSON value for each key."""
+        c = self.best.configuration
+        lines = [f"# predicted: {self._speed(self.best)} samples/s, {self.best.memory:,} bytes on the rank that needs most"]
+        lines += [f"# for {self.problem.ranks} ranks (D={c.ranks}, W={c.width}); run it: {self.start} PLAN"]
+        return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in self.settings().items())]) + "\n"
+
+    def text(self) -> str:
+        """Return the table, the throughput by D and the command line."""
+        command = _joined(self.command(), " ", " \\")
+        return "\n".join([*self._counts(), "", *self._table(), "", *self._drawing(), "", *command]) + "\n"
+
+    def json(self) -> str:
+        """Return the same as JSON."""
+        f, p = self.found, self.problem
+        found = {
+            "model": p.model,
+            "ranks": p.ranks,
+            "batch": p.batch,
+            "memory_bytes": p.limit,
+            "configurations": {
+                "total": f.total,
+                "impossible": dict(sorted(f.impossible.items())),
+                "too_large_before_compiling": f.too_large,
+                "slower_than_the_best_in_any_case": f.too_slow,
+                "compiled": len(f.outcomes),
+                "not_tried": f.left,
+            },
+            "best": self._fields(f.best),
+            "neighbours": [{"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in f.neighbours],
+            "by_ranks_of_a_replica": [self._fields(o) for o in f.by_ranks.values()],
+            "settings": self.settings(),
+            "command": " ".join(self.command()),
+        }
+        return json.dumps(found, indent=2) + "\n"
+
+    def _fields(self, o: Outcome) -> dict[str, Any]:
+        c = o.configuration
+        found: dict[str, Any] = {
+            "schedule": c.schedule,
+            "parameters": dict(c.own),
+            "D": c.ranks,
+            "W": c.width,
+            "micro_batch": c.micro_batch,
+            "micro_batches": c.micro_batches,
+            "recompute": c.recompute,
+            "zero": o.zero,
+            "memory_bytes": o.memory,
+        }
+        if o.makespan is not None:
+            found |= {
+                "samples_per_s": round(samples_per_second(self.problem.batch, o.makespan), 3),
+                "iteration_ms": o.makespan / 1e6,
+                "computing_ms": o.busy / 1e6,
+                "bubble_ms": o.bubble / 1e6,
+                "exposed_communication_ms": o.exposed / 1e6,
+            }
+        return found
+
+    def _counts(self) -> Iterator[str]:
+        f, p = self.found, self.problem
+        large = sum(not o.is_running and not o.reason for o in f.outcomes.values())
+        tried = sum(o.is_running for o in f.outcomes.values())
+        yield f"{p.model} on {p.ranks} ranks of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
+        parts = [
+            f"{sum(f.impossible.values()):,} that the schedule or the model does not allow",
+            f"{f.too_large + large:,} that do not fit ({f.too_large:,} of them not compiled)",
+            f"{f.too_slow:,} slower in any case",
+            f"{tried:,} simulated",
+            *([f"{f.left:,} not tried"] if f.left else []),
+        ]
+        yield from _joined([f"{f.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
+
+    def _table(self) -> list[str]:
+        rows = [["best", *self._cells(self.best), ""]]
+        rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.found.neighbours]
+        notes = [
+            "each row below the best differs from it in one choice; of each other schedule, its best parameters",
+            "loses by: what its ranks spend more time with than those of the best, in the mean of the ranks",
+        ]
+        return [*table(list(HEAD), rows, left=1), *(notes if len(rows) > 1 else [])]
+
+    def _cells(self, o: Outcome) -> list[str]:
+        c = o.configuration
+        own = "".join(f" {name}={value}" for name, value in c.own)
+        sizes = (str(x) for x in (c.ranks, c.width, c.micro_batch, c.micro_batches))
+        choices = ("yes" if x else "no" for x in (c.recompute, o.zero))
+        return [c.schedule + own, *sizes, *choices, self._speed(o), _size(o.memory)]
+
+    def _speed(self, o: Outcome) -> str:
+        return "-" if o.makespan is None else f"{samples_per_second(self.problem.batch, o.makespan):.1f}"
+
+    def _reason(self, o: Outcome) -> str:
+        """Return why a configuration is not the best one."""
+        if o.makespan is None:
+            return f"memory: {_size(o.memory - self.problem.limit)} too much"
+        assert self.best.makespan is not None, "it runs"
+        if o.makespan == self.best.makespan:
+            return "memory: as fast, but needs more" if o.memory > self.best.memory else "nothing: as fast"
+        parts = {
+            "computation": o.busy - self.best.busy,
+            "bubble": o.bubble - self.best.bubble,
+            "communication": o.exposed - self.best.exposed,
+        }
+        name, more = max(parts.items(), key=lambda x: x[1])
+        return f"{name}: {more / 1e6:+.1f} ms"
+
+    def _drawing(self) -> Iterator[str]:
+        by_ranks: Mapping[int, Outcome] = self.found.by_ranks
+        speeds = {d: samples_per_second(self.problem.batch, o.makespan or 1) for d, o in by_ranks.items()}
+        most = max(speeds.values())
+        yield "samples/s of the best configuration for each D"
+        for d, o in by_ranks.items():
+            bar = "#" * max(1, round(BAR * speeds[d] / most))
+            yield f"D={d:<5} {bar:<{BAR}} {speeds[d]:>10.1f}  {_title(o.configuration)}"
+
+
+def _joined(parts: Sequence[str], between: str, end: str) -> list[str]:
+    """Return parts as lines of at most COLUMNS characters, where that is possible. end: of every line but the last."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(between) + len(part) + len(end) <= COLUMNS:
+            lines[-1] += between + part
+        else:
+            lines[-1] += end
+            lines.append(f"    {part}")
+    return lines
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**30:.2f} GiB" if number >= 2**30 else f"{number / 2**20:.2f} MiB"
+
+
+def _title(c: Configuration) -> str:
+    own = "".join(f" {name}={value}" for name, value in c.own)
+    return f"{c.schedule}{own}, micro-batches of {c.micro_batch}{', recompute' if c.recompute else ''}"

@@ -1,0 +1,195 @@
+"""`chimerac search`: an order of the tasks of a placement, with a proved lower bound of its makespan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.command.files import print_findings, stdin, write_product
+from chimerac.compiler.command.usage import costs_of, parameters_of, search_parser
+from chimerac.compiler.given import cost_from_text
+from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import compile_source, verify_program
+from chimerac.compiler.search.given import Given, given_from_json
+
+if TYPE_CHECKING:
+    from chimerac.compiler.search.orders import State
+    from chimerac.compiler.search.problem import Problem
+
+MOST_SECONDS = 7 * 24 * 3600
+LINE = 5.0  # seconds between two lines of progress where there is no terminal
+
+
+def run(argv: Sequence[str]) -> int:
+    """Search, write the schedule and its certificate, and return the exit status; 130 after Ctrl-C, with the best so far."""
+    options = search_parser().parse_args(argv)
+    try:
+        return _run(options)
+    except ChimeraError as error:
+        return print_findings(error)
+
+
+def _run(options: argparse.Namespace) -> int:
+    seconds = _seconds(options.time)
+    certificate_path = _check_paths(options)
+    if missing := [name for name in ("numba", "ortools") if find_spec(name) is None]:
+        message = f"chimerac search needs packages that are not installed: {', '.join(missing)}"
+        raise refuse("E002", message, help="pip install 'chimerac[search]'")
+    program, statements = _placement(options)
+    given = _given(options)
+    # start-up: 1300 ms for numba and OR-tools, for this verb only
+    from chimerac.compiler.search.certificate import certificate
+    from chimerac.compiler.search.orders import search
+    from chimerac.compiler.search.start import library_orders, order_of, problem_of
+    from chimerac.compiler.search.text import schedule_text
+
+    problem = problem_of(program, given)
+    own = order_of(problem, program)
+    known = chain([("the given schedule", own)] if own is not None else [], library_orders(problem))
+    progress = _Progress(seconds)
+    state = search(problem, known, seconds, options.seed, progress.show)
+    progress.close()
+    assert state.best is not None, "a search ends with an order"
+    name = f"{program.header.schedule}_found"
+    lines = _summary(state, program, problem)
+    text, compiled = schedule_text(problem, state.best, name, lines, statements)
+    write_product(text, options.output)
+    if certificate_path is not None:
+        write_product(certificate(state, name, compiled.program.digest), certificate_path)
+    for line in lines:
+        print(line, file=sys.stderr)
+    if options.output is not None:
+        print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
+        print(f"  python -m chimerac.compiler.search.check {certificate_path} {options.output}", file=sys.stderr)
+    return 130 if state.is_interrupted else 0
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) <= MOST_SECONDS:
+            return seconds
+    raise refuse("E002", f"--time {text}: expected seconds, more than 0 and at most {MOST_SECONDS}")
+
+
+def _check_paths(options: argparse.Namespace) -> str | None:
+    """Return the path of the certificate. Raises ChimeraError E002 for paths that would lose something."""
+    path: str | None = options.certificate
+    if path is None and options.output is not None:
+        path = f"{options.output.removesuffix('.sched')}.json"
+    named = [x for x in (options.schedule, options.costs_path, options.output, path) if x not in (None, "-")]
+    if options.output == "" or path == "":
+        raise refuse("E002", "-o: the path is empty")
+    for k, x in enumerate(named):
+        if x in named[:k]:
+            raise refuse("E002", f"{x} is named twice: one of them would be written over", help="give another path")
+    return path
+
+
+def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
+    """Return a verified program with the placement, and the statements of its schedule that a found one repeats."""
+    source = stdin() if options.schedule == "-" else find(options.schedule, ("search",))
+    parameters = parameters_of(options.parameters)
+    sync = "eager"
+    if is_program(source):
+        if parameters:
+            raise refuse("E002", "a compiled program is fixed; -p is for schedules")
+        program = verify_program(read_program(source))
+    else:
+        compiled = compile_source(source, parameters)
+        program, sync = compiled.program, compiled.spec.sync
+    h = program.header
+    statements = [f"sync {sync}", *(f"tied {t.name} on stages {', '.join(map(str, t.stages))}" for t in h.tied)]
+    if h.micro_batch_size != (1, 1):
+        statements.append(f"size {h.micro_batch_size[0]}/{h.micro_batch_size[1]}")
+    return program, statements
+
+
+def _given(options: argparse.Namespace) -> Given:
+    """Return the costs and limits of the options, each of which replaces that of the file."""
+    given = Given() if options.costs_path is None else given_from_json(read(options.costs_path), options.costs_path)
+    costs = dict(costs_of(options.costs))
+    if options.hop is not None:
+        if "hop" in costs:
+            raise refuse("E002", "--hop and --cost hop give the same: leave one of them out")
+        costs["hop"] = cost_from_text("hop", options.hop)
+    if "R" in costs:
+        raise refuse("E002", "--cost R: a search orders no recomputation")
+    if options.limit is not None and options.limit < 0:
+        message = f"--limit {options.limit}: expected a number of activations, or what they hold in the file's unit"
+        raise refuse("E002", message)
+    return replace(
+        given,
+        uniform={k: v for k, v in costs.items() if k != "hop"},
+        hop=costs.get("hop", given.hop),
+        links=None if "hop" in costs else given.links,
+        limits=given.limits if options.limit is None else options.limit,
+        split={"split": True, "fused": False, None: None}[options.backward],
+    )
+
+
+def _number(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"
+
+
+def _summary(state: State, program: Program, problem: Problem) -> list[str]:
+    """Return what was found, line by line, in the unit of the costs."""
+    assert state.best is not None, "a search ends with an order"
+    makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
+    gap = "proved optimal" if state.is_proved else f"bound {_number(bound)}, gap {float(1 - bound / makespan):.2%}"
+    busy = max(problem.busy()) / problem.scale
+    h = program.header
+    sizes = f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
+    lines = [
+        f"Found by chimerac search for the placement of {h.schedule}: {sizes}",
+        f"makespan {_number(makespan)}, wall bubble of the busiest rank {_number(makespan - busy)}; {gap}; by {state.best_by}",
+    ]
+    if state.known is not None:
+        known, name = state.known
+        more = known / state.best.makespan - 1 if state.best.makespan else 0.0
+        lines.append(f"best known order at the start: {name}, {_number(known / problem.scale)} ({more:.1%} more)")
+    if problem.scale != 1:
+        lines.append(f"costs in this file are multiplied by {problem.scale}")
+    return lines
+
+
+class _Progress:
+    """The best makespan, the bound and the gap as they change: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.begun, self.shown, self.last = seconds, time.monotonic(), "", -LINE
+        self.bar = None
+        if sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None:
+            from tqdm import tqdm  # start-up: 20 ms, on a terminal only
+
+            layout = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
+            self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
+
+    def show(self, state: State) -> None:
+        """Show a state, if it is time to."""
+        assert state.best is not None, "it is shown when there is an order"
+        now = time.monotonic() - self.begun
+        best, bound = (Fraction(x) / state.problem.scale for x in (state.best.makespan, state.bound))
+        text = f"best {_number(best)}  bound {_number(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
+        if self.bar is not None:
+            self.bar.set_description_str(text, refresh=False)
+            self.bar.n = min(now, self.seconds)
+            self.bar.refresh()
+        elif text != self.shown and now - self.last >= LINE:
+            print(f"{now:6.0f} s  {text}", file=sys.stderr, flush=True)
+            self.shown, self.last = text, now
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,215 @@
+"""What one configuration needs and how long its iteration takes: from its compiled program, or before it is compiled.
+
+The width is never expanded. One replica is compiled, and its all-reduces take the time of all replicas' ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import accumulate
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.model import ModelDescription, StageSum, in_half_precision
+from chimerac.chimera_ir.partition import Partition, balanced
+from chimerac.chimera_ir.profile import Link
+from chimerac.chimera_ir.program import Header, Program
+from chimerac.compiler.analyze.causes import idle_times
+from chimerac.compiler.analyze.compare import ABOUT_THE_TEXT
+from chimerac.compiler.analyze.durations import PER_SECOND, Network, nanoseconds, profiled_durations, stage_seconds
+from chimerac.compiler.analyze.memory import OptimizerState, fixed_bytes, memory, stages_of
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.given import stage_choice
+from chimerac.compiler.pipeline import compile_replica, parse_source
+from chimerac.compiler.plan.space import Configuration, Problem, parameters, sizes_text
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.resolve.spec import Spec
+from chimerac.compiler.resolve.values import requirements_hold
+from chimerac.compiler.size import check_sizes
+from chimerac.compiler.syntax.nodes import Schedule
+from chimerac.compiler.syntax.parse import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known without compiling. time: no iteration is shorter, in nanoseconds; memory: no rank with most of it needs
+    less, in bytes; tasks: of one replica, about; reason: why the configuration is not possible, '' if it may be."""
+
+    time: int = 0
+    memory: int = 0
+    tasks: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of a configuration. Times are in nanoseconds, and means over the ranks where they are of one rank.
+
+    zero: the state of the optimizer is shared out; memory: of the rank that needs most, in bytes. makespan: of an iteration;
+    None where a rank needs more than it has. busy: computing; bubble: waiting for what is not computed yet, and at the
+    end; exposed: waiting for what is on its way. reason: why it is not possible.
+    """
+
+    configuration: Configuration
+    zero: bool = False
+    memory: int = 0
+    makespan: int | None = None
+    busy: int = 0
+    bubble: int = 0
+    exposed: int = 0
+    reason: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether it is possible and fits."""
+        return self.makespan is not None
+
+    @property
+    def key(self) -> tuple[int, int, Configuration]:
+        """Return what is least for the best one: the time, then the memory, then the order of configurations."""
+        assert self.makespan is not None, "it runs"
+        return self.makespan, self.memory, self.configuration
+
+
+class Evaluator:
+    """Evaluates configurations of a problem. It remembers what several of them share."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._description = cache(self._describe)
+        self._partition = cache(self._cut)
+
+    @cached_property
+    def trees(self) -> dict[str, Schedule]:
+        """Return the syntax trees of all schedules. Raises ChimeraError with the syntax errors of one."""
+        return {name: parse(source) for name, source in self.problem.schedules.items()}
+
+    def check(self) -> None:
+        """Raise ChimeraError for schedules and a model that no configuration could have."""
+        for source in self.problem.schedules.values():
+            parse_source(source)
+        self.problem.profile.check_fits(self._describe(self.problem.profile.sizes[0].samples))
+
+    def bounds(self, c: Configuration) -> Bounds:
+        """Return what is known of a configuration without compiling it."""
+        try:
+            return self._bounds(c)
+        except ChimeraError as error:
+            if any(d.code.startswith(ABOUT_THE_TEXT) for d in error.diagnostics):
+                raise
+            return Bounds(reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
+
+    def _bounds(self, c: Configuration) -> Bounds:
+        tree = self.trees[c.schedule]
+        if not requirements_hold(tree, parameters(c, tree), Budget()):  # `resolve` would search for values that are allowed
+            return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
+        spec = self._spec(c)
+        h = spec.header
+        work = h.micro_batches * h.micro_batch_size[0], c.micro_batches * h.micro_batch_size[1]
+        if h.ranks != c.ranks or work[0] != work[1]:
+            return Bounds(reason=f"it has {h.ranks} ranks and {h.micro_batches} micro-batches")
+        check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # so that a run can expand it
+        samples = h.samples(c.micro_batch)
+        model, (partition, stages) = self._description(samples), self._partition(samples, h.stages)
+        need = max(sum(fixed_bytes(h, model, stages, self._least_state(c), r)) for r in range(h.ranks))
+        return Bounds(self._least_time(spec, samples, partition), need, 2 * h.stages * h.micro_batches)
+
+    def _least_time(self, spec: Spec, samples: int, partition: Partition) -> int:
+        """Return the busy time of the slowest rank after its first micro-batch can reach it."""
+        h = spec.header
+        seconds = stage_seconds(self.problem.profile, samples, partition.layers)
+        forward, backward, first, second, again = ([nanoseconds(x) for x in seconds[op]] for op in TASKS)
+        least = [min(b, i + w) for b, i, w in zip(backward, first, second, strict=True)]
+        reached = [0, *accumulate(forward)]
+        busy, head = [0] * h.ranks, [sum(forward)] * h.ranks
+        for pipe, recompute in zip(h.pipes, spec.recompute, strict=True):
+            for s, rank in enumerate(pipe.placement):
+                busy[rank] += len(pipe.micro_batches) * (forward[s] + least[s] + again[s] * recompute[s])
+                if pipe.micro_batches:
+                    head[rank] = min(head[rank], reached[s])
+        return max((a + b for a, b in zip(head, busy, strict=True) if b), default=0)
+
+    def outcome(self, c: Configuration) -> Outcome:
+        """Return the figures of a configuration, from its compiled program."""
+        try:
+            return self._outcome(c)
+        except ChimeraError as error:
+            return Outcome(c, reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
+
+    def _outcome(self, c: Configuration) -> Outcome:
+        p, program = self.problem, self.replica(c)
+        model = self._description(program.header.samples(c.micro_batch))
+        for zero in (False, True) if p.zero is None and p.state.per_gradient else (bool(p.zero),):
+            need = max(x.peak for x in memory(program, model, replace(p.state, zero=zero, replicas=c.width)))
+            if need <= p.limit:
+                break
+        else:
+            return Outcome(c, zero, need)
+        network = Network(p.network or p.profile.point_to_point, all_reduce_s=self._all_reduce_s(c.width))
+        times = simulate(program, durations=profiled_durations(program, model, p.profile, network))
+        idle, ranks = idle_times(times), len(times.busy)
+        exposed = sum(x.exposed for x in idle) // ranks
+        gathered = self._gathering(program.header, model, c.width) if zero else 0
+        return Outcome(
+            c,
+            zero,
+            need,
+            times.makespan + gathered,
+            sum(times.busy) // ranks,
+            sum(times.wall_bubbles) // ranks - exposed,
+            exposed + gathered,
+        )
+
+    def replica(self, c: Configuration) -> Program:
+        """Return the first replica of a configuration's program, with its partition. Raises ChimeraError without help."""
+        spec = self._spec(c)
+        program = compile_replica(self.trees[c.schedule], spec, c.width)
+        return program.with_partition(self._partition(spec.header.samples(c.micro_batch), spec.header.stages)[0])
+
+    def layers(self, c: Configuration) -> list[int]:
+        """Return the number of layers of each stage."""
+        h = self._spec(c).header
+        return [len(ids) for ids in self._partition(h.samples(c.micro_batch), h.stages)[0].layers]
+
+    def _spec(self, c: Configuration) -> Spec:
+        tree = self.trees[c.schedule]
+        return resolve(tree, parameters(c, tree), Budget(), ALL if c.recompute else NONE)
+
+    def _describe(self, samples: int) -> ModelDescription:
+        p = self.problem
+        model = find_model(p.model, lambda given: given, samples, p.profile.seq_len)
+        return model if p.profile.precision == "float32" else in_half_precision(model, p.profile.precision)
+
+    def _cut(self, samples: int, stages: int) -> tuple[Partition, tuple[StageSum, ...]]:
+        """Return the partition that is balanced by the profile's times, and its sums."""
+        model = self._description(samples)
+        partition = balanced(model, stages, self.problem.profile.layer_nanoseconds(model))
+        return partition, model.stage_sums(partition.layers)
+
+    def _least_state(self, c: Configuration) -> OptimizerState:
+        return replace(self.problem.state, zero=self.problem.zero is not False, replicas=c.width)
+
+    def _all_reduce_s(self, width: int) -> Callable[[int, int], float]:
+        link: Link | None = self.problem.network
+        one = self.problem.profile.all_reduce_s if link is None else link.all_reduce_s
+        return lambda ranks, size: one(ranks * width, size)
+
+    def _gathering(self, h: Header, model: ModelDescription, width: int) -> int:
+        """Return how long the holders of stages take to send each other the weights that each has updated: half of an
+        all-reduce, for all stages of a rank one after the other."""
+        sums, all_reduce_s = self._partition(model.samples, h.stages)[1], self._all_reduce_s(width)
+        seconds = [all_reduce_s(len(h.holders([s])), sums[s].weight_bytes) / 2 for s in range(h.stages)]
+        return max(nanoseconds(sum(seconds[s] for s in stages_of(h, r))) for r in range(h.ranks))
+
+
+TASKS = (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)
+ALL, NONE = stage_choice("all"), stage_choice("none")
+
+
+def samples_per_second(batch: int, makespan: int) -> float:
+    """Return the throughput. makespan: of an iteration, in nanoseconds."""
+    return batch * PER_SECOND / makespan

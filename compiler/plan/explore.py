@@ -1,0 +1,325 @@
+"""The best configuration of a problem: the fastest one that fits, by the simulation of its compiled program.
+
+First every configuration gets bounds, which need no program. Those that cannot fit are left out. The others are tried in the
+order of their least times, and left out where even that is more than the best time so far on as many ranks. The configurations
+are tried in parallel, and a decision is made from the results of those at least `AHEAD` places before it. So what is left out
+does not depend on the number of processes, nor on which of them is faster.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.compiler.plan.evaluate import Bounds, Evaluator, Outcome
+from chimerac.compiler.plan.space import Configuration, Problem, configurations
+
+AHEAD = 32  # configurations that may be tried before a decision about the first of them
+AT_ONCE = 16  # configurations that a process gets at once to compute their bounds
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search.
+
+    best: the fastest that fits. outcomes: of all configurations that were tried. impossible: how many are not possible, by the
+    code of the reason; too_large: that are known not to fit without being compiled; too_slow: that are slower than another
+    one in any case; left: that were not tried, since the search was interrupted. neighbours: those that differ from the best in
+    one choice, with its name. total: of all configurations.
+    """
+
+    problem: Problem
+    best: Outcome
+    outcomes: Mapping[Configuration, Outcome]
+    total: int
+    impossible: Mapping[str, int]
+    too_large: int
+    too_slow: int
+    left: int = 0
+    neighbours: Sequence[tuple[str, Outcome]] = ()
+
+    @property
+    def by_ranks(self) -> dict[int, Outcome]:
+        """Return the best for each number of ranks of a replica, ascending."""
+        found: dict[int, Outcome] = {}
+        for o in sorted((o for o in self.outcomes.values() if o.is_running), key=lambda o: o.key):
+            found.setdefault(o.configuration.ranks, o)
+        return dict(sorted(found.items()))
+
+
+@dataclass(slots=True)
+class _State:
+    """What a search knows so far. queue: what is left to try, with bounds."""
+
+    outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
+    best: dict[int, int] = field(default_factory=dict)  # ranks -> least makespan
+    too_slow: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.configuration] = outcome
+        if outcome.makespan is not None:
+            ranks = outcome.configuration.ranks
+            self.best[ranks] = min(outcome.makespan, self.best.get(ranks, outcome.makespan))
+
+
+def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> Found:
+    """Return the best configuration and how it was found. progress: called with how many of how many are decided.
+
+    After Ctrl-C it returns what it has found so far; without that, KeyboardInterrupt is raised. Raises ChimeraError: E714 a
+    profile of another model, E718 nothing fits, E719 nothing is possible, and the findings of a schedule's text.
+    """
+    evaluator = Evaluator(problem)
+    evaluator.check()
+    every = sorted(configurations(problem, evaluator.trees))
+    state = _State()
+    with _Workers(evaluator, processes) as workers:
+        bounds = dict(zip(every, workers.bounds(every), strict=True))
+        possible = [c for c in every if not bounds[c].reason]
+        impossible = Counter(b.reason.partition(":")[0] for b in bounds.values() if b.reason)
+        if not possible:
+            raise _nothing_possible(problem, bounds)
+        fitting = [c for c in possible if bounds[c].memory <= problem.limit]
+        too_large = len(possible) - len(fitting)
+        fitting.sort(key=lambda c: (bounds[c].time, bounds[c].tasks, c))
+        interrupted = False
+        try:
+            for done, _ in enumerate(_try(fitting, bounds, workers, state), 1):
+                progress(done, len(fitting))
+        except KeyboardInterrupt:
+            interrupted = True
+            workers.kill()
+            if not state.best:
+                raise
+        running = [o for o in state.outcomes.values() if o.is_running]
+        if not running:
+            raise _nothing_fits(problem, possible, bounds, workers, state)
+        best = min(running, key=lambda o: o.key)
+        left = len(fitting) - len(state.outcomes) - state.too_slow
+        found = Found(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
+        if interrupted:
+            return found
+        try:
+            found = replace(found, neighbours=_neighbours(best.configuration, possible, workers, state))
+        except KeyboardInterrupt:
+            workers.kill()
+            return found
+    impossible.update(o.reason.partition(":")[0] for o in found.outcomes.values() if o.reason)
+    return found
+
+
+def _try(
+    queue: Iterable[Configuration], bounds: Mapping[Configuration, Bounds], workers: _Workers, state: _State
+) -> Iterator[None]:
+    """Try configurations in their order. Yields after each that is decided."""
+    running: deque[Future[Outcome] | None] = deque()
+
+    def finish() -> None:
+        outcome = running.popleft()
+        if outcome is not None:
+            state.add(workers.result(outcome))
+
+    for c in queue:
+        if len(running) >= AHEAD:
+            finish()
+            yield
+        if bounds[c].time > state.best.get(c.ranks, bounds[c].time):
+            state.too_slow += 1
+            running.append(None)
+        else:
+            running.append(workers.outcome(c))
+    while running:
+        finish()
+        yield
+
+
+def _neighbours(
+    best: Configuration, possible: Sequence[Configuration], workers: _Workers, state: _State
+) -> list[tuple[str, Outcome]]:
+    """Return the outcomes of the configurations that differ from the best one in one choice; of another schedule, the best."""
+    near = [(what, c) for c in possible if (what := _difference(best, c, possible))]
+    futures = {c: workers.outcome(c) for _, c in near if c not in state.outcomes}
+    outcomes = dict(state.outcomes) | {c: workers.result(future) for c, future in futures.items()}
+    found: dict[tuple[object, ...], tuple[str, Outcome]] = {}
+    for what, c in near:
+        o = outcomes[c]
+        if o.reason:
+            continue
+        key = (what, c.schedule) if what == "schedule" else (what, c)
+        known = found.get(key)
+        if known is None or _rank(o) < _rank(known[1]):
+            found[key] = (what, o)
+    order = {what: k for k, what in enumerate(DIFFERENCES)}
+    return sorted(found.values(), key=lambda x: (order[x[0]], _rank(x[1])))
+
+
+def _rank(o: Outcome) -> tuple[Any, ...]:
+    return (False, *o.key) if o.is_running else (True, o.memory, o.configuration)
+
+
+DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
+
+
+def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
+    """Return in which choice another configuration differs: '' in none or several, or if it is not the next one there."""
+    same = {
+        "D x W": best.ranks == other.ranks,
+        "micro-batch": best.micro_batch == other.micro_batch,
+        "parameter": best.own == other.own,
+        "recompute": best.recompute == other.recompute,
+        "schedule": best.schedule == other.schedule,
+    }
+    if not same["schedule"]:  # its parameters are others
+        return "schedule" if same["D x W"] and same["micro-batch"] and same["recompute"] else ""
+    different = [what for what, is_same in same.items() if not is_same]
+    if len(different) != 1:
+        return ""
+    for what, name in (("D x W", "ranks"), ("micro-batch", "micro_batch")):
+        if different == [what]:
+            here, there = getattr(best, name), getattr(other, name)
+            fixed = {"ranks": other.ranks, "width": other.width, "micro_batch": other.micro_batch}
+            fixed |= {"micro_batches": other.micro_batches}
+            between = (
+                getattr(c, name)
+                for c in possible
+                if (c.schedule, c.own, c.recompute) == (best.schedule, best.own, best.recompute)
+                and (c.ranks == best.ranks or what == "D x W")
+                and (c.micro_batch == best.micro_batch or what == "micro-batch")
+            )
+            if any(min(here, there) < x < max(here, there) for x in between):
+                return ""
+    return different[0]
+
+
+def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
+    p = problem
+    message = f"no schedule can run {p.model} on {p.ranks} ranks with {p.batch} samples in an iteration"
+    reasons = Counter(b.reason for b in bounds.values()).most_common(3)
+    notes = tuple(f"{count} of {len(bounds)} configurations: {reason}" for reason, count in reasons)
+    help = "the number of replicas divides both the ranks and the samples: give numbers with common divisors, and D that a "
+    return refuse("E719", message, notes=notes, help=help + "schedule allows; a replica has at most one rank for each layer")
+
+
+def _nothing_fits(
+    problem: Problem,
+    possible: Sequence[Configuration],
+    bounds: Mapping[Configuration, Bounds],
+    workers: _Workers,
+    state: _State,
+) -> ChimeraError:
+    """Return the finding E718 with the least memory that would do."""
+    least = min((o for o in state.outcomes.values() if not o.reason), key=lambda o: o.memory, default=None)
+    for c in sorted(possible, key=lambda c: (bounds[c].memory, bounds[c].tasks, c)):
+        if c in state.outcomes:
+            continue
+        if least is not None and bounds[c].memory >= least.memory:
+            break
+        outcome = workers.result(workers.outcome(c))
+        if not outcome.reason and (least is None or outcome.memory < least.memory):
+            least = outcome
+    p = problem
+    message = f"no configuration of {p.model} on {p.ranks} ranks fits: a rank has {p.limit:,} bytes"
+    if least is None:
+        return refuse("E718", message, help="give other schedules or sizes")
+    c = least.configuration
+    own = "".join(f" -p {name}={value}" for name, value in c.own)
+    again = ", recomputation" * c.recompute + ", ZeRO-1" * least.zero
+    note = f"{least.memory:,} bytes: {c.schedule}{own}, D={c.ranks}, W={c.width}, micro-batches of {c.micro_batch}{again}"
+    help = f"the least that would do is --memory {least.memory}" + ("" if p.zero is None else "; or allow --zero auto")
+    return refuse("E718", message, notes=(note,), help=help)
+
+
+_evaluator: Evaluator  # of a process that works for a search
+
+
+def _begin(problem: Problem) -> None:
+    global _evaluator
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the search, which then ends its processes
+    _evaluator = Evaluator(problem)
+
+
+def _bounds(c: Configuration) -> Bounds:
+    return _evaluator.bounds(c)
+
+
+def _outcome(c: Configuration) -> Outcome:
+    return _evaluator.outcome(c)
+
+
+class _Workers:
+    """Processes that evaluate configurations. With one process, or if one is killed, this process does it."""
+
+    def __init__(self, evaluator: Evaluator, processes: int) -> None:
+        self._evaluator = evaluator
+        self._others = set(multiprocessing.active_children())
+        self._pool: ProcessPoolExecutor | None = None
+        self._of: dict[Future[Outcome], Configuration] = {}
+        if processes > 1:
+            # fork needs no import of the compiler in each process: 0.4 s
+            kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            context = multiprocessing.get_context(kind)
+            self._pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(evaluator.problem,))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.kill()
+        elif self._pool is not None:
+            self._pool.shutdown()
+
+    def kill(self) -> None:
+        """End the processes, whatever they do."""
+        if self._pool is not None:
+            processes = set(multiprocessing.active_children()) - self._others
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+            for process in processes:
+                process.kill()
+
+    def bounds(self, every: Sequence[Configuration]) -> list[Bounds]:
+        """Return the bounds of configurations."""
+        if self._pool is not None:
+            with suppress(BrokenProcessPool):
+                return list(self._pool.map(_bounds, every, chunksize=AT_ONCE))
+            self._pool = None
+        return [self._evaluator.bounds(c) for c in every]
+
+    def outcome(self, c: Configuration) -> Future[Outcome]:
+        """Begin to evaluate a configuration."""
+        if self._pool is not None:
+            try:
+                future = self._pool.submit(_outcome, c)
+            except BrokenProcessPool:
+                self._pool = None
+            else:
+                self._of[future] = c
+                return future
+        done: Future[Outcome] = Future()
+        done.set_result(self._evaluator.outcome(c))
+        return done
+
+    def result(self, future: Future[Outcome]) -> Outcome:
+        """Return the outcome of a configuration whose evaluation has begun."""
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            self._pool = None
+            return self._evaluator.outcome(self._of[future])
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,128 @@
+"""The configurations that a plan chooses from: schedule, D x W, the schedule's parameters, micro-batch size, recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.profile import Link, Profile
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
+from chimerac.compiler.resolve.sizes import micro_batch_size
+from chimerac.compiler.syntax import nodes as n
+
+CHOICES = (0, 1, 2, 4)  # tried for each parameter of a schedule besides D and N, with its default
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Configuration:
+    """One way to run a model. The order of its fields is that in which equally good ones are preferred.
+
+    ranks: D, of one replica; width: W; micro_batch: samples, before a schedule cuts it; micro_batches: of those, for each
+    replica and iteration; own: the schedule's parameters besides D and N, in its order; recompute: on all stages.
+    """
+
+    ranks: int
+    recompute: bool
+    micro_batch: int
+    schedule: str
+    own: tuple[tuple[str, int], ...]
+    width: int
+    micro_batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is planned for.
+
+    schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
+    bytes that a rank may need. network: a link in the place of the profile's links. own: values by the name of a schedule's
+    parameter, in the place of `CHOICES`. micro_batches, recompute: the sizes and choices that are tried; None for all sizes.
+    zero: share the optimizer's state out where a rank would not fit otherwise; None: never, True: always.
+    """
+
+    schedules: Mapping[str, Source]
+    model: str
+    profile: Profile
+    ranks: int
+    batch: int
+    limit: int
+    state: OptimizerState = NO_STATE
+    zero: bool | None = False
+    network: Link | None = None
+    own: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    sizes: Sequence[int] | None = None
+    recompute: Sequence[bool] = (False, True)
+
+
+def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterator[Configuration]:
+    """Yield all configurations of a problem, also those that turn out not to be possible. trees: of its schedules."""
+    p, most = problem, len(problem.profile.layers)
+    sizes = p.profile.sizes[0].samples, p.profile.sizes[-1].samples
+    for ranks in _divisors(p.ranks):
+        width = p.ranks // ranks
+        if ranks > most or p.batch % width or ranks not in p.own.get("D", (ranks,)):
+            continue
+        share = p.batch // width
+        for name, tree in trees.items():
+            part = Fraction(*micro_batch_size(tree))
+            for b in _divisors(share) if p.sizes is None else [b for b in sorted(set(p.sizes)) if not share % b]:
+                if (b * part).denominator > 1 or not sizes[0] <= b * part <= sizes[1]:
+                    continue
+                for own in _own(tree, p.own):
+                    for recompute in p.recompute:
+                        yield Configuration(ranks, recompute, b, name, own, width, share // b)
+
+
+def parameters(c: Configuration, tree: n.Schedule) -> dict[str, int]:
+    """Return the parameters of a configuration's schedule. Its N counts the micro-batches that it cuts."""
+    part, whole = micro_batch_size(tree)
+    given = {"D": c.ranks, "N": c.micro_batches * whole // part}
+    return {name: given[name] for name in names(tree) if name in given} | dict(c.own)
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return parameters as the words of a command line."""
+    return " ".join(f"-p {name}={value}" for name, value in sizes.items())
+
+
+def names(tree: n.Schedule) -> list[str]:
+    """Return the names of a schedule's parameters."""
+    return [s.name.name for s in tree.statements if isinstance(s, n.Param)]
+
+
+def _own(tree: n.Schedule, given: Mapping[str, Sequence[int]]) -> list[tuple[tuple[str, int], ...]]:
+    """Return the values that are tried for a schedule's parameters besides D and N."""
+    found: list[tuple[tuple[str, int], ...]] = [()]
+    used = _used(tree)
+    for name in names(tree):
+        if name in ("D", "N") or (name not in given and name not in used):
+            continue
+        values = sorted(set(given.get(name, CHOICES)))
+        found = [(*its, (name, value)) for its in found for value in values]
+    return found
+
+
+def _used(tree: n.Schedule) -> set[str]:
+    """Return the names that decide more than whether a parameter is allowed and which stages recompute."""
+    found: set[str] = set()
+    todo: list[object] = [s for s in tree.statements if not isinstance(s, n.Param | n.Require)]
+    while todo:
+        match todo.pop():
+            case n.Name(name=name):
+                found.add(name)
+            case n.Recompute():  # a configuration says whether stages recompute
+                pass
+            case tuple() as parts:
+                todo += parts
+            case n.Node() as node:
+                todo += [getattr(node, f.name) for f in fields(node)]
+            case _:
+                pass
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    small = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
+    return sorted({*small, *(number // k for k in small)})

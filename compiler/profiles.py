@@ -1,0 +1,58 @@
+"""The profiles that the compiler knows: those of published hardware, which come with the project, and profile files."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import resources
+
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.chimera_ir.files import read, short_path
+from chimerac.chimera_ir.profile import Link, Profile, profile_from_json
+
+_FOLDER = resources.files("chimerac").joinpath("models", "profiles")  # data: the package models is not imported
+_NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
+_LATENCY = re.compile(rf"{_NUMBER} ?(s|ms|us|µs|ns)")
+_BANDWIDTH = re.compile(rf"{_NUMBER} ?([kKMGT]?i?B)/s")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def profile_names() -> list[str]:
+    """Return the names of the profiles that come with the project: MODEL-HARDWARE."""
+    return sorted(f.name.removesuffix(".json") for f in _FOLDER.iterdir() if f.name.endswith(".json"))
+
+
+def find_profile(name_or_path: str, model: str) -> Profile:
+    """Return the profile of a file, or one that comes with the project by its name or by its hardware alone.
+
+    model: the name of the model, for a name without one: p100 is bert48-p100 for bert48. A file that exists is read. Raises
+    ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
+    """
+    if os.path.lexists(name_or_path) or os.sep in name_or_path or os.path.splitext(name_or_path)[1]:
+        return profile_from_json(read(name_or_path), name_or_path)
+    known = profile_names()
+    for name in (name_or_path, f"{model}-{name_or_path}"):
+        if name in known:
+            return profile_from_json(_FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"), f"{name}.json")
+    near = did_you_mean(name_or_path, known)
+    names = f"those that come with the project are {', '.join(known)}; or give the path of a profile (*.json)"
+    help = f"{near} {names}" if near.startswith("did you mean") else names
+    raise refuse("E716", f"there is no profile '{short_path(name_or_path)}' of {model}", help=help)
+
+
+def link_from_text(text: str) -> Link:
+    """Return the link of an option: --link 10us,12GB/s. Raises ChimeraError E717 for another text."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 2:
+        latency, bandwidth = _LATENCY.fullmatch(parts[0]), _BANDWIDTH.fullmatch(parts[1])
+        if latency and bandwidth and float(bandwidth[1]) > 0 and float(latency[1]) * _SECONDS[latency[2]] <= 1000:
+            return Link(float(latency[1]) * _SECONDS[latency[2]], float(bandwidth[1]) * _bytes(bandwidth[2]))
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    message = f"--link {shown}: expected a latency and a bandwidth"
+    raise refuse("E717", message, help="for instance --link 10us,12GB/s: 10 microseconds, 12 * 10^9 bytes in a second")
+
+
+def _bytes(unit: str) -> int:
+    """Return the bytes of a unit: kB is 10^3, KiB is 2^10."""
+    prefix = unit.removesuffix("B").removesuffix("i").upper()
+    return int((1024 if "i" in unit else 1000) ** (" KMGT".index(prefix) if prefix else 0))

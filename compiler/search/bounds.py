@@ -1,0 +1,98 @@
+"""Lower bounds of the makespan, one for each rank, each with the micro-batches that attain it.
+
+No rank can begin before a first micro-batch has reached it, and after its last task the gradient still has to go back to
+stage 0: makespan >= head + busy + tail. Two facts about memory make heads longer.
+
+- Before its first last backward (`W`, or `B`), a rank runs forwards and input gradients only. The forwards that fit within its
+  limit take at most `fitting`, and no input gradient starts before `first gradient`. So the rank is idle for at least
+  `first gradient` - `fitting` before that task.
+- A micro-batch is held from its forward until its last backward, which is at least its way to the last stage and back. These
+  times, weighted by what is held, add up to at most limit x (makespan - head - tail).
+
+docs/search.md has the proofs. check.py computes the same numbers by code of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chimerac.compiler.search.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class RankBound:
+    """A bound of one rank. Times are the problem's integers.
+
+    head_by: 'arrival', or 'limit' where the limit makes the head; attained_by: (pipe, stage, micro-batch) of the task that has
+    the head, and of the one that has the tail; residence: the bound by what is held, 0 if there is no limit.
+    """
+
+    rank: int
+    head: int
+    head_by: str
+    busy: int
+    tail: int
+    residence: int
+    attained_by: tuple[tuple[int, int, int], tuple[int, int, int]]
+
+    @property
+    def value(self) -> int:
+        return max(self.head + self.busy + self.tail, self.residence)
+
+
+def rank_bounds(problem: Problem) -> list[RankBound]:
+    """Return the bound of every rank that has tasks."""
+    t, kinds, busy = problem.tasks, len(problem.kinds), problem.busy()
+    found = []
+    for r in range(problem.ranks):
+        cells = [c for c, (p, s) in enumerate(t.cells) if problem.pipes[p].placement[s] == r]
+        if not cells:
+            continue
+
+        def of(c: int, kind: int, last: bool = False) -> int:
+            n = problem.pipes[t.cells[c][0]].micro_batches
+            return t.number(c, kind, n - 1 if last else 0, kinds)
+
+        first = min(cells, key=lambda c: int(t.head[of(c, 0)]))
+        arrival = int(t.head[of(first, 0)])
+        gradient = min(cells, key=lambda c: int(t.head[of(c, 1)]))
+        by_limit = int(t.head[of(gradient, 1)]) - fitting(problem, r)
+        final = min(cells, key=lambda c: int(t.tail[of(c, kinds - 1, last=True)]))
+        tail = int(t.tail[of(final, kinds - 1, last=True)])
+        by_what, start = ("limit", gradient) if by_limit > arrival else ("arrival", first)
+        attained_by = ((*t.cells[start], 0), (*t.cells[final], problem.pipes[t.cells[final][0]].micro_batches - 1))
+        residence = 0
+        if problem.limits[r] is not None:
+            total = 0
+            for c in cells:
+                p, s = t.cells[c]
+                held = int(t.head[of(c, 1)] - t.head[of(c, 0)]) + sum(column[s] for column in problem.durations[1:])
+                total += problem.pipes[p].micro_batches * problem.weights[s] * held
+            residence = arrival + -(-total // max(1, int(problem.limit_of[r]))) + tail
+        found.append(RankBound(r, max(arrival, by_limit), by_what, busy[r], tail, residence, attained_by))
+    return found
+
+
+def fitting(problem: Problem, rank: int) -> int:
+    """Return the most time of forwards whose micro-batches a rank can hold together, or a little more.
+
+    If stages hold different amounts, the last forward counts in proportion (the linear relaxation of a knapsack), rounded up.
+    """
+    stages = [
+        (problem.weights[s], problem.durations[0][s], pipe.micro_batches)
+        for pipe in problem.pipes
+        for s, r in enumerate(pipe.placement)
+        if r == rank and pipe.micro_batches
+    ]
+    left, total = int(problem.limit_of[rank]), 0
+    # The most time per unit held first; what holds nothing before all others.
+    for weight, time, n in sorted(stages, key=lambda x: (x[0] > 0, -x[1] / x[0] if x[0] else 0)):
+        if weight == 0 or left >= weight * n:
+            total, left = total + time * n, left - weight * n
+        else:
+            total += left // weight * time
+            left -= left // weight * weight
+            # The place that is left may take a part of this forward, or a whole one of a lighter stage.
+            total += -(-left * time // weight)
+            break
+    return total

@@ -1,0 +1,65 @@
+"""The certificate of a found order: the problem, the makespan, and why no order can be faster than the bound, as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from chimerac.compiler.search.orders import State
+
+FORMAT = "chimera-order-certificate"
+
+
+def certificate(state: State, schedule: str, digest: str) -> str:
+    """Return the certificate as JSON. schedule: the name in the text; digest: of its compiled program.
+
+    Times are integers in the unit of the text's costs; `per_unit` of them make one unit of the costs that were given.
+    """
+    problem, best = state.problem, state.best
+    assert best is not None, "a search ends with an order"
+    solver = {"name": _solver_name(), "bound": state.solver_bound} if state.solver_bound else None
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": 1,
+        "schedule": schedule,
+        "digest": digest,
+        "per_unit": str(problem.scale),
+        "costs": dict(zip(problem.kinds, problem.durations, strict=True)),
+        "links": problem.links,
+        "activations": list(problem.weights),
+        "limits": list(problem.limits),
+        "makespan": best.makespan,
+        "bound": state.bound,
+        "proved_optimal": state.is_proved,
+        "solver": solver,
+        "ranks": [
+            {
+                "rank": b.rank,
+                "head": b.head,
+                "head_by": b.head_by,
+                "busy": b.busy,
+                "tail": b.tail,
+                "residence": b.residence,
+                "attained_by": {"head": _task(state, b.attained_by[0]), "tail": _task(state, b.attained_by[1])},
+            }
+            for b in state.bounds
+        ],
+    }
+    lines = [f" {json.dumps(k)}: {_value(v)}" for k, v in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple) and value and isinstance(value[0], dict | tuple):
+        return "[\n  " + ",\n  ".join(json.dumps(x) for x in value) + "]"
+    return json.dumps(value)
+
+
+def _task(state: State, task: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(("pipe", "stage", "micro_batch"), task, strict=True))
+
+
+def _solver_name() -> str:
+    from importlib.metadata import version  # start-up: 13 ms, where a solver has proved something only
+
+    return f"OR-tools CP-SAT {version('ortools')}"

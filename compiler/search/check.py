@@ -1,0 +1,190 @@
+"""Check a certificate of a search again: `python -m chimerac.compiler.search.check CERTIFICATE SCHEDULE`.
+
+Nothing of the search is imported. The schedule is compiled and verified; then the times of its order, what its ranks hold, and
+the bound of every rank are computed from the costs in the certificate, by the definitions of docs/search.md. `--solve SECONDS`
+also lets the solver prove its bound again, on a model that is built here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+
+TASKS = (Fwd, Bwd, BwdInput, BwdWeight)
+KINDS = dict(zip(TASKS, "FBIW", strict=True))
+
+
+Task = tuple[str, int, int]  # kind, stage, micro-batch
+
+
+def tasks_of(program: Program) -> list[list[Task]]:
+    """Return the tasks of every rank, in order."""
+    ranks = (program.stream(r) for r in range(program.world))
+    return [[(KINDS[type(x)], x.stage, x.micro_batches[0]) for x in stream if isinstance(x, TASKS)] for stream in ranks]
+
+
+def kinds_of(program: Program) -> str:
+    """Return the kinds of tasks of a program: 'FIW', or 'FB'."""
+    return "FIW" if any(k == "I" for tasks in tasks_of(program) for k, _, _ in tasks) else "FB"
+
+
+def waits_of(task: Task, kinds: str, top: int) -> list[Task]:
+    """Return what a task waits for. top: the last stage."""
+    k, s, m = task
+    if k == "F":
+        return [("F", s - 1, m)] if s else []
+    if k == "W":
+        return [("I", s, m)]
+    return [("F", s, m), *([(k, s + 1, m)] if s < top else [])]
+
+
+def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
+    """Yield what is wrong with a certificate for a program, in words."""
+    if c["digest"] != program.digest:
+        yield f"the certificate is for a program with the digest {c['digest'][:12]}, and this one has {program.digest[:12]}"
+        return
+    links, limits, held = c["links"], c["limits"], c["activations"]
+    numbers = [*(x for row in [*c["costs"].values(), *links] for x in row), *held, *(x for x in limits if x is not None)]
+    if any(type(x) is not int or x < 0 for x in numbers):
+        yield "costs, links, activations and limits are integers, 0 or more"
+        return
+    place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
+    order, kinds = tasks_of(program), kinds_of(program)
+    last, top = kinds[-1], program.header.stages - 1
+    cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
+    end: dict[tuple[str, int, int], int] = {}
+    position = [0] * len(order)
+    while any(position[r] < len(tasks) for r, tasks in enumerate(order)):
+        for r, tasks in enumerate(order):  # the program is verified: some rank can go on
+            while position[r] < len(tasks):
+                k, s, _ = task = tasks[position[r]]
+                waits = waits_of(task, kinds, top)
+                if any(x not in end for x in waits):
+                    break
+                before = end[tasks[position[r] - 1]] if position[r] else 0
+                end[task] = cost[k, s] + max([before, *(end[x] + _link(links, place, x, r) for x in waits)])
+                position[r] += 1
+    if max(end.values()) != c["makespan"]:
+        yield f"makespan: the certificate says {c['makespan']}, and the order takes {max(end.values())}"
+    bound = c["solver"]["bound"] if c["solver"] else 0
+    for r, tasks in enumerate(order):
+        now = peak = 0
+        for k, s, _ in tasks:
+            now += held[s] if k == "F" else 0
+            peak = max(peak, now)
+            now -= held[s] if k == last else 0
+        if limits[r] is not None and peak > limits[r]:
+            yield f"rank {r}: its limit is {limits[r]}, and the order holds {peak}"
+        if tasks:
+            found = _bound(tasks, cost, links, place, kinds, held, limits[r], top)
+            said = next((b for b in c["ranks"] if b["rank"] == r), None)
+            if said is None or any(said[k] > found[k] for k in found):
+                yield f"rank {r}: the certificate says {said}, and its bound is {found}"
+            bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
+    if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
+        yield f"bound: the certificate says {c['bound']}, proved optimal: {c['proved_optimal']}, and it is {bound}"
+
+
+def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: tuple[str, int, int], rank: int) -> int:
+    source = place[task[2], task[1]]
+    return 0 if source == rank else links[source][rank]
+
+
+def _bound(tasks: Any, cost: Any, links: Any, place: Any, kinds: Any, held: Any, limit: Any, top: int) -> dict[str, int]:
+    """Return head, busy time and tail of a rank, and its bound by what it holds: the definitions of docs/search.md."""
+    arrivals, gradients, tails, kept, forwards = [], [], [], 0, []
+    for _, s, m in (x for x in tasks if x[0] == "F"):
+        way = [place[m, x] for x in range(top + 1)]
+        hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]
+        back = [0 if a == b else links[b][a] for a, b in pairwise(way)]
+        arrivals.append(sum(cost["F", x] + hop[x] for x in range(s)))
+        turn = sum(hop) + sum(cost["F", x] for x in range(top + 1))
+        gradients.append(turn + sum(cost[kinds[1], x + 1] + back[x] for x in range(s, top)))
+        after = sum(cost[kinds[1], x] + back[x] for x in range(s))
+        tails.append(0 if kinds[-1] == "W" else after)
+        kept += held[s] * (gradients[-1] - arrivals[-1] + sum(cost[k, s] for k in kinds[1:]))
+        forwards.append((held[s], cost["F", s]))
+    room, fitting = Fraction(10**30 if limit is None else limit), Fraction(0)
+    for weight, time in sorted(forwards, key=lambda x: (x[0] > 0, -Fraction(x[1], x[0] or 1))):
+        part = min(Fraction(1), room / weight) if weight else Fraction(1)
+        fitting, room = fitting + part * time, room - part * weight
+    head, busy = max(min(arrivals), min(gradients) - -(-fitting // 1)), sum(cost[k, s] for k, s, _ in tasks)
+    residence = min(arrivals) + -(-kept // max(1, limit)) + min(tails) if limit is not None else 0
+    return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}
+
+
+def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
+    """Return whether the solver proves within a time that no order is faster than its bound in the certificate."""
+    from ortools.sat.python import cp_model  # 700 ms, for this option only
+
+    place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
+    pipe_of = {m: p for p, pipe in enumerate(program.header.pipes) for m in pipe.micro_batches}
+    order, kinds, top = tasks_of(program), kinds_of(program), program.header.stages - 1
+    model, latest = cp_model.CpModel(), c["solver"]["bound"] - 1
+    start = {x: model.new_int_var(0, latest, str(x)) for tasks in order for x in tasks}
+    end = {(k, s, m): at + c["costs"][k][s] for (k, s, m), at in start.items()}
+    previous: dict[tuple[int, str, int], Task] = {}
+    for r, tasks in enumerate(order):
+        model.add_no_overlap([model.new_fixed_size_interval_var(start[x], c["costs"][x[0]][x[1]], str(x)) for x in tasks])
+        for x in sorted(tasks, key=lambda x: x[2]):
+            k, s, m = x
+            model.add(end[x] <= latest)
+            for y in waits_of(x, kinds, top):
+                model.add(start[x] >= end[y] + _link(c["links"], place, y, r))
+            if (before := previous.get((pipe_of[m], k, s))) is not None:  # micro-batches of a pipe may be exchanged
+                model.add(start[x] >= end[before])
+            previous[pipe_of[m], k, s] = x
+        if c["limits"][r] is not None:
+            forwards = [x for x in tasks if x[0] == "F"]
+            kept = []
+            for x in forwards:
+                length = model.new_int_var(0, latest, f"length {x}")
+                kept.append(model.new_interval_var(start[x], length, end[kinds[-1], x[1], x[2]], f"kept {x}"))
+            model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], c["limits"][r])
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 4
+    return bool(solver.solve(model) == cp_model.INFEASIBLE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print whether the certificate holds, and return the exit status: 1 if it does not."""
+    parser = argparse.ArgumentParser(description="Check the certificate of a search again.")
+    parser.add_argument("certificate")
+    parser.add_argument("schedule")
+    parser.add_argument("--solve", metavar="SECONDS", type=float, help="also prove the solver's bound again, within this time")
+    options = parser.parse_args(argv)
+    try:
+        content, program = json.loads(read(options.certificate)), compile_schedule(options.schedule).program
+        found = list(problems(content, program))
+        again = not found and options.solve is not None and content["solver"] is not None
+        if again and not proves(content, program, options.solve):
+            found = [f"within {options.solve:g} s the solver does not prove its bound {content['solver']['bound']} again"]
+    except ChimeraError as error:
+        print(render(error.diagnostics), end="", file=sys.stderr)
+        return 2
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        found = [f"{options.certificate} is no certificate of this schedule: {type(error).__name__} {error}"]
+    for line in found:
+        print(line)
+    if found:
+        return 1
+    print(f"makespan {content['makespan']}, bound {content['bound']}: both hold, and so do the limits")
+    if content["solver"] and not again:
+        print(f"the bound of {content['solver']['name']}, {content['solver']['bound']}, was not proved again: --solve SECONDS")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

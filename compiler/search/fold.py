@@ -1,0 +1,72 @@
+"""Mirrored placements: half of the ranks decide for all.
+
+Two pipes in opposite directions look the same from both ends: rank r and rank D - 1 - r have the same stages, and the pipes
+change places. If links and limits are mirrored too, an order of the first half of the ranks is one of all ranks, in which the
+other half does the same at the same times. The folded problem has half of the tasks. Its best order may be worse than that of
+the whole problem, which is searched too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chimerac.compiler.search.problem import Problem
+from chimerac.compiler.search.sequences import Order, by_priority
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A problem folded in the middle. partner: the mirrored pipe of each pipe of the whole problem; kept: the folded problem's
+    pipes, by their numbers in the whole one."""
+
+    whole: Problem
+    problem: Problem
+    partner: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def unfolded(self, order: Order) -> Order | None:
+        """Return the order of the whole problem in which mirrored ranks do the same."""
+        small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
+        place = np.zeros(len(small), np.int64)
+        for r in range(self.problem.ranks):
+            place[order.rows(r)] = np.arange(order.length[r])
+        priority = np.zeros(len(whole), np.int64)
+        first = {cell: int(whole.first[c]) for c, cell in enumerate(whole.cells)}
+        for c, (k, s) in enumerate(small.cells):
+            p = self.kept[k]
+            n = kinds * self.whole.pipes[p].micro_batches
+            for q in (p, self.partner[p]):
+                priority[first[q, s] : first[q, s] + n] = place[small.first[c] : small.first[c] + n]
+        return by_priority(self.whole, priority)
+
+
+def fold(problem: Problem) -> Folded | None:
+    """Return the folded problem, None if the placement, the links or the limits are not mirrored.
+
+    None too where a rank cannot hold both a micro-batch and its mirror image.
+    """
+    last = problem.ranks - 1
+    if problem.ranks % 2 or problem.limits != problem.limits[::-1]:
+        return None
+    if problem.links != tuple(row[::-1] for row in problem.links[::-1]):
+        return None
+    partner = [-1] * len(problem.pipes)
+    for p, pipe in enumerate(problem.pipes):
+        mirrored = tuple(last - r for r in pipe.placement)
+        for q in range(p + 1, len(problem.pipes)):
+            other = problem.pipes[q]
+            if partner[p] < 0 and partner[q] < 0 and (other.placement, other.micro_batches) == (mirrored, pipe.micro_batches):
+                partner[p], partner[q] = q, p
+    if -1 in partner:
+        return None
+    kept = tuple(p for p, q in enumerate(partner) if p < q)
+    half = problem.ranks // 2
+    pipes = [replace(problem.pipes[p], placement=tuple(min(r, last - r) for r in problem.pipes[p].placement)) for p in kept]
+    pipes = [replace(pipe, seats=problem.pipes[p].placement) for p, pipe in zip(kept, pipes, strict=True)]
+    folded = replace(problem, ranks=half, pipes=tuple(pipes), limits=problem.limits[:half])
+    limits = zip(folded.limits, folded.least_limits(), strict=True)
+    if any(limit is not None and limit < least for limit, least in limits):
+        return None
+    return Folded(problem, folded, tuple(partner), kept)

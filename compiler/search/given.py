@@ -1,0 +1,87 @@
+"""What a search is given besides the placement: costs, links and limits, from options or from a file.
+
+A file is one JSON object, for instance
+
+    {"format": "chimera-search-costs", "version": 1,
+     "F": [1, 1.5], "B": [2, 3], "links": [[0, 0.1], [0.3, 0]], "activations": [800, 600], "limits": [3200, 2400]}
+
+Every field but the first two may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.json_checks import Kind
+from chimerac.chimera_ir.reading import VersionOne, read_json
+
+FORMAT = "chimera-search-costs"
+Number = Annotated[Decimal, Field(ge=0, le=limits.COST, max_digits=24, decimal_places=12)]
+Row = Annotated[tuple[Number, ...], Field(min_length=1, max_length=limits.RANKS)]
+Amounts = Annotated[tuple[Annotated[int, Field(ge=0, le=2**50)], ...], Field(min_length=1, max_length=limits.RANKS)]
+
+_KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), "docs/search.md shows one")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a search is given. Times are exact fractions in the unit of the costs.
+
+    costs: F, B, I, W per stage, those that are left out are the schedule's; uniform: one for all stages; hop: the time of every
+    message; links: that of a message from one rank to another, [from][to]; both None for the schedule's hop; activations:
+    what a stage holds for a micro-batch; limits: the most that each rank may hold, in the same unit; one number for all ranks;
+    None for as much as the schedule itself holds; split: whether backwards are split; None for as in the schedule.
+    """
+
+    costs: Mapping[str, Sequence[Fraction]] = field(default_factory=dict)
+    uniform: Mapping[str, Fraction] = field(default_factory=dict)
+    hop: Fraction | None = None
+    links: Sequence[Sequence[Fraction]] | None = None
+    activations: Sequence[int] | None = None
+    limits: int | Sequence[int] | None = None
+    split: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The JSON form, field by field."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    format: Literal["chimera-search-costs"]
+    version: VersionOne
+    F: Row | None = None
+    B: Row | None = None
+    I: Row | None = None  # noqa: E741
+    W: Row | None = None
+    hop: Number | None = None
+    links: Annotated[tuple[Row, ...], Field(max_length=4096)] | None = None
+    activations: Amounts | None = None
+    limits: Amounts | None = None
+
+
+@cache
+def _adapter() -> TypeAdapter[_File]:
+    return TypeAdapter(_File)
+
+
+def given_from_json(text: str, name: str) -> Given:
+    """Return what a file of costs gives. name: of the file, for messages. Raises ChimeraError E002."""
+    file = read_json(_adapter(), _KIND, text, name)
+    costs = {k: tuple(map(Fraction, v)) for k in "FBIW" if (v := getattr(file, k)) is not None}
+    return Given(
+        costs,
+        {},
+        None if file.hop is None else Fraction(file.hop),
+        None if file.links is None else [list(map(Fraction, row)) for row in file.links],
+        file.activations,
+        file.limits,
+    )

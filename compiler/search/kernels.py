@@ -1,0 +1,527 @@
+"""Compiled loops of the search: times of an order, list scheduling, and simulated annealing with incremental times.
+
+An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`. A task starts as soon as the task before it on its rank
+has ended and its two waits are over. Every function works on the columns of problem.Tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+from chimerac.compiler.search.problem import Ints
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+FAR = 2**62
+
+
+def _compiled(function: Function) -> Function:
+    """Compile a function when it is called first; the result is kept beside the module, or in the user's cache."""
+    return cast(Function, njit(cache=True)(function))
+
+
+@_compiled
+def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Ints, start: Ints, topological: Ints) -> int:
+    """Fill in the start of every task, and an order of all tasks that every wait agrees with; return the makespan, -1 if tasks
+    wait for each other."""
+    ranks = len(length)
+    position = np.zeros(ranks, np.int64)
+    clock = np.zeros(ranks, np.int64)
+    start[:] = -1
+    count, makespan, moved = 0, 0, True
+    while moved:
+        moved = False
+        for r in range(ranks):
+            while position[r] < length[r]:
+                x = sequence[r, position[r]]
+                at = clock[r]
+                ready = True
+                for k in range(2):
+                    y = waits[x, k]
+                    if y >= 0:
+                        if start[y] < 0:
+                            ready = False
+                            break
+                        at = max(at, start[y] + duration[y] + delays[x, k])
+                if not ready:
+                    break
+                start[x] = at
+                clock[r] = at + duration[x]
+                topological[count] = x
+                count += 1
+                position[r] += 1
+                moved = True
+            makespan = max(makespan, clock[r])
+    return makespan if count == len(duration) else -1
+
+
+@_compiled
+def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, after: Ints) -> bool:
+    """Fill in what each rank holds after each of its tasks; return whether no rank ever exceeds its limit."""
+    fits = True
+    for r in range(len(length)):
+        now = 0
+        for i in range(length[r]):
+            x = sequence[r, i]
+            now += held[x]
+            if now > limit[r]:
+                fits = False
+            now -= freed[x]
+            after[r, i] = now
+    return fits
+
+
+@_compiled
+def list_schedule(
+    letters_of: Ints,
+    letter_counts: Ints,
+    letter_first: Ints,
+    letter_size: Ints,
+    kinds: int,
+    priority: Ints,
+    look_ahead: int,
+    caps: Ints,
+    duration: Ints,
+    waits: Ints,
+    delays: Ints,
+    feeds: Ints,
+    rank: Ints,
+    held: Ints,
+    freed: Ints,
+    limit: Ints,
+    sequence: Ints,
+    length: Ints,
+) -> bool:
+    """Schedule all tasks, at each turn on the rank that can start one earliest; return whether it came to the end.
+
+    Of the tasks of that rank that could start within `look_ahead` of the earliest one, that of the least priority starts. caps:
+    the most micro-batches of a cell between their forward and their input gradient. A forward leaves room for every other cell
+    of its rank that has forwards left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
+    """
+    ranks = len(length)
+    start = np.full(len(duration), -1, np.int64)
+    done = np.zeros(len(letter_first), np.int64)
+    clock = np.zeros(ranks, np.int64)
+    now = np.zeros(ranks, np.int64)
+    best_of = np.full(ranks, -2, np.int64)  # earliest start on each rank; -2: unknown, -1: nothing can start
+    length[:] = 0
+    for _ in range(len(duration)):
+        chosen_rank, chosen_at = -1, FAR
+        for r in range(ranks):
+            if best_of[r] == -2:
+                least = FAR
+                for k in range(letter_counts[r]):
+                    at = _earliest(
+                        letters_of[r, k], r, letters_of, letter_counts, letter_first, letter_size, kinds, done, caps, start,
+                        clock, now, duration, waits, delays, held, limit,
+                    )  # fmt: skip
+                    if at >= 0:
+                        least = min(least, at)
+                best_of[r] = -1 if least == FAR else least
+            if best_of[r] >= 0 and best_of[r] < chosen_at:
+                chosen_rank, chosen_at = r, best_of[r]
+        if chosen_rank < 0:
+            return False
+        r = chosen_rank
+        task, task_at = -1, 0
+        for k in range(letter_counts[r]):
+            a = letters_of[r, k]
+            at = _earliest(
+                a, r, letters_of, letter_counts, letter_first, letter_size, kinds, done, caps, start, clock, now,
+                duration, waits, delays, held, limit,
+            )  # fmt: skip
+            if at < 0 or at > chosen_at + look_ahead:
+                continue
+            x = letter_first[a] + done[a]
+            if task < 0 or priority[x] < priority[task] or (priority[x] == priority[task] and at < task_at):
+                task, task_at = x, at
+                chosen = a
+        start[task] = task_at
+        clock[r] = task_at + duration[task]
+        now[r] += held[task] - freed[task]
+        sequence[r, length[r]] = task
+        length[r] += 1
+        done[chosen] += 1
+        best_of[r] = -2
+        for k in range(2):
+            if feeds[task, k] >= 0:
+                best_of[rank[feeds[task, k]]] = -2
+    return True
+
+
+@_compiled
+def _earliest(
+    a: int,
+    r: int,
+    letters_of: Ints,
+    letter_counts: Ints,
+    letter_first: Ints,
+    letter_size: Ints,
+    kinds: int,
+    done: Ints,
+    caps: Ints,
+    start: Ints,
+    clock: Ints,
+    now: Ints,
+    duration: Ints,
+    waits: Ints,
+    delays: Ints,
+    held: Ints,
+    limit: Ints,
+) -> int:
+    """Return when the next task of a letter could start on its rank, -1 if it cannot."""
+    if done[a] == letter_size[a]:
+        return -1
+    x = letter_first[a] + done[a]
+    at = clock[r]
+    for k in range(2):
+        y = waits[x, k]
+        if y >= 0:
+            if start[y] < 0:
+                return -1
+            at = max(at, start[y] + duration[y] + delays[x, k])
+    if a % kinds == 0:
+        if done[a] - done[a + 1] >= caps[a // kinds]:
+            return -1
+        needed = now[r] + held[x]
+        for k in range(letter_counts[r]):
+            b = letters_of[r, k]
+            if b != a and b % kinds == 0 and done[b] < letter_size[b] and done[b] == done[b + kinds - 1]:
+                needed += held[letter_first[b]]
+        if needed > limit[r]:
+            return -1
+    return int(at)
+
+
+@_compiled
+def anneal(
+    sequence: Ints,
+    length: Ints,
+    letter: Ints,
+    rank: Ints,
+    duration: Ints,
+    waits: Ints,
+    delays: Ints,
+    feeds: Ints,
+    held: Ints,
+    freed: Ints,
+    limit: Ints,
+    tail: Ints,
+    moves: int,
+    reach: int,
+    hot: float,
+    cold: float,
+    target: int,
+    seed: int,
+    best: Ints,
+) -> int:
+    """Anneal an order in place, with `moves` trials while the temperature falls from hot to cold; return the least makespan.
+
+    The order that has it is written to `best`. A move takes a task up to `reach` places earlier or later on its rank, seven of
+    ten times a task of a critical path. The times of the tasks that it changes are computed in a topological order that is
+    repaired with every move; the trial ends as soon as one of them is later than the threshold of this trial allows. Moves that
+    make a cycle, or that let a rank hold more than its limit, are undone. Ends early where the makespan reaches `target`.
+    """
+    np.random.seed(seed)
+    size, ranks = len(duration), len(length)
+    start = np.zeros(size, np.int64)
+    topological = np.zeros(size, np.int64)
+    place_in_all = np.zeros(size, np.int64)
+    place = np.zeros(size, np.int64)
+    rest = np.zeros(size, np.int64)
+    after = np.zeros_like(sequence)
+    current = times(sequence, length, duration, waits, delays, start, topological)
+    holds(sequence, length, held, freed, limit, after)
+    for r in range(ranks):
+        total = 0
+        for i in range(length[r] - 1, -1, -1):
+            x = sequence[r, i]
+            place[x] = i
+            rest[x] = total
+            total += duration[x]
+    for i in range(size):
+        place_in_all[topological[i]] = i
+    least = current
+    best[:] = sequence
+    dirty = np.zeros(size, np.bool_)
+    mark = np.zeros(size, np.bool_)
+    touched = np.zeros(size, np.int64)
+    changed = np.zeros(size, np.int64)
+    before = np.zeros(size, np.int64)
+    window = np.zeros(size, np.int64)
+    buffer = np.zeros(size, np.int64)
+    path = np.zeros(size, np.int64)
+    path_length = 0
+    accepted = 0
+    stale = True
+    temperature = hot
+    falling = (cold / hot) ** (1.0 / max(1.0, moves / 64.0)) if hot > 0 else 1.0
+    for trial in range(moves):
+        if least <= target:
+            break
+        if trial % 64 == 0:
+            temperature *= falling
+        if stale:
+            path_length = _critical(sequence, length, place, start, duration, waits, delays, rank, current, path)
+            stale = False
+        u = path[np.random.randint(path_length)] if np.random.random() < 0.7 else np.random.randint(size)
+        r, i = rank[u], place[u]
+        distance = 1 + np.random.randint(reach)
+        forward = np.random.random() < 0.5
+        j = i
+        if forward:
+            while j + 1 < length[r] and j - i < distance:
+                y = sequence[r, j + 1]
+                if letter[y] == letter[u] or waits[y, 0] == u or waits[y, 1] == u:
+                    break
+                j += 1
+        else:
+            while j > 0 and i - j < distance:
+                y = sequence[r, j - 1]
+                if letter[y] == letter[u] or waits[u, 0] == y or waits[u, 1] == y:
+                    break
+                j -= 1
+        if j == i:
+            continue
+        low, high = min(i, j), max(i, j)
+        # Limit: what the rank holds after each place of the changed section.
+        now = after[r, low - 1] if low > 0 else 0
+        fits = True
+        for k in range(low, high + 1):
+            x = u if k == j else sequence[r, k + 1 if forward else k - 1]
+            now += held[x]
+            if now > limit[r]:
+                fits = False
+                break
+            now -= freed[x]
+        if not fits:
+            continue
+        threshold = current
+        if temperature > 0:
+            threshold += int(-temperature * np.log(1.0 - np.random.random()))
+        # Move the task.
+        first, last = place_in_all[sequence[r, low]], place_in_all[sequence[r, high]]
+        _shift(sequence, place, r, i, j)
+        # Repair the topological order between the first and the last task of the section.
+        kept, taken = 0, 0
+        mark[u] = True
+        cycle = False
+        if forward:
+            for p in range(first, last + 1):
+                x = topological[p]
+                window[p - first] = x
+                if x != u:
+                    marked = False
+                    for k in range(2):
+                        y = waits[x, k]
+                        if y >= 0 and mark[y]:
+                            marked = True
+                    if rank[x] == r:
+                        if marked:
+                            cycle = True
+                            break
+                    elif not marked and place[x] > 0 and mark[sequence[rank[x], place[x] - 1]]:
+                        marked = True
+                    mark[x] = marked
+                if mark[x]:
+                    buffer[taken] = x
+                    taken += 1
+        else:
+            for p in range(last, first - 1, -1):
+                x = topological[p]
+                window[p - first] = x
+                if x != u:
+                    marked = False
+                    for k in range(2):
+                        y = feeds[x, k]
+                        if y >= 0 and mark[y]:
+                            marked = True
+                    if rank[x] == r:
+                        if marked:
+                            cycle = True
+                            break
+                    elif not marked and place[x] + 1 < length[rank[x]] and mark[sequence[rank[x], place[x] + 1]]:
+                        marked = True
+                    mark[x] = marked
+                if mark[x]:
+                    buffer[taken] = x
+                    taken += 1
+        if cycle:
+            for p in range(first, last + 1):
+                mark[topological[p]] = False
+            _shift(sequence, place, r, j, i)
+            continue
+        if forward:
+            kept = first
+            for p in range(first, last + 1):
+                x = window[p - first]
+                if not mark[x]:
+                    topological[kept] = x
+                    kept += 1
+            for k in range(taken):
+                topological[kept + k] = buffer[k]
+        else:
+            for k in range(taken):
+                topological[first + k] = buffer[taken - 1 - k]
+            kept = first + taken
+            for p in range(first, last + 1):
+                x = window[p - first]
+                if not mark[x]:
+                    topological[kept] = x
+                    kept += 1
+        for p in range(first, last + 1):
+            x = topological[p]
+            place_in_all[x] = p
+            mark[x] = False
+        # The work that is left on the rank after each task of the section.
+        total = rest[sequence[r, high + 1]] + duration[sequence[r, high + 1]] if high + 1 < length[r] else 0
+        for k in range(high, low - 1, -1):
+            rest[sequence[r, k]] = total
+            total += duration[sequence[r, k]]
+        # Times of the tasks that the move changes.
+        waiting, touches, changes = 0, 0, 0
+        for k in range(low, min(high + 2, length[r])):
+            x = sequence[r, k]
+            dirty[x] = True
+            touched[touches] = x
+            touches += 1
+            waiting += 1
+        p = first
+        late = False
+        while waiting > 0:
+            x = topological[p]
+            p += 1
+            if not dirty[x]:
+                continue
+            dirty[x] = False
+            waiting -= 1
+            rx, at = rank[x], 0
+            if place[x] > 0:
+                y = sequence[rx, place[x] - 1]
+                at = start[y] + duration[y]
+            for k in range(2):
+                y = waits[x, k]
+                if y >= 0:
+                    at = max(at, start[y] + duration[y] + delays[x, k])
+            if at + duration[x] + max(rest[x], tail[x]) > threshold:
+                late = True
+                break
+            if at != start[x]:
+                changed[changes] = x
+                before[changes] = start[x]
+                changes += 1
+                start[x] = at
+                if place[x] + 1 < length[rx]:
+                    y = sequence[rx, place[x] + 1]
+                    if not dirty[y]:
+                        dirty[y] = True
+                        touched[touches] = y
+                        touches += 1
+                        waiting += 1
+                for k in range(2):
+                    y = feeds[x, k]
+                    if y >= 0 and not dirty[y]:
+                        dirty[y] = True
+                        touched[touches] = y
+                        touches += 1
+                        waiting += 1
+        if late:
+            for k in range(touches):
+                dirty[touched[k]] = False
+            for k in range(changes - 1, -1, -1):
+                start[changed[k]] = before[k]
+            for p in range(first, last + 1):
+                x = window[p - first]
+                topological[p] = x
+                place_in_all[x] = p
+            _shift(sequence, place, r, j, i)
+            total = rest[sequence[r, high + 1]] + duration[sequence[r, high + 1]] if high + 1 < length[r] else 0
+            for k in range(high, low - 1, -1):
+                rest[sequence[r, k]] = total
+                total += duration[sequence[r, k]]
+            continue
+        now = after[r, low - 1] if low > 0 else 0
+        for k in range(low, high + 1):
+            now += held[sequence[r, k]] - freed[sequence[r, k]]
+            after[r, k] = now
+        makespan = 0
+        for k in range(ranks):
+            if length[k] > 0:
+                x = sequence[k, length[k] - 1]
+                makespan = max(makespan, start[x] + duration[x])
+        accepted += 1
+        if makespan != current or accepted % 32 == 0:
+            stale = True
+        current = makespan
+        if current < least:
+            least = current
+            best[:] = sequence
+        if accepted % 4096 == 0:  # a topological order by time keeps the sections short
+            for p in range(1, size):
+                x = topological[p]
+                k = p - 1
+                while k >= 0 and start[topological[k]] > start[x]:
+                    topological[k + 1] = topological[k]
+                    k -= 1
+                topological[k + 1] = x
+            for p in range(size):
+                place_in_all[topological[p]] = p
+    return least
+
+
+@_compiled
+def _shift(sequence: Ints, place: Ints, r: int, i: int, j: int) -> None:
+    """Take the task at place i of a rank to place j."""
+    x = sequence[r, i]
+    if i < j:
+        for k in range(i, j):
+            y = sequence[r, k + 1]
+            sequence[r, k] = y
+            place[y] = k
+    else:
+        for k in range(i, j, -1):
+            y = sequence[r, k - 1]
+            sequence[r, k] = y
+            place[y] = k
+    sequence[r, j] = x
+    place[x] = j
+
+
+@_compiled
+def _critical(
+    sequence: Ints,
+    length: Ints,
+    place: Ints,
+    start: Ints,
+    duration: Ints,
+    waits: Ints,
+    delays: Ints,
+    rank: Ints,
+    makespan: int,
+    path: Ints,
+) -> int:
+    """Fill in a critical path, chosen at random where there are several; return its length."""
+    count, x = 0, -1
+    for r in range(len(length)):
+        if length[r] > 0:
+            y = sequence[r, length[r] - 1]
+            if start[y] + duration[y] == makespan and (x < 0 or np.random.random() < 0.5):
+                x = y
+    while x >= 0:
+        path[count] = x
+        count += 1
+        found = -1
+        if place[x] > 0:
+            y = sequence[rank[x], place[x] - 1]
+            if start[y] + duration[y] == start[x]:
+                found = y
+        for k in range(2):
+            y = waits[x, k]
+            tight = y >= 0 and start[y] + duration[y] + delays[x, k] == start[x]
+            if tight and (found < 0 or np.random.random() < 0.5):
+                found = y
+        x = found
+    return count

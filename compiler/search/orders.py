@@ -1,0 +1,184 @@
+"""The search: list scheduling at once, then simulated annealing and a solver in turns, until a time limit or a proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from chimerac.compiler.search import periodic, solver
+from chimerac.compiler.search.bounds import RankBound, rank_bounds
+from chimerac.compiler.search.fold import fold
+from chimerac.compiler.search.problem import Pipe, Problem
+from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one_after_another
+
+FIRST = 120  # orders of list schedulers before the annealing begins
+KEPT = 6  # different orders from which annealings begin
+FOLDED = 0.7  # share of the time that a folded problem gets
+SLICE = 0.4  # seconds between two looks at the clock and at Ctrl-C
+TRIALS = 1_500_000  # of one annealing
+HOT, COLD = 0.15, 0.005  # temperatures at its begin and its end, in shares of a mean forward
+
+
+@dataclass
+class State:
+    """What is known so far.
+
+    best_by: in words, what found the best order; known: the best makespan of the orders to begin with, and its name;
+    solver_bound: 0 if the solver has proved nothing.
+    """
+
+    problem: Problem
+    bounds: list[RankBound]
+    best: Order | None = None
+    best_by: str = ""
+    solver_bound: int = 0
+    pool: list[Order] = field(default_factory=list)
+    known: tuple[int, str] | None = None
+    is_interrupted: bool = False
+
+    @property
+    def bound(self) -> int:
+        return max([self.solver_bound, *(b.value for b in self.bounds)])
+
+    @property
+    def is_proved(self) -> bool:
+        return self.best is not None and self.best.makespan <= self.bound
+
+    def offer(self, order: Order, by: str) -> bool:
+        """Keep an order if it is among the best; return whether it is the best one."""
+        if all(order.makespan != x.makespan or (order.sequence != x.sequence).any() for x in self.pool):
+            self.pool = sorted([*self.pool, order], key=lambda x: x.makespan)[:KEPT]
+        if self.best is not None and order.makespan >= self.best.makespan:
+            return False
+        self.best, self.best_by = order, by
+        return True
+
+
+def search(
+    problem: Problem,
+    known: Iterable[tuple[str, Order]],
+    seconds: float,
+    seed: int = 0,
+    report: Callable[[State], None] = lambda state: None,
+    with_solver: bool = True,
+) -> State:
+    """Return the best order that was found within a time, and its bound. Ctrl-C ends the search early.
+
+    The time begins when the loops of the search are compiled, which takes some seconds in the first process on a host.
+
+    known: orders to begin with, and what they are; report: called whenever something has changed, and now and then.
+    """
+    state = State(problem, rank_bounds(problem))
+    _compile_loops()
+    begun = time.monotonic()
+
+    def left() -> float:
+        return seconds - (time.monotonic() - begun)
+
+    try:
+        for name, order in known:
+            if state.offer(order, name):
+                state.known = (order.makespan, name)
+            if left() <= 0:
+                break
+        state.offer(one_after_another(problem), "one micro-batch after another")
+        for _ in _searches(state, seed, left, with_solver):
+            report(state)
+            if state.is_proved or left() <= 0:
+                break
+    except KeyboardInterrupt:
+        if state.best is None:
+            raise
+        state.is_interrupted = True
+    return state
+
+
+def _searches(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
+    """Search the problem and, if it is mirrored, the folded one; both in turns, the folded one for `FOLDED` of the time."""
+    whole = _turns(state, seed, left, with_solver)
+    folded = fold(state.problem)
+    if folded is None:
+        yield from whole
+        return
+    half = State(folded.problem, rank_bounds(folded.problem))
+    half.offer(one_after_another(folded.problem), "one micro-batch after another")
+    parts = _turns(half, seed, left, with_solver=False)
+    spent = [0.0, 0.0]
+    while left() > 0:
+        is_half = spent[0] * (1 - FOLDED) <= spent[1] * FOLDED and not half.is_proved
+        begun, before = time.monotonic(), half.best
+        next(parts if is_half else whole, None)
+        if half.best is not None and half.best is not before:
+            order = folded.unfolded(half.best)
+            assert order is not None, "mirrored ranks do the same"
+            state.offer(order, f"{half.best_by}, for half of the ranks")
+        spent[0 if is_half else 1] += time.monotonic() - begun
+        yield
+
+
+def _compile_loops() -> None:
+    """Search a tiny problem: numba compiles the loops when they are called first, and stores them for later processes."""
+    tiny = Problem(1, 1, (Pipe("tiny", (0,), 2),), "FB", ((1,), (1,)), ((0,),), (1,), (None,))
+    for order in greedy_orders(tiny, 0, 1):
+        anneal(tiny, order, 1, 1.0, 0.1, 0, 0)
+
+
+def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
+    """Search until the time is over, and yield at every point at which the search may end."""
+    problem = state.problem
+    for order in greedy_orders(problem, seed, FIRST):
+        state.offer(order, "list scheduling")
+        yield
+    assert state.best is not None, "one micro-batch can run after another"
+    small = periodic.smaller(problem)
+    few = State(small, rank_bounds(small)) if small is not None else None
+    if few is not None and small is not None:
+        few.offer(one_after_another(small), "one micro-batch after another")
+        for order in greedy_orders(small, seed, FIRST):
+            few.offer(order, "list scheduling")
+            yield
+    is_small = with_solver and len(problem.tasks) <= solver.MOST_TASKS
+    annealings, since, spell = 0, 0, 2.0
+    while left() > 0:
+        before = state.best.makespan
+        if few is not None and annealings % 3 == 0:
+            was = None if few.best is None else few.best.makespan
+            for order in _annealing(few, few.pool[annealings // 3 % len(few.pool)], seed + annealings, left):
+                few.offer(order, "annealing")
+                yield
+            if few.best is not None and (annealings == 0 or few.best.makespan != was):
+                for order in periodic.extended(few.problem, few.best, problem):
+                    state.offer(order, "a repeated steady phase")
+                    yield
+        begin = state.best if since % 2 == 0 else state.pool[(since // 2) % len(state.pool)]
+        for order in _annealing(state, begin, seed + annealings, left, gentle=annealings % 2 == 1):
+            state.offer(order, "annealing")
+            yield
+        annealings += 1
+        since = 0 if state.best.makespan < before else since + 1
+        if is_small and since >= 2 and left() > 1:
+            spell = min(2 * spell, left())
+            solved = solver.solve(problem, state.best, state.bound, spell, seed)
+            state.solver_bound = max(state.solver_bound, solved.bound)
+            if solved.order is not None and state.offer(solved.order, "the solver"):
+                since = 0
+            yield
+
+
+def _annealing(state: State, order: Order, seed: int, left: Callable[[], float], gentle: bool = False) -> Iterator[Order]:
+    """Yield the best orders of one annealing, in slices of about `SLICE` seconds. gentle: begin at half the temperature."""
+    t = state.problem.tasks
+    unit = max(1.0, float(t.duration.mean()))
+    hot, cold = HOT * unit / (2 if gentle else 1), COLD * unit
+    trials = min(TRIALS, 5000 * len(t))
+    done, size = 0, 20_000
+    while done < trials and left() > 0 and not state.is_proved:
+        size = min(size, trials - done)
+        high, low = (hot * (cold / hot) ** (x / trials) for x in (done, done + size))
+        begun = time.monotonic()
+        order, best = anneal(state.problem, order, size, high, low, state.bound, seed * 1009 + done % 1009)
+        yield best
+        done += size
+        taken = max(1e-6, time.monotonic() - begun)
+        size = max(2_000, min(4 * size, int(size * SLICE / taken)))

@@ -1,0 +1,205 @@
+"""The problem that is searched: tasks on ranks, what they cost and wait for, and what a rank may hold.
+
+Micro-batches of one pipe cost the same, so they may be exchanged: if the k-th forward of a stage in time is given to
+micro-batch k, and the same for its backwards, every wait still holds and every rank holds as much as before. So some order
+with the least makespan has the micro-batches of each (pipe, stage, kind) in ascending order, and only such orders are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """A pipe: its name, the rank of each stage, and the number of its micro-batches.
+
+    seats: the rank of each stage in the links, where it differs from the placement, as in a folded problem; else empty.
+    """
+
+    name: str
+    placement: tuple[int, ...]
+    micro_batches: int
+    seats: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be ordered. Times are integers, `scale` of which make one unit of the costs that were
+    given; they have no common divisor.
+
+    kinds: 'FB', or 'FIW' with a split backward; durations: of a task, per kind and stage; links: the time of a message from one
+    rank to another, [from][to]; weights: what a rank holds from the start of a forward to the end of the last backward of its
+    micro-batch, per stage; limits: the most that each rank may hold, in the unit of `weights`; None for no limit.
+    """
+
+    ranks: int
+    stages: int
+    pipes: tuple[Pipe, ...]
+    kinds: str
+    durations: tuple[tuple[int, ...], ...]
+    links: tuple[tuple[int, ...], ...]
+    weights: tuple[int, ...]
+    limits: tuple[int | None, ...]
+    scale: Fraction = Fraction(1)
+
+    def with_micro_batches(self, counts: Sequence[int]) -> Problem:
+        """Return the same problem with other numbers of micro-batches, one for each pipe."""
+        pipes = tuple(replace(pipe, micro_batches=n) for pipe, n in zip(self.pipes, counts, strict=True))
+        return replace(self, pipes=pipes)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        return Tasks.of(self)
+
+    @cached_property
+    def limit_of(self) -> Ints:
+        """Return the limit of each rank; where there is none, a number that no rank can exceed."""
+        most = sum(self.weights) * sum(pipe.micro_batches for pipe in self.pipes) + 1
+        return np.array([most if x is None else x for x in self.limits], np.int64)
+
+    def delay(self, pipe: int, stage: int, to: int) -> int:
+        """Return the time of a message between two stages of a pipe."""
+        seats = self.pipes[pipe].seats or self.pipes[pipe].placement
+        return 0 if seats[stage] == seats[to] else self.links[seats[stage]][seats[to]]
+
+    def least_limits(self) -> list[int]:
+        """Return for each rank the least that it must be allowed to hold: one micro-batch, in all of its pipe's stages there.
+
+        With as much on every rank the micro-batches can run one after another.
+        """
+        held = [[0] * self.ranks for _ in self.pipes]
+        for of_pipe, pipe in zip(held, self.pipes, strict=True):
+            for s, r in enumerate(pipe.placement):
+                of_pipe[r] += self.weights[s] if pipe.micro_batches else 0
+        return [max(of_pipe[r] for of_pipe in held) for r in range(self.ranks)]
+
+    def busy(self) -> list[int]:
+        """Return how long each rank computes."""
+        t = self.tasks
+        return [int(t.duration[t.rank == r].sum()) for r in range(self.ranks)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """All tasks as columns. Task number first[c] + k * n + m is kind k of micro-batch m of cell c, which has n micro-batches.
+
+    A cell is a (pipe, stage) with micro-batches; letter: cell x kinds + kind; waits, delays: two for each task, -1 for none;
+    feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees;
+    head: the least time before a task starts if no rank were ever busy with another micro-batch; tail: the least after its end.
+    """
+
+    cells: tuple[tuple[int, int], ...]
+    first: Ints
+    letter: Ints
+    micro_batch: Ints
+    rank: Ints
+    duration: Ints
+    waits: Ints
+    delays: Ints
+    feeds: Ints
+    held: Ints
+    freed: Ints
+    head: Ints
+    tail: Ints
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @staticmethod
+    def of(problem: Problem) -> Tasks:
+        kinds, pipes = len(problem.kinds), problem.pipes
+        cells = tuple((p, s) for p, pipe in enumerate(pipes) if pipe.micro_batches for s in range(problem.stages))
+        counts = np.array([pipes[p].micro_batches for p, _ in cells], np.int64)
+        first = np.concatenate([[0], np.cumsum(counts * kinds)]).astype(np.int64)
+        size = int(first[-1])
+        columns = {name: np.zeros(size, np.int64) for name in ("letter", "micro_batch", "rank", "duration", "held", "freed")}
+        waits, delays = np.full((size, 2), -1, np.int64), np.zeros((size, 2), np.int64)
+        feeds = np.full((size, 2), -1, np.int64)
+        where = {cell: c for c, cell in enumerate(cells)}
+        for c, (p, s) in enumerate(cells):
+            n, rank = pipes[p].micro_batches, pipes[p].placement[s]
+            rows = [np.arange(first[c] + k * n, first[c] + (k + 1) * n) for k in range(kinds)]
+            for k, row in enumerate(rows):
+                columns["letter"][row] = c * kinds + k
+                columns["micro_batch"][row] = np.arange(n)
+                columns["rank"][row] = rank
+                columns["duration"][row] = problem.durations[k][s]
+            columns["held"][rows[0]] = columns["freed"][rows[-1]] = problem.weights[s]
+            pairs = [(rows[0], rows[1], 1, 0)]  # waits for, task, which of its waits, delay
+            if kinds == 3:
+                pairs.append((rows[1], rows[2], 0, 0))
+            for other, k in ((s - 1, 0), (s + 1, 1)):
+                if 0 <= other < problem.stages:
+                    before = np.arange(n) + first[where[p, other]] + k * n
+                    pairs.append((before, rows[k], 0, problem.delay(p, other, s)))
+            for before, row, slot, delay in pairs:
+                waits[row, slot], delays[row, slot] = before, delay
+                feeds[before, 1 if slot == 1 or (kinds == 3 and row is rows[2]) else 0] = row
+        head, tail = _heads(problem, cells, first), _tails(problem, cells, first)
+        return Tasks(cells, first, waits=waits, delays=delays, feeds=feeds, head=head, tail=tail, **columns)
+
+    def number(self, cell: int, kind: int, micro_batch: int, kinds: int) -> int:
+        """Return the number of a task."""
+        n = int(self.first[cell + 1] - self.first[cell]) // kinds
+        return int(self.first[cell]) + kind * n + micro_batch
+
+
+def _along(problem: Problem, p: int) -> tuple[list[int], list[int]]:
+    """Return for each stage of a pipe how long after the start of a micro-batch its forward starts at the earliest, and its
+    input gradient."""
+    forward, backward = problem.durations[:2]
+    last = problem.stages - 1
+    starts = [0]
+    for s in range(last):
+        starts.append(starts[s] + forward[s] + problem.delay(p, s, s + 1))
+    back = [0] * problem.stages
+    back[last] = starts[last] + forward[last]
+    for s in range(last, 0, -1):
+        back[s - 1] = back[s] + backward[s] + problem.delay(p, s, s - 1)
+    return starts, back
+
+
+def _heads(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> Ints:
+    """Return the earliest start of each task: micro-batch m of a stage has m before it on that stage."""
+    found = np.zeros(int(first[-1]), np.int64)
+    for c, (p, s) in enumerate(cells):
+        n = problem.pipes[p].micro_batches
+        starts, back = _along(problem, p)
+        earliest = [starts[s], back[s], back[s] + problem.durations[1][s]]
+        for k in range(len(problem.kinds)):
+            a = int(first[c]) + k * n
+            found[a : a + n] = earliest[k] + np.arange(n) * problem.durations[k][s]
+    return found
+
+
+def _tails(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> Ints:
+    """Return the least time from the end of each task to the end of the iteration."""
+    found = np.zeros(int(first[-1]), np.int64)
+    split = len(problem.kinds) == 3
+    for c, (p, s) in enumerate(cells):
+        n = problem.pipes[p].micro_batches
+        after = [0] * problem.stages  # from the end of an input gradient to the end of all that follows it
+        if split:
+            after[0] = problem.durations[2][0]
+        for x in range(1, problem.stages):
+            below = problem.delay(p, x, x - 1) + problem.durations[1][x - 1] + after[x - 1]
+            after[x] = max(below, problem.durations[2][x] if split else 0)
+        starts, back = _along(problem, p)
+        whole = [
+            back[s] - starts[s] - problem.durations[0][s] + problem.durations[1][s] + after[s],
+            after[s],
+            0,
+        ]
+        for k in range(len(problem.kinds)):
+            a = int(first[c]) + k * n
+            found[a : a + n] = whole[k] + np.arange(n - 1, -1, -1) * problem.durations[k][s]
+    return found

@@ -1,0 +1,312 @@
+"""A search for a text of a schedule that is good at several sizes and hop costs at once.
+
+An order that is found for one size is of little use at another. A text with parameters holds for all of them. Every try
+changes the best text a little, or begins anew, compiles the new one at every size, and simulates it at every hop cost. The
+mean of makespan / lower bound decides. The same seed gives the same result.
+
+python -m chimerac.compiler.search.texts SCHEDULE --sizes D=8,N=16 D=8,N=64 --hops 0 0.1 0.5 --activations D
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Costs, Header, Program
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.format import format_schedule
+from chimerac.compiler.library import find
+from chimerac.compiler.order.order import order_tasks
+from chimerac.compiler.pipeline import compile_source, parse_source
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.search.spaces import GreedyTexts, Space, TickTexts
+from chimerac.compiler.size import check_sizes
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.tasks import task_times
+
+State = TypeVar("State")
+ANEW = 0.15  # of the tries begin with a text that does not depend on the best one
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One size, with what holds for every text at this size. costs, bounds: by hop cost, in one unit each; activations: the
+    most that a rank may hold, None if there is no limit."""
+
+    parameters: Mapping[str, int]
+    costs: tuple[Costs, ...]
+    scales: tuple[int, ...]
+    bounds: tuple[int, ...]
+    activations: int | None
+
+    def time(self, hop: int, value: int) -> Fraction:
+        """Return a time at a hop cost in the unit of the schedule's costs."""
+        return Fraction(value, self.scales[hop])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound."""
+
+    text: str
+    makespans: tuple[tuple[int, ...], ...]
+    score: float
+
+
+def limited(source: Source, activations: str) -> Source:
+    """Return a schedule with a limit of activations, if it has none and the formula is not ''."""
+    schedule = parse_source(source)
+    has_one = any(isinstance(s, n.MemoryLimit) and s.what.name == "activations" for s in schedule.statements)
+    if has_one or not activations:
+        return source
+    return Source(f"{source.name} with --activations", f"{source.text.rstrip()}\nlimit activations <= {activations}\n")
+
+
+def points(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
+    """Return what a search is given at each size. hops: in units of the first stage's forward.
+
+    Raises ChimeraError for a schedule that cannot be compiled at one of the sizes.
+    """
+    result = []
+    for size in sizes:
+        spec = resolve(schedule, size, Budget())
+        check_sizes(schedule.name.name, spec.header, spec.costs, 1)
+        limit = spec.header.limits.get("activations")
+        scales = tuple(hop.denominator for hop in hops)
+        costs = tuple(_scaled(spec.costs, hop, scale) for hop, scale in zip(hops, scales, strict=True))
+        bounds = tuple(lower_bound(spec.header, c, limit) for c in costs)
+        result.append(Point(size, costs, scales, bounds, limit))
+    return result
+
+
+def _scaled(costs: Costs, hop: Fraction, scale: int) -> Costs:
+    times = {name: tuple(x * scale for x in value) for name, value in costs.given().items() if name != "hop"}
+    return Costs(**times, hop=int(hop * costs.FWD[0] * scale))
+
+
+def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
+    """Return a lower bound of the makespan of any order of a placement.
+
+    A rank is idle until the first forward reaches it. Before the first backward reaches it, it can run no more forwards than
+    it may hold activations. Then it has to be busy with everything else. Source: docs/schedules.md.
+    """
+    best = 0
+    backward = [min(b, i + w) for b, i, w in zip(costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT, strict=True)]
+    heads: dict[int, int] = {}
+    backs: dict[int, int] = {}
+    busy: dict[int, int] = {}
+    dearest: dict[int, int] = {}
+    forwards: dict[int, int] = {}
+    for pipe in (p for p in header.pipes if p.micro_batches):
+        ranks, count = pipe.placement, len(pipe.micro_batches)
+        clock = 0
+        for s, r in enumerate(ranks):
+            clock += costs.hop * (s > 0 and ranks[s - 1] != r)
+            heads[r] = min(heads.get(r, clock), clock)
+            clock += costs.FWD[s]
+            busy[r] = busy.get(r, 0) + count * (costs.FWD[s] + backward[s])
+            forwards[r] = forwards.get(r, 0) + count * costs.FWD[s]
+            dearest[r] = max(dearest.get(r, 0), costs.FWD[s])
+        for s in reversed(range(len(ranks))):
+            r = ranks[s]
+            clock += costs.hop * (s + 1 < len(ranks) and ranks[s + 1] != r)
+            backs[r] = min(backs.get(r, clock), clock)
+            clock += min(costs.BWD_INPUT[s], costs.BWD[s])
+    for r in busy:
+        most = forwards[r] if activations is None else min(forwards[r], activations * dearest[r])
+        best = max(best, busy[r] + max(heads[r], backs[r] - most))
+    return best
+
+
+def evaluated(text: str, given: Sequence[Point]) -> Found | None:
+    """Return a text with its makespans; None if it does not compile at a size, or a rank holds too many activations."""
+    makespans: list[tuple[int, ...]] = []
+    try:
+        schedule = parse(Source("text", text))
+        for point in given:
+            budget = Budget()
+            spec = resolve(schedule, point.parameters, budget)
+            tasks = order_tasks(spec, budget).program
+            if point.activations is not None and _most_alive(tasks) > point.activations:
+                return None
+            timings = [task_times(replace(tasks, costs=costs)) for costs in point.costs]
+            if any(t.stuck for t in timings):
+                return None
+            makespans.append(tuple(int(t.end.max()) for t in timings))
+    except ChimeraError:
+        return None
+    return Found(text, tuple(makespans), _score(makespans, given))
+
+
+def _score(makespans: Sequence[Sequence[int]], given: Sequence[Point]) -> float:
+    ratios = [m / b for ms, point in zip(makespans, given, strict=True) for m, b in zip(ms, point.bounds, strict=True)]
+    return sum(ratios) / len(ratios)
+
+
+def _most_alive(tasks: Program) -> int:
+    """Return the most activations that a rank holds at once."""
+    t = tasks.table
+    count = np.array([len(ids) for ids in tasks.micro_batch_lists], np.int64)[t.operand]
+    change = np.where(t.op == Op.FWD, count, np.where((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT), -count, 0))
+    alive = np.cumsum(change)  # nothing is alive at the end of a rank
+    return int(alive.max(initial=0))
+
+
+def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) -> Iterator[Found]:
+    """Yield the texts that are better than all before them, for a number of tries."""
+    rng = random.Random(seed)
+    best: Found | None = None
+    state = space.start(rng)
+    seen: set[str] = set()
+    for k in range(tries):
+        candidate = space.start(rng) if not k or best is None or rng.random() < ANEW else space.near(state, rng)
+        if best is not None and rng.random() < 0.5:
+            candidate = space.near(candidate, rng)
+        text = space.text(candidate)
+        if text in seen:
+            continue
+        seen.add(text)
+        found = evaluated(text, given)
+        if found and (best is None or found.score <= best.score):  # an equal one may lead to a better one
+            state = candidate
+            if best is None or found.score < best.score:
+                best = found
+                yield found
+
+
+def search(
+    source: Source,
+    sizes: Sequence[Mapping[str, int]],
+    hops: Sequence[Fraction],
+    activations: str,
+    tries: int = 300,
+    seed: int = 0,
+    report: Callable[[Found], None] = lambda found: None,
+) -> tuple[Found, list[Point]]:
+    """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
+
+    source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
+    hops: in units of the first stage's forward; activations: a formula of the most that a rank may hold, or ''. report: is
+    called with each better text. Ctrl-C ends the search early, without an error.
+
+    Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere.
+    """
+    source = limited(source, activations)
+    schedule = parse_source(source)
+    order = next((s for s in schedule.statements if isinstance(s, n.Order)), None)
+    if not sizes or not hops:
+        raise refuse("E002", "a search of texts needs at least one size and one hop cost")
+    given = points(schedule, sizes, hops)
+    if not isinstance(order, n.Greedy | n.Ticks):
+        help = "give a schedule whose order is greedy or ticks"
+        raise refuse("E002", f"{source.name} has an order listing, which has no formulas to change", help=help)
+    best = evaluated(source.text, given)
+    results: Iterator[Found]
+    if isinstance(order, n.Greedy):
+        results = tried(GreedyTexts(schedule, activations), given, tries, seed)
+    else:
+        results = tried(TickTexts(schedule), given, tries, seed)
+    try:
+        for found in results:
+            if best is None or found.score < best.score:
+                best = found
+                report(best)
+    except KeyboardInterrupt:
+        pass
+    if best is None:
+        held = f" with at most {activations} activations on a rank" if activations else ""
+        help = "allow more activations, or try more texts" if activations else "try more texts"
+        raise refuse("E002", f"none of the {tries} texts compiles at every size{held}", help=help)
+    return _simulated(best, given), given
+
+
+def _simulated(found: Found, given: Sequence[Point]) -> Found:
+    """Return a text with the makespans of its verified programs, whose transfers are instructions."""
+    makespans = []
+    for point in given:
+        program = compile_source(Source("found", found.text), point.parameters).program
+        simulations = [simulate(replace(program, costs=costs)) for costs in point.costs]
+        makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))
+    return Found(found.text, tuple(makespans), _score(makespans, given))
+
+
+def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
+    """Return the lines of a table: for each size and hop cost the makespan beside the bound, and the difference."""
+    sizes = [" ".join(f"{k}={v}" for k, v in point.parameters.items()) for point in given]
+    width = max(map(len, sizes))
+    lines = [f"{'size':{width}}  hop   makespan      bound      above"]
+    for name, point, makespans in zip(sizes, given, found.makespans, strict=True):
+        for k, (hop, makespan) in enumerate(zip(hops, makespans, strict=True)):
+            m, b = point.time(k, makespan), point.time(k, point.bounds[k])
+            lines.append(f"{name:{width}}  {float(hop):<5g}{float(m):9g}  {float(b):9g}  {float(m - b):9g}")
+    return lines
+
+
+def result_text(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> str:
+    """Return the text as a file: formatted, after a comment with its table."""
+    return "".join(f"# {line}\n" for line in table(found, given, hops)) + "\n" + format_schedule(Source("found", found.text))
+
+
+def _size(text: str) -> dict[str, int]:
+    try:
+        return {name.strip(): int(value) for name, value in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise refuse("E002", f"--sizes {text}: expected parameters like D=8,N=32") from None
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
+        raise refuse("E002", f"--{name} {text}: expected an integer from {least} to 999999999")
+    return int(text)
+
+
+def _hop(text: str) -> Fraction:
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise refuse("E002", f"--hops {text}: expected a number like 2, 0.5 or 1/3") from None
+    if not 0 <= value <= 1000 or value.denominator > 1000:
+        raise refuse("E002", f"--hops {text}: expected 0 to 1000, in parts of at least 1/1000")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, and print the text that was found; return the exit status."""
+    parser = Parser(prog="chimerac.compiler.search.texts", description="Find the text of an order that is good at many sizes.")
+    parser.add_argument("schedule", help="a schedule of the library, or a file; its placement and costs are kept")
+    parser.add_argument("--sizes", nargs="+", default=["D=4,N=16", "D=8,N=32"], help="parameters of each size: D=8,N=32")
+    parser.add_argument("--hops", nargs="+", default=["0", "0.1", "0.5"], help="costs of a transfer, in forwards")
+    parser.add_argument("--activations", default="D", help="the most activations of a rank, a formula (default D)")
+    parser.add_argument("--tries", default="300", help="texts to try (default 300)")
+    parser.add_argument("--seed", default="0", help="of the random numbers (default 0)")
+    options = parser.parse_args(arguments)
+    try:
+        hops = [_hop(x) for x in options.hops]
+        sizes = [_size(x) for x in options.sizes]
+        found, given = search(
+            find(options.schedule), sizes, hops, options.activations, _number("tries", options.tries, 1),
+            _number("seed", options.seed, 0),
+            lambda better: print(f"mean makespan / bound {better.score:.4f}", file=sys.stderr),
+        )  # fmt: skip
+        sys.stdout.write(result_text(found, given, hops))
+    except ChimeraError as error:
+        sys.stderr.write(render(error.diagnostics))
+        return 1
+    except KeyboardInterrupt:  # before the first try, or a second time
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

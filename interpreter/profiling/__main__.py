@@ -1,0 +1,112 @@
+"""`python -m chimerac.interpreter.profiling`: measure how fast a model and the links are here, for --profile of the compiler.
+
+It starts as many ranks as --ranks says, which all compute at the same time, as in a run.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    # Before all other imports: from here on this process ends when its parent ends, and at Ctrl-C without a traceback.
+    from chimerac.interpreter.launch.startup import begin_process
+
+    begin_process()
+
+import os
+import sys
+from collections.abc import Sequence
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.interpreter.adapters.own import check_own, is_own
+from chimerac.models.presets import check_sequence
+
+LOSSES = ("cross-entropy", "next-token", "squared-error")
+OPTIMIZERS = ("adamw", "momentum", "sgd")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, or one of its ranks, and return the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options = parser.parse_args(given)
+    if min(options.seq_len, options.repeats) < 1:
+        parser.error("--seq-len and --repeats are at least 1")
+    if options.ranks < 2:
+        parser.error("--ranks is at least 2: links are measured between ranks")
+    samples = _samples(parser, options.micro_batch)
+    try:
+        if is_own(options.model):
+            check_own(options.model)
+        else:
+            check_sequence(options.model, options.seq_len)
+    except ChimeraError as error:
+        sys.stderr.write(render(error.diagnostics))
+        return 1
+    # torch and the modules that use it take 2.6 s to import. Errors in options are reported before that.
+    if "RANK" not in os.environ:
+        return _launch(parser, options.ranks, options.device, options.output, given)
+    from chimerac.interpreter.launch.failures import end_with  # with torch, 2.6 s
+    from chimerac.interpreter.profiling.measure import Choice, measure
+    from chimerac.interpreter.transport.rendezvous import rendezvous
+
+    try:
+        choice = Choice(
+            options.model,
+            samples,
+            options.seq_len,
+            options.repeats,
+            options.device,
+            options.optimizer,
+            options.layers,
+            options.head,
+            options.loss,
+        )
+        measure(choice, options.output)
+    except Exception as error:
+        end_with(error, is_first_here=os.environ["LOCAL_RANK"] == "0", job=rendezvous().liveness)
+    return 0
+
+
+def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequence[str]) -> int:
+    """Start the ranks, and return the exit status."""
+    import torch
+
+    from chimerac.interpreter.launch.launcher import launch  # with torch, 2.6 s
+
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda needs a GPU, and torch finds none")
+    arguments = ["--standalone", f"--nproc-per-node={ranks}", "-m", "chimerac.interpreter.profiling", *given]
+    status = launch(arguments)
+    if status == 0:
+        print(f"wrote {output}; next: chimerac SCHEDULE --model NAME --profile {output} --emit report", file=sys.stderr)
+    return status
+
+
+def _samples(parser: Parser, text: str) -> list[int]:
+    """Return the sizes of --micro-batch."""
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 2**31 for word in words):
+        parser.error(f"--micro-batch {text}: expected numbers of samples, for instance 1,2,4")
+    return [int(word) for word in words]
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m chimerac.interpreter.profiling", description=__doc__)
+    parser.add_argument("--model", default="gpt-small", metavar="NAME", help="a model as in run.py (default: %(default)s)")
+    parser.add_argument("--layers", metavar="PATHS", help="of a model of your own: its lists of layers, as in run.py")
+    parser.add_argument("--head", metavar="CLASS", help="of a Hugging Face model: the class, as in run.py")
+    parser.add_argument("--loss", metavar="NAME", choices=LOSSES, help="of a model of your own, as in run.py")
+    parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
+    parser.add_argument(
+        "--micro-batch", default="4", metavar="b,b,...", help="samples of a micro-batch, one size or several (default: 4)"
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="processes that compute at the same time (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where layers compute (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=20, help="iterations of each measurement (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="whose state counts (default: %(default)s)")
+    parser.add_argument("-o", metavar="PATH", dest="output", required=True, help="the file of the profile")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

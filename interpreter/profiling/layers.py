@@ -1,0 +1,254 @@
+"""The times of each layer of a model: forward, backward, its two halves, and recomputation.
+
+Each layer runs as a stage of its own, as the executor runs stages (runtime/work.py), one after the other: all forwards, then
+all backwards in reverse. So a layer finds the caches as it does in a run. Of equal layers that follow each other only a few
+are built, and all of them get the mean of what these take. What a stage without work takes is measured too, and subtracted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.model import Layer, ModelDescription
+from chimerac.chimera_ir.profile import TIMES, LayerTimes
+from chimerac.interpreter.runtime.batch import TensorBatch
+from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.model import Model, Objective, Stage, Values
+from chimerac.interpreter.runtime.store import Key, Slot
+from chimerac.interpreter.runtime.work import Iteration, Work
+
+ALIKE = 3  # of equal layers that follow each other, how many are measured
+WARM_UP = 3  # iterations that are not counted
+Seconds = dict[tuple[Op, int], float]  # by operation and number in the chain
+Call = tuple[Op, int, Callable[[], None]]
+
+
+class Clock(Protocol):
+    """Measures calls on a device."""
+
+    def seconds(self, calls: Iterable[Call]) -> Seconds:
+        """Make the calls in order and return how long each took."""
+
+
+class CpuClock:
+    """The clock of the process."""
+
+    def seconds(self, calls: Iterable[Call]) -> Seconds:
+        """Make the calls in order and return how long each took."""
+        found = {}
+        for op, number, call in calls:
+            begin = time.perf_counter()
+            call()
+            found[op, number] = time.perf_counter() - begin
+        return found
+
+
+class CudaClock:
+    """Events of a GPU: the time between the end of one call's kernels and the end of the next one's."""
+
+    def seconds(self, calls: Iterable[Call]) -> Seconds:
+        """Make the calls in order and return how long each took."""
+        events, keys = [_recorded()], []
+        for op, number, call in calls:
+            call()
+            keys.append((op, number))
+            events.append(_recorded())
+        torch.cuda.synchronize()
+        return {key: a.elapsed_time(b) / 1e3 for key, a, b in zip(keys, events, events[1:], strict=False)}
+
+
+def _recorded() -> torch.cuda.Event:
+    """Return an event that has been recorded."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLayers:
+    """Medians in seconds. overhead: of a stage without work; layers: of each layer, without this overhead."""
+
+    overhead: LayerTimes
+    layers: tuple[LayerTimes, ...]
+
+
+class LayerBench:
+    """The layers of a model, built and ready to be measured with micro-batches of one size.
+
+    Raises ValueError for a model whose targets are not known.
+    """
+
+    def __init__(self, model: Model, description: ModelDescription, device: torch.device) -> None:
+        self._model, self._description, self._device = model, description, device
+        self._clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
+        self._chosen = chosen_layers(description.layers)
+        stages = [model.build_stage(range(k, k + 1), seed=0).to(device) for k in self._chosen]
+        inputs, targets, fields = model.example(description.samples)
+        if targets is None:
+            raise ValueError(f"the loss of {model.name} is not known, and its last layer is measured with it: give --loss")
+        samples = tuple(range(description.samples))
+        batch = TensorBatch(inputs, targets, fields, 1, [1.0], [Draws(0, 0, samples)])
+        table = [description.layers[k].boundary for k in self._chosen]
+        self._layers = _Passes(stages, table, model, batch, device)
+        empty = TensorBatch((torch.zeros(1),), (torch.zeros(1),), {}, 1, [1.0], [Draws(0, 0, (0,))])
+        self._rounds: list[tuple[Seconds, Seconds]] = []
+        self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), empty, device)
+
+    def measure(self, repeats: int, before_each: Callable[[], None] = lambda: None) -> MeasuredLayers:
+        """Return the medians of `repeats` iterations after a warm-up. before_each: called before each iteration."""
+        for _ in range(WARM_UP + repeats):
+            before_each()
+            self.run()
+        return self.result()
+
+    def run(self) -> None:
+        """Run one iteration; the first few are a warm-up."""
+        self._rounds.append((self._layers.seconds(self._clock), self._empty.seconds(self._clock)))
+
+    def result(self) -> MeasuredLayers:
+        """Return the medians of all iterations after the warm-up."""
+        rounds = self._rounds[WARM_UP:]
+        overhead = _medians([empty for _, empty in rounds], 1)  # of the middle one: the first and the last do less
+        measured = {k: _medians([found for found, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
+        return MeasuredLayers(overhead.layer_times(0), self._spread(measured))
+
+    def _spread(self, measured: Mapping[int, _Medians]) -> tuple[LayerTimes, ...]:
+        """Return the times of all layers. Equal layers that follow each other get the mean of those that were measured."""
+        found: list[LayerTimes] = []
+        for run in runs_of_equal(self._description.layers):
+            known = [measured[k] for k in run if k in measured]
+            mean = _Medians({op: statistics.fmean(m.seconds[op] for m in known) for op in TIMES})
+            found += [mean.layer_times(self._description.layers[k].kept_bytes) for k in run]
+        return tuple(found)
+
+
+def runs_of_equal(layers: Sequence[Layer]) -> list[list[int]]:
+    """Return the numbers of the layers, those together that follow each other and differ in nothing but their names."""
+    numbered = groupby(enumerate(layers), key=lambda entry: replace(entry[1], name="-"))
+    return [[k for k, _ in run] for _, run in numbered]
+
+
+def chosen_layers(layers: Sequence[Layer]) -> list[int]:
+    """Return the numbers of the layers that are measured: of equal ones that follow each other the first few."""
+    return [k for run in runs_of_equal(layers) for k in run[:ALIKE]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Medians:
+    """Seconds by operation."""
+
+    seconds: Mapping[Op, float]
+
+    def without(self, other: _Medians) -> _Medians:
+        """Return these times less others, at least 0."""
+        return _Medians({op: max(0.0, s - other.seconds[op]) for op, s in self.seconds.items()})
+
+    def layer_times(self, kept_bytes: int) -> LayerTimes:
+        """Return the times for a profile, rounded to nanoseconds."""
+        return LayerTimes(**{name: round(self.seconds[op], 9) for op, name in TIMES.items()}, activation_bytes=kept_bytes)
+
+
+def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
+    return _Medians({op: statistics.median(found[op, number] for found in rounds) for op in TIMES})
+
+
+class _Passes:
+    """One micro-batch through a chain of stages: with full backwards, with split ones, and with recomputation."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        table: Sequence[Sequence[Spec]],
+        objective: Objective,
+        batch: TensorBatch,
+        device: torch.device,
+    ) -> None:
+        self._iteration, self._batch = Iteration(objective, device), batch
+        self._full = _works(stages, table, self._iteration)
+        self._split = _works(stages, table, self._iteration)
+        for work in self._split:
+            work.split_backward()
+
+    def seconds(self, clock: Clock) -> Seconds:
+        """Run the passes and return how long every operation of every stage took."""
+        numbers = range(len(self._full))
+        self._begin()
+        found = clock.seconds(
+            [
+                *((Op.FWD, n, self._full[n].forward) for n in numbers),
+                *((Op.BWD, n, self._full[n].backward) for n in reversed(numbers)),
+            ]
+        )
+        self._begin()
+        split: list[Call] = [(Op.FWD, n, self._split[n].forward) for n in numbers]
+        split += [(Op.BWD_INPUT, n, self._split[n].backward_input) for n in reversed(numbers)]
+        split += [(Op.BWD_WEIGHT, n, self._split[n].backward_weight) for n in reversed(numbers)]
+        found = {**clock.seconds(split), **found}
+        self._begin()
+        again: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
+        for n in reversed(numbers):
+            again += [(Op.RECOMPUTE, n, self._full[n].recompute), (Op.BWD, n, self._full[n].backward)]
+        return {**clock.seconds(again), **found}
+
+    def _begin(self) -> None:
+        self._iteration.begin(self._batch)
+
+
+def _works(stages: Sequence[Stage], table: Sequence[Sequence[Spec]], iteration: Iteration) -> list[Work]:
+    """Return the work of each stage, each of which reads what the one before it makes."""
+    last = len(stages) - 1
+    acts = [None, *(Slot(Key("act", 0, n, 0)) for n in range(1, last + 1)), None]
+    grads = [None, *(Slot(Key("grad", 0, n, 0)) for n in range(last)), None]
+    return [
+        Work(
+            iteration,
+            stage,
+            0,
+            input=acts[n],
+            needs_gradient=() if n == 0 else [spec.gradient for spec in table[n - 1]],
+            output=acts[n + 1],
+            kept=[spec.kept for spec in table[n]],
+            output_gradient=grads[n + 1],
+            input_gradient=grads[n],
+        )
+        for n, stage in enumerate(stages)
+    ]
+
+
+_NUMBER = Spec((1,), "float32", gradient=True)
+
+
+class _Empty(nn.Module):
+    """A layer that does next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.zero
+
+
+class _Sum:
+    """The objective of the empty stages."""
+
+    correct = None
+    autocast = None
+
+    def loss(self, outputs: Values, targets: Values) -> Values:
+        """Return the sum of the output."""
+        return (outputs[0].sum(),)
+
+    def autocasting(self, device: torch.device) -> torch.autocast:
+        """Not called: there is no autocast."""
+        raise AssertionError("no stage asks for autocast")

@@ -1,0 +1,121 @@
+"""Measuring a profile on all ranks together."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.profile import TIMES, LayerTimes, Profile, SizeTimes, layer_bytes, profile_to_json
+from chimerac.interpreter.adapters.own import is_own, own_model
+from chimerac.interpreter.experiments.machine import machine, versions
+from chimerac.interpreter.launch.measure import processors
+from chimerac.interpreter.profiling.layers import LayerBench, MeasuredLayers
+from chimerac.interpreter.profiling.links import all_reduces, point_to_point
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.transport import Transport, gloo, nccl
+from chimerac.interpreter.transport.processes import Processes
+from chimerac.models.families import preset
+from chimerac.models.presets import Cnn, sizes_of
+
+STATE = {"adamw": 2, "momentum": 1, "sgd": 0}  # numbers of the size of a gradient that the optimizer keeps
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is measured. layers, head, loss: of a model of the user's own, as for run.py."""
+
+    model: str
+    samples: Sequence[int]
+    seq_len: int
+    repeats: int
+    device: str
+    optimizer: str
+    layers: str | None = None
+    head: str | None = None
+    loss: str | None = None
+
+    def build(self, samples: int) -> Model:
+        """Return the model. Raises ChimeraError as for run.py."""
+        if is_own(self.model):
+            return own_model(self.model, samples, self.seq_len, loss=self.loss, layers=self.layers, head=self.head)
+        return preset(self.model, self.seq_len)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Return whether a sample has `seq_len` tokens."""
+        return is_own(self.model) or not isinstance(sizes_of(self.model), Cnn)
+
+
+def measure(choice: Choice, output: str) -> None:
+    """Measure as one of the ranks that a launcher has started. Rank 0 writes the profile to `output`."""
+    here, local = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(max(1, processors() // here))
+    transport = _joined(choice.device, local, here)
+    profile = profile_of(choice, transport)
+    if transport.rank == 0:
+        write(profile_to_json(profile), output)
+    gloo.leave()
+    transport.close()
+
+
+def _joined(device: str, local: int, here: int) -> Processes:
+    """Connect to the other ranks. On GPUs the transport is NCCL if each rank has one of its own, else gloo."""
+    if device == "cpu":
+        gloo.join(TIMEOUT_S)
+        return gloo.Gloo()
+    torch.cuda.set_device(local % torch.cuda.device_count())
+    if torch.cuda.device_count() >= here:
+        nccl.join(TIMEOUT_S, local)
+        return nccl.Nccl()
+    gloo.join(TIMEOUT_S)
+    return gloo.Gloo(torch.device("cuda", local % torch.cuda.device_count()))
+
+
+def profile_of(choice: Choice, transport: Processes) -> Profile:
+    """Return the profile, the same on all ranks; called by all of them together."""
+    sizes, descriptions, overhead = [], [], None
+    for samples in sorted(set(choice.samples)):
+        model = choice.build(samples)
+        descriptions.append(describe(model, samples, torch.device(transport.device.type)))
+        bench = LayerBench(model, descriptions[-1], transport.device)
+        found = bench.measure(choice.repeats, lambda: transport.all_reduce(torch.zeros(1)))
+        mean = mean_of_ranks(found, transport)
+        overhead = overhead or mean.overhead
+        sizes.append(SizeTimes(samples, mean.layers))
+        del bench
+    assert overhead is not None, "there is at least one size"
+    h = machine()
+    gpus = h.get("gpus")
+    parts = [f"{h['processors']} x {h['processor']}", *([str(gpus[0])] if isinstance(gpus, list) else [])]
+    return Profile(
+        model=descriptions[0].name,
+        seq_len=choice.seq_len if choice.has_tokens else None,
+        optimizer=choice.optimizer,
+        machine=f"{', '.join(parts)}; {choice.device}",
+        processes=transport.world,
+        versions=versions(),
+        source=f"python -m chimerac.interpreter.profiling: medians of {choice.repeats} iterations, means of all ranks",
+        overhead=overhead,
+        layers=layer_bytes(descriptions[0], STATE[choice.optimizer]),
+        sizes=tuple(sizes),
+        point_to_point=point_to_point(transport, choice.repeats),
+        all_reduce=all_reduces(transport, choice.repeats),
+    )
+
+
+def mean_of_ranks(found: MeasuredLayers, transport: Transport) -> MeasuredLayers:
+    """Return the mean of what all ranks have measured."""
+    texts = transport.all_gather(json.dumps([asdict(x) for x in (found.overhead, *found.layers)]))
+    of_ranks = [json.loads(text) for text in texts]
+    mean = []
+    for entries in zip(*of_ranks, strict=True):
+        times = {name: round(sum(e[name] for e in entries) / len(entries), 9) for name in TIMES.values()}
+        mean.append(LayerTimes(**times, activation_bytes=entries[0]["activation_bytes"]))
+    return MeasuredLayers(mean[0], tuple(mean[1:]))

@@ -1,0 +1,30 @@
+"""The values of -p and --cost: messages for values that are wrong (E002)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler.command.usage import costs_of, parameters_of
+
+
+def messages(given: list[str]) -> list[str]:
+    with pytest.raises(ChimeraError) as caught:
+        parameters_of(given)
+    return [d.message for d in caught.value.diagnostics]
+
+
+def test_a_parameter_without_a_value_was_not_given_before() -> None:
+    assert messages(["D", "D=4"]) == ["-p D: expected NAME=VALUE, for instance -p D=4"]
+    assert messages(["D=2", "D", "D=4"])[1:] == ["-p D=4: D was given before, as 2"]
+
+
+@pytest.mark.parametrize("sign", ["", "-", "+"])
+def test_a_sign_is_no_digit(sign: str) -> None:
+    assert parameters_of([f"D={sign}{10**19}"]) == {"D": int(f"{sign}{10**19}")}
+    assert "a number of 21 digits is too large" in messages([f"D={sign}{10**20}"])[0]
+
+
+def test_spaces_around_name_and_value_are_ignored() -> None:
+    assert parameters_of([" D = 4 ", "N=8"]) == {"D": 4, "N": 8}
+    assert costs_of(["F = 2"]) == {"F": 2}

@@ -1,0 +1,199 @@
+"""Times of links and all-reduces, computed by hand; idle time by cause, the closed equation, and bytes over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.profile import AllReduceTime, LayerTimes, Link, Profile, SizeTimes, layer_bytes
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.causes import critical_path, idle_times, path_sums, path_text
+from chimerac.compiler.analyze.durations import Network, cost_durations, measured_durations, profiled_durations
+from chimerac.compiler.analyze.formula import closed_equation
+from chimerac.compiler.analyze.memory import held_bytes, memory
+from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.verify import verify
+from tests.unit.test_simulate import THREE
+
+MS = 10**6  # nanoseconds
+
+
+def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: float = 0) -> Simulation:
+    """Return the simulation where F takes 1 ms, B 1 ms and every message and all-reduce what is given."""
+    tasks = {op: [0.001] * p.header.stages for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+    link = Link(latency_ms / 1e3, 1000.0)
+    network = Network(link, all_reduce_s=lambda ranks, size: all_reduce_ms / 1e3)
+    return simulate(p, durations=measured_durations(p, tasks, network, lambda *_: round(occupied_ms), lambda _: 0))
+
+
+@pytest.mark.parametrize(
+    ("machine", "window", "latency", "occupied", "expected"),
+    [
+        # Acts are sent at 1, 2, 3 and are there at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11,
+        # 15, and are there at 11, 15, 19.
+        ("posted", 2, 0, 4, 20),
+        ("window", 2, 0, 4, 20),
+        # A latency does not occupy the channel: acts are there at 5, 6, 7, grads are sent at 7, 9, 11 and there at 11, 13, 15.
+        ("posted", 2, 4, 0, 16),
+        # 1 + 3: acts leave the channel at 2, 3, 4 and are there at 5, 6, 7; grads leave at 8, 10, 12, there at 11, 13, 15.
+        ("posted", 2, 3, 1, 16),
+        # A SEND waits until the message before it is there: acts are sent at 1, 5, 9. Then, at 9, the RECVs of the grads are
+        # posted. Grads: 9 to 13, 13 to 17, 17 to 21.
+        ("window", 1, 1, 3, 22),
+        ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it is there, as with a hop of 4
+    ],
+)
+def test_messages_computed_by_hand(machine: str, window: int, latency: float, occupied: float, expected: int) -> None:
+    p = verify(program_from_text(THREE.format(machine=machine, window=window)))
+    assert timed(p, latency, occupied).makespan == expected * MS
+
+
+def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
+    """Two replicas of one pipeline of two ranks. Stage 1 is done at 4 and stage 0 at 5; each all-reduce takes 3."""
+    p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
+    s = timed(p, 0, 0, all_reduce_ms=3)
+    assert s.makespan == 7 * MS and max(s.busy) == 2 * MS
+    began, ended = s.collective_times
+    assert dict(zip((c.stage for c in p.collectives), zip(began.tolist(), ended.tolist(), strict=True), strict=True)) == {
+        1: (3 * MS, 6 * MS),
+        0: (4 * MS, 7 * MS),
+    }
+    idle = idle_times(s)
+    assert [(x.all_reduce, x.drain) for x in idle] == [(3 * MS, 0), (3 * MS, 1 * MS)] * 2
+    assert path_sums(s) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
+    assert "ALLREDUCE s0" in path_text(s).splitlines()[-1]
+    assert timed(p, 0, 0).makespan == 4 * MS
+
+
+def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
+    p = compile_schedule("chimera", {"D": 2, "N": 2}).program
+    s = timed(p, 0, 0, all_reduce_ms=5)
+    began, ended = s.collective_times
+    assert len(began) == 2 and sorted(began)[1] == sorted(ended)[0]
+    assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
+
+
+def test_idle_times_by_cause() -> None:
+    """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
+    first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, 2, 0))
+    assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
+    assert (second.fill, second.value, second.transfer, second.drain) == (1 * MS, 0, 2 * MS, 3 * MS)
+    assert first.exposed == second.exposed == 2 * MS
+
+
+def test_a_full_window_is_a_cause() -> None:
+    p = verify(program_from_text(THREE.format(machine="window", window=1)))
+    assert idle_times(timed(p, 4, 0))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
+
+
+@pytest.mark.parametrize(("depth", "forwards", "backwards"), [(4, 4, 6), (6, 6, 10), (8, 8, 14)])
+def test_the_closed_equation_has_the_counts_of_the_paper(depth: int, forwards: int, backwards: int) -> None:
+    """Chimera at N = D: C_f = D and C_b = 2 D - 2, 6 and 10 in the paper's example of D = 6."""
+    p = compile_schedule("chimera", {"D": depth, "N": depth}).program
+    e = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
+    assert (e.forwards, e.backwards) == (forwards, backwards)
+    assert e.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)
+
+
+def test_the_closed_equation_of_other_schedules_is_their_makespan_without_communication() -> None:
+    for name in ("gpipe", "1f1b", "interleaved", "zb_h1"):
+        p = compile_schedule(name, {"D": 4, "N": 8}).program
+        assert closed_equation(p, cost_durations(p)).total == simulate(p).makespan, name
+
+
+def test_the_closed_equation_counts_the_end_of_all_reduces() -> None:
+    p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
+    s = timed(p, 0, 0, all_reduce_ms=3)
+    assert closed_equation(p, s.durations).unoverlapped == 3 * MS
+
+
+def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
+    p, model = compile_schedule("chimera", {"D": 2, "N": 4}).program, find_model("gpt-small", lambda b: b)
+    found = held_bytes(p, model)
+    assert found.ranks == memory(p, model)
+    for g, rank in enumerate(found.ranks):
+        own = found.held[p.offsets[g] : p.offsets[g + 1]]
+        assert own.max() == rank.peak == found.held[found.peaks[g]]
+        assert found.peaks[g] == int(p.offsets[g]) + int(np.argmax(own))
+
+
+def profile(stages: int = 1) -> Profile:
+    """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
+    model = find_model("gpt-nano", lambda b: b)
+    times = tuple(LayerTimes(k / 1e3, k / 500, k / 1e3, k / 1e3, k / 1e3, 0) for k in range(1, 5))
+    return Profile(
+        model="gpt-nano",
+        machine="none",
+        source="a test",
+        layers=layer_bytes(model, 2),
+        sizes=(SizeTimes(4, times),),
+        point_to_point=Link(0.001, 1e6),
+        all_reduce=(AllReduceTime(2, 0.002, 1e9), AllReduceTime(4, 0.008, 1e9)),
+    )
+
+
+def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its_bytes() -> None:
+    model = find_model("gpt-nano", lambda b: b)
+    p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
+    p = p.with_partition(replace(p.partition, stages=((0, 1), (1, 4))) if p.partition else None)
+    d = profiled_durations(p, model, profile())
+    layers = model.stage_sums((range(2), range(2, 4)))
+    assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
+    sends = p.table.op == Op.SEND
+    act_bytes = 4 * 128 * 32 * 4
+    assert set(d.latency[sends].tolist()) == {1 * MS} and set(d.occupied[sends].tolist()) == {act_bytes * 1000}
+    expected = {c.stage: 2 * MS + layers[c.stage].gradient_bytes for c in p.collectives}
+    assert {c.stage: t for c, t in zip(p.collectives, d.collectives.tolist(), strict=True)} == expected
+
+
+def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest() -> None:
+    p = profile()
+    assert p.all_reduce_s(2, 10**9) == pytest.approx(1.002)
+    assert p.all_reduce_s(4, 0) == pytest.approx(0.008)
+    assert p.all_reduce_s(16, 0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
+    assert p.all_reduce_s(16, 10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
+    without = replace(p, all_reduce=())
+    assert without.all_reduce_s(2, 10**6) == pytest.approx(2 * 0.001 + 1)
+
+
+def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
+    p = profile()
+    twice = tuple(x.between(LayerTimes(0, 0, 0, 0, 0, 0), -1) for x in p.sizes[0].layers)
+    both = replace(p, sizes=(p.sizes[0], SizeTimes(8, twice)))
+    assert both.times(6)[0].forward_s == pytest.approx(0.0015)
+    assert both.times(8) == twice
+    for samples in (3, 9):
+        with pytest.raises(ChimeraError, match=f"E715: .* of {samples} samples: it has 4 to 8"):
+            both.times(samples)
+    with pytest.raises(ChimeraError, match=r"E715: .* it has 4"):
+        p.times(2)
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    p, program = profile(), compile_schedule("1f1b", {"D": 2}).program
+    with pytest.raises(ChimeraError, match="E714: the profile is one of gpt-nano, and the model is gpt-micro"):
+        profiled_durations(program, find_model("gpt-micro", lambda b: b), p)
+    with pytest.raises(ChimeraError, match="E714: the profile has 4 layers, and gpt-nano/3 has 5"):
+        profiled_durations(program, find_model("gpt-nano/3", lambda b: b), replace(p, model="gpt-nano/3"))
+    with pytest.raises(ChimeraError, match=r"E714: the profile gives layer 0 \(embedding\) 12,288 parameters"):
+        profiled_durations(program, find_model("gpt-nano", lambda b: b, seq_len=64), p)
+
+
+@pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])
+def test_a_negative_time_is_refused(wrong: float) -> None:
+    p = compile_schedule("1f1b", {"D": 2}).program
+    tasks = {op: [wrong, 0.0] for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+    with pytest.raises(ChimeraError, match="E002: the time of FWD of a stage is"):
+        measured_durations(p, tasks, Network(Link(0.0, 1.0)), lambda *_: 0, lambda _: 0)
+
+
+def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:
+    s = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, 5, 5)
+    assert (s.makespan, idle_times(s)[0].exposed, len(critical_path(s))) == (4 * MS, 0, 4)

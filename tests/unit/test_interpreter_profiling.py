@@ -1,0 +1,115 @@
+"""Measuring a profile: which layers and operations are measured, and what is made of the times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.profile import TIMES
+from chimerac.interpreter.profiling.__main__ import main
+from chimerac.interpreter.profiling.layers import ALIKE, WARM_UP, Call, CpuClock, LayerBench, Seconds, chosen_layers
+from chimerac.interpreter.profiling.links import SIZES, fitted
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.models.families import preset
+
+CPU = torch.device("cpu")
+MODEL = preset("gpt-nano/5", 16)
+DESCRIPTION = describe(MODEL, 2)
+
+
+class Counting:
+    """A clock for which every call of operation k on layer n takes k + 10 n + 1 seconds, and an empty stage 1 second.
+
+    In the first rounds, which are a warm-up, everything takes a hundred times as long.
+    """
+
+    def __init__(self) -> None:
+        self.calls = Counter[tuple[Op, int]]()
+        self.passes = 0
+
+    def seconds(self, calls: Iterable[Call]) -> Seconds:
+        found = {}
+        listed = list(calls)
+        factor = 100 if self.passes < 6 * WARM_UP else 1  # three passes through the layers, and three through empty stages
+        self.passes += 1
+        is_empty = max(number for _, number, _ in listed) == 2
+        for op, number, call in listed:
+            call()
+            self.calls[op, number] += not is_empty
+            found[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number)
+        return found
+
+
+def test_equal_layers_that_follow_each_other_are_measured_a_few_times() -> None:
+    assert chosen_layers(DESCRIPTION.layers) == [0, 1, 2, 3, 6] and ALIKE == 3
+    changed = (*DESCRIPTION.layers[:3], replace(DESCRIPTION.layers[3], kept_bytes=1), *DESCRIPTION.layers[4:])
+    assert chosen_layers(changed) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_every_layer_has_its_own_time_without_the_overhead_and_equal_ones_their_mean() -> None:
+    bench, clock = LayerBench(MODEL, DESCRIPTION, CPU), Counting()
+    bench._clock = clock
+    found = bench.measure(2)
+    # Three passes run each forward, two of them a backward; the others are in one pass each.
+    passes = {Op.FWD: 3, Op.BWD: 2, Op.BWD_INPUT: 1, Op.BWD_WEIGHT: 1, Op.RECOMPUTE: 1}
+    assert clock.calls == {(op, n): count * (WARM_UP + 2) for op, count in passes.items() for n in range(5)}
+    for op, name in TIMES.items():
+        assert getattr(found.overhead, name) == 1
+        times = [getattr(layer, name) for layer in found.layers]
+        assert times == [op, *[op + 20] * 5, op + 40]  # blocks: the mean of 10, 20 and 30
+    assert [x.activation_bytes for x in found.layers] == [x.kept_bytes for x in DESCRIPTION.layers]
+
+
+def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None:
+    bench = LayerBench(MODEL, DESCRIPTION, CPU)
+    assert isinstance(bench._clock, CpuClock)
+    found = bench.measure(1)
+    assert all(x.forward_s > 0 and x.backward_s > 0 for x in found.layers[1:])
+    works = (*bench._layers._full, *bench._layers._split)
+    assert not any(work.ran or (work.input is not None and work.input.values is not None) for work in works)
+
+
+def test_a_model_without_a_loss_is_refused() -> None:
+    inputs = MODEL.example(2)
+    without = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
+    with pytest.raises(ValueError, match="the loss of gpt-nano/5 is not known"):
+        LayerBench(without, DESCRIPTION, CPU)
+
+
+def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None:
+    latency, rate = fitted({size: 2e-5 + size / 3e9 for size in SIZES})
+    assert (latency, rate) == (pytest.approx(2e-5, rel=1e-4), pytest.approx(3e9, rel=1e-4))
+    # With noise of 10 %, each size counts with its relative error, so the small sizes still give the latency.
+    noisy = {size: (2e-5 + size / 3e9) * (1.1 if k % 2 else 0.9) for k, size in enumerate(SIZES)}
+    latency, rate = fitted(noisy)
+    assert (latency, rate) == (pytest.approx(2e-5, rel=0.15), pytest.approx(3e9, rel=0.15))
+    assert fitted({size: size / 1e9 - 1e-10 for size in SIZES})[0] == 0
+    assert fitted(dict.fromkeys(SIZES, 1e-5)) == (pytest.approx(1e-5), pytest.approx(1e18)), "the most that a profile may say"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "fact"),
+    [
+        (["--ranks", "1"], 2, "--ranks is at least 2"),
+        (["--micro-batch", "2,0"], 2, "--micro-batch 2,0: expected numbers of samples"),
+        (["--micro-batch", "two"], 2, "expected numbers of samples"),
+        (["--repeats", "0"], 2, "--seq-len and --repeats are at least 1"),
+        (["--model", "gpt-nono"], 1, "E801"),
+        (["--model", "gpt2-nano", "--seq-len", "4096"], 1, "E821"),
+        (["--modell", "gpt-nano"], 2, "did you mean '--model'"),
+    ],
+)
+def test_wrong_command_lines_are_findings(
+    words: list[str], status: int, fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main([*words, "-o", str(tmp_path / "p.json")])
+    except SystemExit as stop:
+        found = int(stop.code or 0)
+    assert found == status and fact in capsys.readouterr().err

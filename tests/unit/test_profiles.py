@@ -1,0 +1,208 @@
+"""Profiles: their JSON form, those of published hardware, and the options --profile and --link of every command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.profile import Profile, profile_from_json, profile_to_json
+from chimerac.compiler.command.main import main
+from chimerac.compiler.profiles import find_profile, link_from_text, profile_names
+from tools import profiles
+
+EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
+NANO = ("-p", "D=2", "--model", "gpt-nano", "--profile", str(EXAMPLE))
+BERT = ("chimera", "-p", "D=4", "-p", "N=4", "--model", "bert48", "--profile", "p100")
+
+
+def example() -> Profile:
+    return profile_from_json(EXAMPLE.read_text())
+
+
+def test_a_profile_is_the_same_after_writing_and_reading() -> None:
+    text = profile_to_json(example())
+    assert text == EXAMPLE.read_text()
+    assert profile_from_json(text) == example()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "fact"),
+    [
+        (
+            '"forward_s": 0.001',
+            '"forward_s": -0.001',
+            "E713",
+            "sizes[0].layers[1].forward_s: expected 0.0 or more, found -0.001",
+        ),
+        ('"forward_s": 0.001', '"forward_s": NaN', "E713", "should be a finite number"),
+        ('"forward_s": 0.001', '"forward": 0.001', "E713", "did you mean 'forward_s'?"),
+        ('"ranks": 2', '"ranks": 1', "E713", "all_reduce[0].ranks: expected 2 or more"),
+        ('"samples": 4', '"samples": 2', "E713", "sizes[1].samples: 2 follows 2"),
+        ('"bytes_per_s": 1000000000.0', '"bytes_per_s": 0', "E713", "point_to_point.bytes_per_s"),
+        ('"version": 1', '"version": 2', "E712", "'version' is 2, expected 1"),
+        ('"model":', "", "E711", "is not JSON"),
+        (' "activation_bytes": 3072},\n ', ' "activation_bytes": 3072}],"x": [\n ', "E713", ""),
+    ],
+)
+def test_wrong_files_are_findings(old: str, new: str, code: str, fact: str) -> None:
+    text = EXAMPLE.read_text().replace(old, new, 1)
+    with pytest.raises(ChimeraError) as error:
+        profile_from_json(text, "p.json")
+    assert error.value.diagnostics[0].code == code and fact in str(error.value)
+
+
+def test_a_layer_without_times_is_a_finding() -> None:
+    file = json.loads(EXAMPLE.read_text())
+    file["sizes"][1]["layers"].pop()
+    with pytest.raises(ChimeraError, match=r"E713: <json>: sizes\[1\].layers: 3 layers have times, and the profile has 4"):
+        profile_from_json(json.dumps(file))
+    file["sizes"].pop()
+    file["all_reduce"] *= 2
+    with pytest.raises(ChimeraError, match=r"E713: <json>: all_reduce\[1\]: 2 ranks were given before"):
+        profile_from_json(json.dumps(file))
+
+
+def test_the_shipped_profiles_are_those_of_the_tool() -> None:
+    folder = Path(profiles.FOLDER)
+    assert profiles.texts() == {f.name: f.read_text() for f in folder.iterdir()}
+    assert [f"{name}.json" for name in profile_names()] == sorted(profiles.texts())
+
+
+@pytest.mark.parametrize(("name", "forward_ms", "backward_ms"), [("p100", 16.10, 26.95), ("v100", 10.39, 16.28)])
+def test_the_published_layer_has_its_published_time(name: str, forward_ms: float, backward_ms: float) -> None:
+    """A block of bert48 is a layer of BERT-large; the times are those of 32 samples of 128 tokens."""
+    block = find_profile(name, "bert48").times(32)[5]
+    assert block.forward_s * 1e3 == pytest.approx(forward_ms, rel=1e-6)
+    assert block.backward_s * 1e3 == pytest.approx(backward_ms, rel=1e-6)
+    # 12 w^2 t + 2 w t^2 multiply-adds in a layer for a sample of t tokens
+    bert, gpt = (12 * w * w * t + 2 * w * t * t for w, t in ((1024, 128), (1280, 632)))
+    ratio = find_profile(name, "gpt2-64").times(1)[5].forward_s / (forward_ms / 32 / 1e3)
+    assert ratio == pytest.approx(gpt / bert, rel=1e-3)
+
+
+def test_a_profile_is_found_by_its_hardware_its_name_or_its_path(tmp_path: Path) -> None:
+    assert find_profile("p100", "bert48") == find_profile("bert48-p100", "gpt-nano")
+    assert find_profile(str(EXAMPLE), "gpt-nano") == example()
+    with pytest.raises(ChimeraError, match="E716: there is no profile 'p10' of bert48"):
+        find_profile("p10", "bert48")
+    with pytest.raises(ChimeraError, match="E001"):
+        find_profile("p100.json", "bert48")
+
+
+@pytest.mark.parametrize(
+    ("text", "latency_s", "bytes_per_s"),
+    [
+        ("10us,12GB/s", 1e-5, 12e9),
+        ("0.5ms, 1GiB/s", 5e-4, 2**30),
+        ("0s,100B/s", 0, 100),
+        ("3ns,2.5MB/s", 3e-9, 2.5e6),
+        ("1µs,1KiB/s", 1e-6, 1024),
+    ],
+)
+def test_links(text: str, latency_s: float, bytes_per_s: float) -> None:
+    link = link_from_text(text)
+    assert (link.latency_s, link.bytes_per_s) == (pytest.approx(latency_s), pytest.approx(bytes_per_s))
+
+
+@pytest.mark.parametrize(
+    "text", ["10us", "10us,0GB/s", "10,12", "-1us,1GB/s", "1us,1GB", "1us;1GB/s", "", "9999s,1B/s", "1us,1GB/s,2"]
+)
+def test_wrong_links_are_findings(text: str) -> None:
+    with pytest.raises(ChimeraError, match="E717"):
+        link_from_text(text)
+
+
+def field(report: str, name: str) -> str:
+    return next(line for line in report.splitlines() if line.startswith(name))
+
+
+def test_the_report_is_in_milliseconds_and_has_the_closed_equation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["1f1b", *NANO, "-p", "N=2", "--emit", "report"]) == 0
+    out = capsys.readouterr().out
+    # Stages of 2.2 and 3 ms for F and twice that for B; a message takes 0.01 + 4 * 128 * 32 * 4 / 10^6 ms.
+    assert field(out, "costs") == "costs           F=2.2 to 3  B=4.4 to 6  message=0.07554   in ms"
+    assert field(out, "makespan") == "makespan        24.75 ms"
+    assert field(out, "critical path") == "critical path   24.75 ms = 3 FWD 8.2, 2 messages 0.1511, 3 BWD 16.4"
+    assert field(out, "closed equation").startswith("closed equation 27.45 ms = 3 forwards 9 + 3 backwards 18 + 6 messages")
+    assert main(["1f1b", *NANO, "-p", "N=2", "--emit", "report", "--link", "1ms,1GB/s"]) == 0
+    assert field(capsys.readouterr().out, "costs") == "costs           F=2.2 to 3  B=4.4 to 6  message=1.066   in ms"
+
+
+def test_the_optimizer_of_the_profile_counts_and_another_one_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def optimizer_bytes(*words: str) -> int:
+        assert main(["1f1b", *NANO, "--emit", "report", *words]) == 0
+        table = capsys.readouterr().out.split("memory of")[1].splitlines()
+        return int(table[2].split()[3].replace(",", ""))
+
+    gradients = (12288 + 12352) * 4
+    assert optimizer_bytes() == optimizer_bytes("--optimizer", "adamw") == 2 * gradients
+    assert optimizer_bytes("--optimizer", "sgd") == 0
+
+
+def test_half_precision_halves_bytes_and_keeps_a_copy_of_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    def first_rank(*words: str) -> list[int]:
+        assert main(["1f1b", "-p", "D=2", "--model", "gpt-nano", "--optimizer", "adamw", "--emit", "report", *words]) == 0
+        table = capsys.readouterr().out.split("memory of")[1].splitlines()
+        return [int(x.replace(",", "")) for x in table[2].split()[1:]]
+
+    full, half = first_rank(), first_rank("--precision", "bfloat16")
+    weights, gradients, optimizer, activations, buffers, values, sends, _ = half
+    assert [weights, gradients, activations, buffers, values, sends] == [x // 2 for x in (*full[:2], *full[3:7])]
+    assert optimizer == 6 * gradients  # 12 bytes of each parameter: two numbers of state and the weight, in float32
+
+
+def test_every_command_takes_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BERT, "--emit", "timeline", "--columns", "80"]) == 0
+    assert "times in ms" in capsys.readouterr().out
+    assert main([*BERT, "--emit", "path"]) == 0
+    path = capsys.readouterr().out.splitlines()
+    assert path[0].split() == ["start", "end", "rank", "step"] and path[1].split()[0] == "0" and len(path) > 10
+    assert main(["partition", *BERT]) == 0
+    assert "slowest stage" in capsys.readouterr().out
+    assert main(["compare", "chimera", "1f1b", *BERT[1:], "--width", "2", "--emit", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unit"] == "ms" and "costs" not in found
+    rows = {row["schedule"]: row for row in found["schedules"]}
+    assert main([*BERT, "--width", "2", "--emit", "report"]) == 0
+    assert f"makespan        {rows['chimera']['makespan']:.4g} ms" in capsys.readouterr().out
+    assert rows["chimera"]["exposed"] > rows["1f1b"]["exposed"] > 0
+
+
+def test_compare_draws_all_schedules_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "chimera", "1f1b", "gems", "-p", "D=4", "-p", "N=4", "--emit", "timeline", "--columns", "80"]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith("rank 0 |")]
+    assert max(map(len, lines)) == 80
+    widths = [len(line) - len("rank 0 ||") for line in lines]
+    makespans = [int(x) for x in re.findall(r"makespan (\d+)", out)]
+    assert [round(71 * m / max(makespans)) for m in makespans] == widths
+    # The bubble is the share of dots: chimera 16, of which a rank computes 12.
+    assert lines[0].count(".") / widths[0] == pytest.approx(4 / 16, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "fact"),
+    [
+        (["chimera", "--profile", "p100"], 2, "--profile needs a model"),
+        ([*BERT, "--cost", "F=2", "--emit", "report"], 2, "--profile and --cost both say how long tasks take"),
+        ([*BERT], 2, "--profile is for --emit timeline and --emit path and --emit report"),
+        ([*BERT[:-2], "--link", "1us,1GB/s", "--emit", "report"], 2, "--link replaces the links of a profile"),
+        ([*BERT, "--link", "fast", "--emit", "report"], 1, "E717"),
+        ([*BERT, "--seq-len", "64", "--emit", "report"], 1, "has times for sequences of 128 tokens, and --seq-len is 64"),
+        ([*BERT, "--precision", "bfloat16", "--emit", "report"], 1, "has times in float32, and --precision is bfloat16"),
+        (["chimera", "--precision", "bfloat16"], 2, "--precision bfloat16 needs a model"),
+        (
+            [*BERT, "--micro-batch", "2000", "--emit", "report"],
+            1,
+            "no times for micro-batches of 2000 samples: it has 1 to 1024",
+        ),
+        (["chimera", "-p", "D=4", "--model", "gpt-small", "--profile", "bert48-p100", "--emit", "report"], 1, "E714"),
+    ],
+)
+def test_wrong_options_are_findings(words: list[str], status: int, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == status
+    assert fact in capsys.readouterr().err

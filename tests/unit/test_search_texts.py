@@ -1,0 +1,141 @@
+"""The search for a text that is good at several sizes and hop costs: its bound, its result, and how it ends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.library import find, names
+from chimerac.compiler.search import texts
+from chimerac.compiler.search.spaces import GreedyTexts
+from chimerac.compiler.search.texts import Found, lower_bound, main, search
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.verify import peaks
+from tests.helpers import SMALL, library_program
+
+TENTH = Fraction(1, 10)
+SIZES = [{"D": 4, "N": 8}, {"D": 4, "N": 12}]
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_schedule_is_below_its_bound(name: str) -> None:
+    for parameters in SMALL[name]:
+        p = library_program(name, tuple(parameters.items()))
+        most = max(peaks(p).activations)
+        for hop in (0, 1):
+            s = simulate(p, {"hop": hop})
+            costs = replace(p.costs, hop=hop)
+            assert lower_bound(p.header, costs, None) <= lower_bound(p.header, costs, most) <= s.makespan
+
+
+@pytest.mark.parametrize(("D", "hop", "above"), [(4, 0, 1), (8, 0, 3), (8, 1, 13), (16, 2, 51)])
+def test_the_bound_of_two_pipes(D: int, hop: int, above: int) -> None:  # noqa: N803
+    """The middle ranks wait for D/2 - 1 tasks and transfers, and for D - 1 transfers more until the first backward."""
+    p = library_program("chimera_zb", (("D", D), ("N", 2 * D), ("hop", hop)))
+    assert above == (D // 2 - 1) * (1 + hop) + (D - 1) * hop
+    assert lower_bound(p.header, p.costs, D) == 6 * D + above
+
+
+def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> Found:
+    return search(find(name), SIZES, [Fraction(0), TENTH], "D", tries, seed)[0]
+
+
+def test_the_same_seed_finds_the_same_text() -> None:
+    assert run(1) == run(1)
+
+
+def test_the_result_is_better_than_the_schedule_and_keeps_the_limit() -> None:
+    reported: list[float] = []
+    hops = [TENTH, Fraction(1, 2)]
+    found, given = search(find("chimera_zb"), SIZES, hops, "D", 30, 1, lambda x: reported.append(x.score))
+    before = texts.evaluated(find("chimera_zb").text, given)
+    assert before is not None and found.score < before.score
+    assert reported == sorted(reported, reverse=True) and reported
+    for size, makespans in zip(SIZES, found.makespans, strict=True):
+        p = compile_text(found.text, size).program
+        assert max(peaks(p).activations) <= 4
+        for hop, makespan in zip(hops, makespans, strict=True):
+            s = simulate(p, {"F": 1, "I": 1, "W": 1, "hop": hop})
+            assert Fraction(s.makespan, s.scale) == Fraction(makespan, hop.denominator)
+
+
+FILLED = """schedule filled  param D = 4  param N = 6  ranks D  stages D
+pipe down { stage s on rank s          micro_batches N // 2 }
+pipe up   { stage s on rank D - 1 - s  micro_batches N // 2 }
+order ticks {
+    F(s, m) at 2*(s + 2*m)
+    I(s, m) at 2*(2*D + 1 - s + 2*m)
+    fill W(r, k) at 6*k + 2*D + 1
+}
+"""
+
+
+def test_ticks_are_edited() -> None:
+    """The fill of this order leaves a rank idle for one task. Several edits, such as another start, avoid this."""
+    size = {"D": 4, "N": 6}
+    assert simulate(compile_text(FILLED, size).program).makespan == 20
+    found, _ = search(Source("filled", FILLED), [size], [Fraction(0)], "", 20, 4)
+    assert found.makespans == ((19,),) and found.score == 1
+    assert "order ticks" in found.text and simulate(compile_text(found.text, size).program).makespan == 19
+
+
+def test_costs_of_stages_stay() -> None:
+    text = "schedule x ranks 2 stages 2 pipe p { stage s on rank s micro_batches 4 } cost F(s) = 1 + s, B = 5 " + (
+        "order greedy { prefer B, F }"
+    )
+    space = GreedyTexts(parse(Source("x", text)), "2")
+    rng = random.Random(0)
+    state = space.start(rng)
+    for _ in range(30):
+        state = space.near(state, rng)
+        costs = compile_text(space.text(state)).program.costs
+        unit = costs.FWD[0]
+        assert ((unit, 2 * unit), (5 * unit, 5 * unit)) == (costs.FWD, costs.BWD)
+
+
+def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = [0], texts.evaluated
+
+    def interrupted(text: str, given: list[texts.Point]) -> Found | None:
+        calls[0] += 1
+        if calls[0] == 10:
+            raise KeyboardInterrupt
+        return real(text, given)
+
+    monkeypatch.setattr(texts, "evaluated", interrupted)
+    found = run(1, tries=1000)
+    assert calls[0] == 10 and compile_text(found.text, SIZES[0]).program
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["zb_h1", "--sizes", "D"], "--sizes D: expected parameters like D=8,N=32"),
+        (["zb_h1", "--hops", "-1"], "--hops -1: expected 0 to 1000"),
+        (["zb_h1", "--hops", "fast"], "--hops fast: expected a number like 2, 0.5 or 1/3"),
+        (["zb_h1", "--sizes", "D=0,N=1"], "error[E2"),
+        (["zb_h1", "--tries", "0"], "--tries 0: expected an integer from 1"),
+        (["zb_h1", "--seed", "x"], "--seed x: expected an integer from 0"),
+        (["dualpipe"], "has an order listing, which has no formulas to change"),
+        (["chimera_zb", "--activations", "1", "--tries", "5"], "none of the 5 texts compiles at every size with at most 1"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_a_schedule_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chimera_zb", "--sizes", "D=4,N=8", "--hops", "0.5", "--tries", "20"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# size     hop   makespan      bound      above\n# D=4 N=8  0.5")
+    p = compile_text(text, {"D": 4, "N": 8}).program
+    s = simulate(p, {"F": 1, "I": 1, "W": 1, "hop": Fraction(1, 2)})
+    assert f"{float(Fraction(s.makespan, s.scale)):g}" in text.split("\n")[1].split()

@@ -1,0 +1,217 @@
+"""Compares predicted iterations with measured ones: timed stages and a GPT on real gloo ranks, with and without a delay.
+
+    python -m tools.bench_predicted [ROUNDS]      default 7
+    python -m tools.bench_predicted --write       and records the result in docs/profile.md
+
+The profile is measured on the same ranks, at the same time on all of them. Every program runs once in a round. The layers of
+the GPT are measured before each of its runs, so that other load on the host affects both. Nothing is fitted to the iterations.
+The exit status is 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from chimerac.chimera_ir.profile import TIMES, AllReduceTime, Link, Profile, SizeTimes, all_reduce_s, layer_bytes
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.analyze.durations import Durations, Network, measured_durations, profiled_durations
+from chimerac.compiler.analyze.formula import closed_equation
+from chimerac.interpreter.launch.compiling import plan_of
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.timed_job import TimedJob
+from chimerac.interpreter.profiling.layers import LayerBench
+from chimerac.interpreter.profiling.links import all_reduces, point_to_point
+from chimerac.interpreter.profiling.measure import mean_of_ranks
+from tests.proof.record import table
+from tools import bench_ranks
+from tools.bench_models import GPT, description_of, iteration_of, model_of, pipeline_of
+from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, run_rank, verdict
+from tools.bench_timed import MESSAGE
+from tools.delayed import Delayed
+
+PAGE = bench_ranks.ROOT / "docs" / "profile.md"
+UNIT_MS = 25
+DELAYS_MS = (0, 10)
+REPEATS = 20  # of each measurement of the profile
+TIMED = {4: ("gpipe", "1f1b", "chimera", "zb_h1"), 8: ("gpipe", "1f1b", "chimera", "zb_h1")}
+REAL = ("gpipe", "1f1b", "chimera", "zb_v")
+REAL_RANKS, REAL_MICRO_BATCHES = 2, 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """An iteration, in seconds. model: `timed` or `GPT`; equation_s: by the closed equation; measured_s: the median."""
+
+    model: str
+    schedule: str
+    ranks: int
+    micro_batches: int
+    delay_ms: int
+    predicted_s: float
+    equation_s: float
+    measured_s: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Return by how much the prediction differs from the measurement, relative to it."""
+        return self.predicted_s / self.measured_s - 1
+
+    def cells(self) -> tuple[object, ...]:
+        """Return the row of the table."""
+        times = (f"{1e3 * x:.1f} ms" for x in (self.measured_s, self.predicted_s))
+        equation = (f"{1e3 * self.equation_s:.1f} ms", f"{100 * (self.equation_s / self.measured_s - 1):+.1f} %")
+        delay = f"{self.delay_ms} ms" if self.delay_ms else "none"
+        return (
+            self.model,
+            self.schedule,
+            self.ranks,
+            self.micro_batches,
+            delay,
+            *times,
+            f"{100 * self.error:+.1f} %",
+            *equation,
+        )
+
+
+@dataclass
+class Run:
+    """An iteration that this rank can run. predict: returns its row; before: what is measured before each run."""
+
+    delay_ms: int
+    iterate: Callable[[], object]
+    predict: Callable[[], Row]
+    before: Callable[[], object] = lambda: None
+
+
+def predicted(model: str, program: Program, delay_ms: int, durations: Durations) -> Row:
+    """Return the row of a program, by the simulator and by the closed equation."""
+    s = simulate(program, durations=durations)
+    equation = closed_equation(program, durations)
+    h = program.header
+    times = (s.makespan / s.scale / 1e3, equation.total / equation.scale / 1e3)
+    return Row(model, h.schedule, program.world, h.micro_batches, delay_ms, *times)
+
+
+def timed_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -> Iterator[Run]:
+    """Yield the runs with timed stages: a task sleeps for its cost, so its time is known."""
+    settings = parse_options(["--timed", str(UNIT_MS)])
+    for schedule in TIMED[transport.world]:
+        program = compile_schedule(schedule, {"D": transport.world, "N": 2 * transport.world}).program
+        job = TimedJob(plan_of(program, timed=True), settings, UNIT_MS, MESSAGE)
+        trainer = job.trainer(transport)
+
+        def iterate(job: TimedJob = job, trainer: Any = trainer) -> None:
+            job.sleeper.begin(lambda: transport.waited_ns)
+            trainer.gradients(0)
+
+        tasks = {op: [cost * UNIT_MS / 1e3 for cost in program.costs.of(op)] for op in TIMES}
+        for delay_ms in DELAYS_MS:
+            network = _network(link, sums, delay_ms)
+            durations = measured_durations(
+                program, tasks, network, lambda value, stage, count: count * MESSAGE.bytes, _one_number
+            )
+            yield Run(delay_ms, iterate, partial(predicted, "timed", program, delay_ms, durations))
+
+
+def real_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -> Iterator[Run]:
+    """Yield the runs of the GPT, predicted with a profile that all ranks measure at the same time."""
+    description = description_of(GPT)
+    bench = LayerBench(model_of(GPT), description, torch.device("cpu"))
+
+    def predict(program: Program, delay_ms: int) -> Row:
+        found = mean_of_ranks(bench.result(), transport)
+        profile = Profile(
+            model=description.name,
+            machine="-",
+            source="-",
+            overhead=found.overhead,
+            layers=layer_bytes(description, 0),
+            sizes=(SizeTimes(description.samples, found.layers),),
+            point_to_point=link,
+            all_reduce=sums,
+        )
+        durations = profiled_durations(program, description, profile, _network(link, sums, delay_ms))
+        return predicted("GPT", program, delay_ms, durations)
+
+    for schedule in REAL:
+        program = compile_schedule(schedule, {"D": transport.world, "N": REAL_MICRO_BATCHES}).program
+        pipe = pipeline_of(program, GPT, transport)
+        for delay_ms in DELAYS_MS:
+            yield Run(delay_ms, iteration_of(pipe, GPT), partial(predict, pipe.program, delay_ms), bench.run)
+
+
+def _network(link: Link, sums: tuple[AllReduceTime, ...], delay_ms: int) -> Network:
+    """Return the network with the delay of the transport."""
+    return Network(Link(link.latency_s + delay_ms / 1e3, link.bytes_per_s), all_reduce_s=partial(all_reduce_s, sums, link))
+
+
+def _one_number(_: object) -> int:
+    """Return the bytes of a timed stage's gradient."""
+    return 4
+
+
+def measure(rounds: int) -> list[dict[str, Any]]:
+    """Run as one rank: return all rows for this number of ranks."""
+    transport = Delayed()
+    progress(f"{transport.world} ranks: the profile")
+    link, sums = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)
+    makers = [timed_runs] * (transport.world in TIMED) + [real_runs] * (transport.world == REAL_RANKS)
+    runs = [run for make in makers for run in make(transport, link, sums)]
+    seconds: Mapping[int, list[float]] = {k: [] for k in range(len(runs))}
+    for number in range(rounds + 1):
+        progress(f"{transport.world} ranks: round {number} of {rounds}")
+        for k, run in enumerate(runs):
+            transport.delay_s = run.delay_ms / 1e3
+            transport.all_reduce(torch.zeros(1))
+            run.before()
+            taken = _timed(transport, run.iterate)
+            if number:
+                seconds[k].append(taken)
+    return [asdict(run.predict()) | {"measured_s": statistics.median(seconds[k])} for k, run in enumerate(runs)]
+
+
+def _timed(transport: Delayed, run: Callable[[], object]) -> float:
+    """Return how long the slowest rank took, in seconds, after all have begun together."""
+    transport.all_reduce(torch.zeros(1))
+    begin = time.perf_counter()
+    run()
+    taken = time.perf_counter() - begin
+    return max(float(text) for text in transport.all_gather(str(taken)))
+
+
+def report(rows: list[Row]) -> tuple[str, bool]:
+    """Return the table and the goals, and whether all goals are met."""
+    head = ("model", "schedule", "ranks", "N", "sends delayed", "measured", "simulated", "error", "closed equation", "error")
+    text = table(head, [row.cells() for row in rows])
+    by_model = {model: [abs(row.error) for row in rows if row.model == model] for model in ("timed", "GPT")}
+    every = [abs(row.error) for row in rows]
+    goals = {}
+    for model, most in (("timed", 0.03), ("GPT", 0.06)):
+        median = statistics.median(by_model[model])
+        goal = f"the median error on {model} stages is at most {100 * most:.0f} % (it is {100 * median:.1f} %)"
+        goals[goal] = ["it is larger"] * (median > most)
+    within = sum(error <= 0.12 for error in every) / len(every)
+    goals[f"nine of ten within 12 % ({100 * within:.0f} % are)"] = ["fewer are"] * (within < 0.9)
+    return text + "".join(verdict(goal, failures) for goal, failures in goals.items()), not any(goals.values())
+
+
+def measured_on_all(rounds: int) -> tuple[str, bool]:
+    """Run one set of ranks after another; return the table and the goals, and whether all goals are met."""
+    found = [on_ranks("tools.bench_predicted", ranks, rounds) for ranks in (REAL_RANKS, *TIMED)]
+    return report([Row(**row) for rows in found for row in rows])
+
+
+if __name__ == "__main__":
+    if is_rank():
+        run_rank(partial(measure, int(sys.argv[1])))
+    else:
+        sys.exit(benchmark("predicted", __doc__, measured_on_all, "ROUNDS", 7, PAGE))

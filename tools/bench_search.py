@@ -1,0 +1,192 @@
+"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--write].
+
+The settings are in docs/searched/ with their seeds: 20 with uneven stages and links, 20 small ones, and placements with equal
+stages. Each is searched for some time; the table has the best schedule of the library that keeps the same
+limits, what was found, and the bound. Every order is written as a text, compiled, and its certificate is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
+from chimerac.compiler import compile_schedule, compile_text
+from chimerac.compiler.library import names
+from chimerac.compiler.search.certificate import certificate
+from chimerac.compiler.search.check import problems
+from chimerac.compiler.search.given import Given
+from chimerac.compiler.search.orders import search
+from chimerac.compiler.search.problem import Pipe, Problem
+from chimerac.compiler.search.start import library_orders, order_of, problem_of
+from chimerac.compiler.search.text import schedule_text
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs/searched"
+GROUPS = ("published", "uneven", "small")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem to search. group: 'published', 'uneven' or 'small'; given: as a file of costs; limit: of every rank."""
+
+    group: str
+    seed: int
+    schedule: str
+    parameters: dict[str, int]
+    split: bool
+    costs: dict[str, list[str]]
+    links: list[list[str]] | str
+    limit: int
+
+    def problem(self) -> Problem:
+        program = compile_schedule(self.schedule, self.parameters).program
+        ranks = program.header.ranks
+        links = [[self.links] * ranks] * ranks if isinstance(self.links, str) else self.links
+        given = Given(
+            costs={k: [Fraction(x) for x in v] for k, v in self.costs.items()},
+            links=[[Fraction(x) for x in row] for row in links],
+            limits=self.limit,
+            split=self.split,
+        )
+        return problem_of(program, given)
+
+
+def drawn(group: str, seed: int) -> Setting:
+    """Return a random setting: a placement, stages whose costs differ by up to a half, links that differ up to five times."""
+    r = random.Random(f"{group} {seed}")
+    small = group == "small"
+    ranks = r.choice((2, 4, 6) if small else (4, 6, 8))
+    schedule = r.choice(("1f1b", "chimera_any", "zb_v") if small else ("1f1b", "chimera_any"))
+    if schedule == "zb_v":
+        ranks = min(ranks, 3) if ranks > 2 else 2
+    total = r.choice((4, 6, 8, 10, 12)) if small else ranks * r.choice((2, 3, 4))
+    if schedule == "zb_v":
+        total = max(total, 2 * ranks - 1)
+    stages = 2 * ranks if schedule == "zb_v" else ranks
+    split = r.random() < 0.6 or schedule == "zb_v"
+    kinds = "FIW" if split else "FB"
+    base = {"F": 10, "B": 20, "I": r.choice((10, 11, 12)), "W": r.choice((7, 8, 10))}
+    factors = [r.uniform(0.75, 1.25) for _ in range(stages)]
+    costs = {k: [str(Fraction(round(base[k] * f * r.uniform(0.95, 1.05)), 10)) for f in factors] for k in kinds}
+    links = [[str(Fraction(r.randint(1, 5), 10)) if a != b else "0" for b in range(ranks)] for a in range(ranks)]
+    limit = (2 if schedule == "zb_v" else 1) * ranks + r.choice((0, 0, 1, 2))
+    return Setting(group, seed, schedule, {"D": ranks, "N": total}, split, costs, links, limit)
+
+
+def published() -> Iterator[Setting]:
+    """Yield two pipes in opposite directions with equal stages, at most D activations on a rank."""
+    for ranks, total, hop, split in (
+        (8, 32, "0", False), (8, 32, "0", True), (12, 24, "0", True), (12, 48, "0", True), (32, 64, "0", True),
+        (4, 16, "1/10", True), (8, 16, "1/10", True), (8, 32, "1/10", True), (16, 32, "1/10", True), (8, 32, "1/2", True),
+    ):  # fmt: skip
+        costs = {"F": ["1"] * ranks} | ({"I": ["1"] * ranks, "W": ["1"] * ranks} if split else {"B": ["2"] * ranks})
+        yield Setting("published", 0, "chimera_zb", {"D": ranks, "N": total}, split, costs, hop, ranks)
+
+
+def best_shipped(problem: Problem) -> tuple[str, int | None]:
+    """Return the fastest schedule of the library, as it is written, that needs no more memory: as many stages on these ranks,
+    within the limits, and at most as many copies of weights on a rank. Its pipes may be others.
+
+    Where the backward is split, a schedule that does not split it runs B = I + W. Where it is not, schedules that split theirs
+    cannot run.
+    """
+    found: dict[str, int] = {}
+    copies = weight_copies(problem.pipes)
+    sizes = {"D": problem.ranks, "N": sum(pipe.micro_batches for pipe in problem.pipes)}
+    whole = replace(
+        problem, kinds="FB", durations=(problem.durations[0], tuple(map(sum, zip(*problem.durations[1:], strict=True))))
+    )
+    for name in names():
+        for more in ({}, {"f": len(problem.pipes) // 2}, {"policy": 2}):
+            try:
+                program = compile_schedule(name, {**sizes, **more}).program
+            except ChimeraError:  # it has no such parameter, or cannot run at these sizes
+                continue
+            h, is_split = program.header, bool((program.table.op == Op.BWD_INPUT).any())
+            same = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*whole_sizes(problem), (1, 1))
+            if not same or program.recomputed_stages or (is_split and problem.kinds == "FB"):
+                continue
+            pipes = tuple(Pipe(p.name, p.placement, len(p.micro_batches)) for p in h.pipes)
+            if weight_copies(pipes) <= copies:
+                order = order_of(replace(problem if is_split else whole, pipes=pipes), program)
+                if order is not None:
+                    found[name] = min(order.makespan, found.get(name, order.makespan))
+    name = min(found, key=lambda x: found[x], default="")
+    return (name, found[name]) if name else ("none fits", None)
+
+
+def whole_sizes(problem: Problem) -> tuple[int, int, int]:
+    """Return ranks, stages and micro-batches."""
+    return problem.ranks, problem.stages, sum(pipe.micro_batches for pipe in problem.pipes)
+
+
+def weight_copies(pipes: Sequence[Pipe]) -> int:
+    """Return the most copies of stages on a rank."""
+    held = {(r, s) for pipe in pipes if pipe.micro_batches for s, r in enumerate(pipe.placement)}
+    return max(Counter(r for r, _ in held).values())
+
+
+def run(setting: Setting, seconds: float) -> dict[str, Any]:
+    """Search one setting, check the result, and return its row."""
+    problem = setting.problem()
+    shipped, before = best_shipped(problem)
+    begun = time.monotonic()
+    state = search(problem, library_orders(problem), seconds, setting.seed)
+    assert state.best is not None, "a search ends with an order"
+    text, compiled = schedule_text(problem, state.best, "found", [], ["sync eager"])
+    found = json.loads(certificate(state, "found", compiled.program.digest))
+    assert not list(problems(found, compile_text(text).program)), "the certificate holds"
+    busy = max(problem.busy())
+    return {
+        "shipped": shipped,
+        "shipped_makespan": None if before is None else float(before / problem.scale),
+        "makespan": float(state.best.makespan / problem.scale),
+        "bound": float(state.bound / problem.scale),
+        "bubble": float((state.best.makespan - busy) / problem.scale),
+        "least_bubble": float((state.bound - busy) / problem.scale),
+        "proved": state.is_proved,
+        "by": state.best_by,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def settings_of(group: str) -> list[Setting]:
+    """Return the settings of a group."""
+    return list(published()) if group == "published" else [drawn(group, seed) for seed in range(20)]
+
+
+def main() -> None:
+    """Search every setting, and print rows as they are found; with --write store them beside the settings."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--time", type=float, default=60, help="seconds for each setting, default 60")
+    parser.add_argument("--group", choices=GROUPS, help="only these settings")
+    parser.add_argument("--write", action="store_true", help=f"write settings and rows to {FOLDER.relative_to(ROOT)}/")
+    options = parser.parse_args()
+    for group in [options.group] if options.group else GROUPS:
+        rows = []
+        settings = settings_of(group)
+        for setting in settings:
+            rows.append(run(setting, options.time))
+            print(json.dumps(rows[-1]), flush=True)
+            if options.write:
+                lines = ",\n".join(f"  {json.dumps({**vars(s), 'found': row})}" for s, row in zip(settings, rows, strict=False))
+                FOLDER.mkdir(exist_ok=True)
+                (FOLDER / f"{group}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        gains = [1 - x["makespan"] / x["shipped_makespan"] for x in rows if x["shipped_makespan"]]
+        proved = sum(x["proved"] for x in rows)
+        print(f"{group}: median gain {statistics.median(gains):.1%}, least {min(gains):.1%}, proved {proved} of {len(rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""A transport whose messages arrive later than they do: every one a fixed time after it was sent."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport.gloo import Gloo
+
+SLOTS = 4096  # messages of a channel whose times are kept
+
+
+class Delayed(Gloo):
+    """gloo with a delay for each message, for the ranks of one host. delay_s: it may be changed between two iterations.
+
+    The sender writes the time of each message to a file that all ranks map. The receiver waits until the delay is over. The
+    delay does not keep the channel from sending the next message, and a SEND does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delay_s = 0.0
+        shape = (self.world, self.world, SLOTS)
+        path = Path(tempfile.gettempdir()) / f"chimerac_delays_{os.environ['MASTER_PORT']}"
+        if self.rank == 0:
+            path.write_bytes(bytes(8 * self.world**2 * SLOTS))
+        self.all_reduce(torch.zeros(1))
+        self._times = np.memmap(path, np.float64, "r+", shape=shape)
+        self.all_reduce(torch.zeros(1))
+        if self.rank == 0:
+            path.unlink()
+        self._sent, self._received = Counter[int](), Counter[int]()
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, and note when."""
+        self._times[self.rank, peer, self._sent[peer] % SLOTS] = time.monotonic()
+        self._sent[peer] += 1
+        super().send(peer, buffer)
+
+    def recv(self, peer: int, buffer: Tensor) -> Pending:
+        """Post a receive."""
+        slot = self._received[peer] % SLOTS
+        self._received[peer] += 1
+        return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
+
+    def wait_for(self, peer: int, slot: int) -> None:
+        """Wait until the delay of a message is over."""
+        begin = time.monotonic()
+        due = float(self._times[peer, self.rank, slot]) + self.delay_s
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(left)
+        self.waited_ns += round((time.monotonic() - begin) * 1e9)
+
+
+class _DelayedPending:
+    """A receive that is complete when its message is there and its delay is over."""
+
+    def __init__(self, transport: Delayed, pending: Pending, peer: int, slot: int) -> None:
+        self._transport, self._pending, self._peer, self._slot = transport, pending, peer, slot
+
+    def wait(self) -> None:
+        """Wait for the message, and for its delay."""
+        self._pending.wait()
+        self._transport.wait_for(self._peer, self._slot)

@@ -1,0 +1,118 @@
+"""Write the shipped profiles of published hardware (models/profiles/), or check that they are up to date.
+
+    python -m tools.profiles            check: print the files that differ, exit status 1 if there are any
+    python -m tools.profiles --write    write
+
+Published is the time of one layer of BERT-large, forward and backward. The times of other layers are scaled from it by their
+multiplications and additions, as the shipped descriptions count them. Nothing is fitted to measured iterations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.profile import LayerTimes, Link, Profile, SizeTimes, layer_bytes, profile_to_json
+from chimerac.compiler.analyze.memory import OPTIMIZERS
+from chimerac.compiler.descriptions import find_model
+from tools.console import ROOT
+
+FOLDER = ROOT / "models" / "profiles"
+# Times are proportional to the samples, so two sizes are enough: the profile interpolates between them.
+SIZES = (1, 1024)
+SEQ_LENS = {"bert48": 128, "gpt2-64": 632}  # those of the paper's evaluation
+REFERENCE, SAMPLES, SEQ_LEN, LAYER = "bert48", 32, 128, 1  # the published layer: a block of BERT-large is one of bert48
+OPTIMIZER = "adamw"
+DIGITS = 9  # of a time in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A GPU with its published times of a layer, in milliseconds, and an assumed link between two of them."""
+
+    machine: str
+    forward_ms: float
+    backward_ms: float
+    link: Link
+    link_source: str
+
+
+HARDWARE: Mapping[str, Hardware] = {
+    "p100": Hardware(
+        "NVIDIA P100, one per node, Cray Aries network",
+        16.10,
+        26.95,
+        Link(10e-6, 10e9),
+        "The link is assumed, not measured: 10 microseconds and 10 GB/s, near the injection bandwidth of a Cray Aries node.",
+    ),
+    "v100": Hardware(
+        "NVIDIA V100, InfiniBand EDR",
+        10.39,
+        16.28,
+        Link(10e-6, 12e9),
+        "The link is assumed, not measured: 10 microseconds and 12 GB/s, near the bandwidth of InfiniBand EDR.",
+    ),
+}
+
+
+def profile_of(model: str, hardware: Hardware) -> Profile:
+    """Return the profile of a model on published hardware."""
+    reference = find_model(REFERENCE, lambda b: b, SAMPLES, SEQ_LEN).layers[LAYER].cost
+    sizes = {samples: find_model(model, lambda b: b, samples, SEQ_LENS[model]) for samples in SIZES}
+    source = (
+        f"Scaled by multiplications and additions from one layer of BERT-large on this GPU, {SAMPLES} samples of {SEQ_LEN} "
+        f"tokens in float32: {hardware.forward_ms} ms forward, {hardware.backward_ms} ms backward (layer costs published with "
+        "Chimera, Li and Hoefler, SC'21, arXiv 2107.06925). The halves of a split backward are assumed to be equal, and a "
+        f"recomputation takes what the forward takes. {hardware.link_source} Give another one with --link."
+    )
+    times = tuple(SizeTimes(samples, _times(description, hardware, reference)) for samples, description in sizes.items())
+    return Profile(
+        model=model,
+        seq_len=SEQ_LENS[model],
+        optimizer=OPTIMIZER,
+        machine=hardware.machine,
+        source=source,
+        layers=layer_bytes(sizes[SIZES[0]], OPTIMIZERS[OPTIMIZER]),
+        sizes=times,
+        point_to_point=hardware.link,
+    )
+
+
+def _times(description: ModelDescription, hardware: Hardware, reference: int) -> tuple[LayerTimes, ...]:
+    """Return the times of all layers. reference: the cost of the published layer in its description."""
+
+    def seconds(published_ms: float, cost: int) -> float:
+        return round(published_ms / 1000 * cost / reference, DIGITS)
+
+    found = []
+    for layer in description.layers:
+        forward, half = seconds(hardware.forward_ms, layer.cost), seconds(hardware.backward_ms / 2, layer.cost)
+        found.append(LayerTimes(forward, round(2 * half, DIGITS), half, half, forward, layer.kept_bytes))
+    return tuple(found)
+
+
+def texts() -> dict[str, str]:
+    """Return the text of every shipped profile, by the name of its file."""
+    return {
+        f"{model}-{name}.json": profile_to_json(profile_of(model, hardware))
+        for model in SEQ_LENS
+        for name, hardware in HARDWARE.items()
+    }
+
+
+def main(write: bool) -> int:
+    """Write the profiles, or print those that differ; return the exit status."""
+    differing = [name for name, text in texts().items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
+    if write:
+        FOLDER.mkdir(exist_ok=True)
+        for name, text in texts().items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+        return 0
+    print("\n".join(differing), end="\n" if differing else "")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--write" in sys.argv[1:]))

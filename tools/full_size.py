@@ -6,9 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.partition import Partition
 from chimerac.compiler import compile_schedule
-from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
+from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.plan.partition import best_partition
 

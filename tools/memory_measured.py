@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
+from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.trainer import Trainer

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import LayerTimes, Link, Profile, SizeTimes, layer_bytes, profile_to_json
-from chimerac.compiler.analyze.memory import OPTIMIZERS
 from chimerac.compiler.descriptions import find_model
 from tools.console import ROOT
 

@@ -39,8 +39,6 @@ class OptimizerState:
 
 
 NO_STATE = OptimizerState()
-# Numbers of the size of the gradient that torch's optimizers hold for each parameter.
-OPTIMIZERS = {"adamw": 2, "momentum": 1, "sgd": 0}
 
 
 @dataclass(frozen=True, slots=True)

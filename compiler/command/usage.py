@@ -11,8 +11,9 @@ from typing import NoReturn
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.machines import MACHINES
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import Profile
-from chimerac.compiler.analyze.memory import NO_STATE, OPTIMIZERS, OptimizerState
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.given import cost_from_text
 

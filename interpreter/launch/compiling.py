@@ -9,9 +9,10 @@ from functools import partial
 
 from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.compiler import evaluation_of, load_program
-from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
+from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import with_partition

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.interpreter.adapters.own import check_own, is_own
 from chimerac.models.presets import check_sequence
 
 LOSSES = ("cross-entropy", "next-token", "squared-error")
-OPTIMIZERS = ("adamw", "momentum", "sgd")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +103,9 @@ def _parser() -> Parser:
     parser.add_argument("--ranks", type=int, default=2, help="processes that compute at the same time (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where layers compute (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=20, help="iterations of each measurement (default: %(default)s)")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="whose state counts (default: %(default)s)")
+    parser.add_argument(
+        "--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="whose state counts (default: %(default)s)"
+    )
     parser.add_argument("-o", metavar="PATH", dest="output", required=True, help="the file of the profile")
     return parser
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import TIMES, LayerTimes, Profile, SizeTimes, layer_bytes, profile_to_json
 from chimerac.interpreter.adapters.own import is_own, own_model
 from chimerac.interpreter.experiments.machine import machine, versions
@@ -23,7 +24,6 @@ from chimerac.interpreter.transport.processes import Processes
 from chimerac.models.families import preset
 from chimerac.models.presets import Cnn, sizes_of
 
-STATE = {"adamw": 2, "momentum": 1, "sgd": 0}  # numbers of the size of a gradient that the optimizer keeps
 TIMEOUT_S = 300.0
 
 
@@ -103,7 +103,7 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
         versions=versions(),
         source=f"python -m chimerac.interpreter.profiling: medians of {choice.repeats} iterations, means of all ranks",
         overhead=overhead,
-        layers=layer_bytes(descriptions[0], STATE[choice.optimizer]),
+        layers=layer_bytes(descriptions[0], OPTIMIZERS[choice.optimizer]),
         sizes=tuple(sizes),
         point_to_point=point_to_point(transport, choice.repeats),
         all_reduce=all_reduces(transport, choice.repeats),

@@ -279,13 +279,15 @@ class _Workers:
             self._pool.shutdown()
 
     def kill(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes, whatever they do, and wait for their end."""
         if self._pool is not None:
             processes = set(multiprocessing.active_children()) - self._others
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
             for process in processes:
                 process.kill()
+            for process in processes:
+                process.join()
 
     def bounds(self, every: Sequence[Configuration]) -> list[Bounds]:
         """Return the bounds of configurations."""

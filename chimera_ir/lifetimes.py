@@ -19,6 +19,7 @@ from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.model import StageSum
 from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
+from chimerac.chimera_ir.workspace import Run
 
 Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
@@ -36,6 +37,7 @@ class Kind(IntEnum):
     OUTPUT = 7  # an output of a task, until its last consumer on this rank or its SEND
     SENT = 8  # a message, until its send is complete
     SENT_UNCOPIED = 9  # bytes to subtract: a message of one tensor is the output itself, which SENT would count twice
+    WORKSPACE = 10  # what a task needs only while it runs; its `count` is the Run of chimera_ir/workspace.py
 
 
 ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.FOR_WEIGHT_RECOMPUTED)
@@ -45,8 +47,8 @@ ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.F
 class Lifetimes:
     """What is held, as columns of equal length: each entry is held while rows `allocated` to `freed` run.
 
-    stage: of an activation; of a value, that of its consumer. count: the number of values of a message, else 1. freed: the
-    row after the stream's last for what is freed at the end of the iteration.
+    stage: of an activation; of a value, that of its consumer. count: the number of values of a message, the Run of a
+    workspace, else 1. freed: the row after the stream's last for what is freed at the end of the iteration.
     """
 
     kind: Ints
@@ -134,9 +136,32 @@ def values(program: Program) -> Lifetimes:
     return Lifetimes.concatenate(lives)
 
 
+def workspaces(program: Program) -> Lifetimes:
+    """Return what each task needs while it runs. A task over several micro-batches runs them one after the other."""
+    h, t, by_key = program.header, program.table, _RowsByKey(program)
+    run = np.full(len(program), -1, np.int64)
+    run[t.op == Op.FWD] = Run.NO_GRAPH
+    if h.kind == "training":
+        split = by_key.input_gradient != by_key.weight_gradient
+        kept = (t.flags & RECOMPUTE) == 0
+        for op, which, whole, halves in (
+            (Op.FWD, kept, Run.FORWARD, Run.SPLIT_FORWARD),
+            (Op.RECOMPUTE, True, Run.RECOMPUTE, Run.SPLIT_RECOMPUTE),
+        ):
+            rows, keys = by_key.entries(np.flatnonzero((t.op == op) & which))
+            run[rows] = np.where(split[keys], halves, whole)
+        for op, backward in ((Op.BWD, Run.BACKWARD), (Op.BWD_INPUT, Run.INPUT), (Op.BWD_WEIGHT, Run.WEIGHT)):
+            run[t.op == op] = backward
+        keys = np.flatnonzero((by_key.forward >= 0) & (by_key.recomputation < 0))
+        again = by_key.input_gradient[keys[~kept[by_key.forward[keys]]]]
+        run[again] = np.where(t.op[again] == Op.BWD, Run.RECOMPUTED_BACKWARD, Run.RECOMPUTED_INPUT)
+    rows = np.flatnonzero(run >= 0)
+    return Lifetimes.of(Kind.WORKSPACE, t.stage[rows], rows, rows, count=run[rows])
+
+
 def lifetimes(program: Program) -> Lifetimes:
     """Return all that the ranks of a verified program hold besides weights and gradients."""
-    return Lifetimes.concatenate([activations(program), received(program), values(program)])
+    return Lifetimes.concatenate([activations(program), received(program), values(program), workspaces(program)])
 
 
 def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
@@ -166,6 +191,8 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
     if kind in ACTIVATIONS:
         of = stages[stage]
         return int(activation_bytes(of.kept_bytes, of.split_kept_bytes, of.weight_kept_bytes)[kind])
+    if kind == Kind.WORKSPACE:
+        return stages[stage].workspace[count]
     return 0 if kind == Kind.ALIVE else value_bytes(kind, value, stages[boundary_of(value, stage)].boundary, count)
 
 

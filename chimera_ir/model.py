@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
@@ -25,6 +27,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
 from chimerac.chimera_ir.json_checks import Kind
 from chimerac.chimera_ir.reading import VersionOne, read_json
+from chimerac.chimera_ir.workspace import Peaks, Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspaces
 
 FORMAT = "chimera-model"
 VERSION = 1
@@ -42,7 +45,8 @@ class Layer:
     weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B; split_kept_bytes: the same for I;
     weight_kept_bytes: what W still needs after I. None of the three counts the layer's input, which is a value. boundary:
     the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters'
-    gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes.
+    gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes. peaks: the most that
+    it holds at one moment; if it is left out, nothing that is not counted otherwise.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -55,6 +59,7 @@ class Layer:
     cost: Amount
     gradient_bytes: Amount | None = None
     split_kept_bytes: Amount | None = None
+    peaks: Peaks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,10 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class StageSum:
-    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value that it sends."""
+    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value that it sends.
+
+    workspace: for each Run of chimera_ir/workspace.py.
+    """
 
     layers: range
     parameters: int
@@ -102,6 +110,7 @@ class StageSum:
     weight_kept_bytes: int
     cost: int
     boundary: tuple[Tensor, ...]
+    workspace: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -120,18 +129,25 @@ class ModelDescription:
         """Return the number of parameters, each tied one counted once."""
         return self.stage_sums((range(len(self.layers)),))[0].parameters
 
+    @cached_property
+    def has_peaks(self) -> bool:
+        """Return whether workspace is known. Otherwise none is counted."""
+        return any(layer.peaks is not None for layer in self.layers)
+
     def stage_sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
         """Return what each stage needs. cut: the layers of each stage, as Partition.layers."""
         stage_of = [n for n, ids in enumerate(cut) for _ in ids]
-        kept = [sum(self.layers[k].kept_bytes for k in ids) for ids in cut]
-        split_kept = [sum(split_kept_bytes(self.layers[k]) for k in ids) for ids in cut]
-        weight_kept = [sum(self.layers[k].weight_kept_bytes for k in ids) for ids in cut]
-        for shared in self.shared:
+        kept = [x.kept_bytes for x in self.layers]
+        split_kept = [split_kept_bytes(x) for x in self.layers]
+        weight_kept = [x.weight_kept_bytes for x in self.layers]
+        for shared in self.shared:  # counted with the first of the layers of a stage that keep it
             by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
-            for sums, layers in by_amount:
-                for n in {stage_of[k] for k in layers}:
+            for amounts, layers in by_amount:
+                for n, k in {stage_of[k]: k for k in sorted(layers, reverse=True)}.items():
                     if shared.made is None or shared.made >= cut[n][0]:
-                        sums[n] += shared.bytes
+                        amounts[k] += shared.bytes
+        kept_by_stage = [[sum(amounts[k] for k in ids) for ids in cut] for amounts in (kept, split_kept, weight_kept)]
+        workspace = self._workspaces(cut, kept, split_kept, weight_kept)
         # A stage holds a tied parameter once, however many of its layers share it.
         held: list[list[Layer | TiedLayers]] = [[self.layers[k] for k in ids] for ids in cut]
         duplicates: list[list[TiedLayers]] = [[] for _ in cut]
@@ -145,8 +161,32 @@ class ModelDescription:
         parameters, weights = sums_of(lambda x: x.parameters), sums_of(lambda x: x.weight_bytes)
         gradients, costs = sums_of(gradient_bytes), [sum(self.layers[k].cost for k in ids) for ids in cut]
         boundaries = [self.layers[ids[-1]].boundary for ids in cut]
-        columns = (cut, parameters, weights, gradients, kept, split_kept, weight_kept, costs, boundaries)
+        columns = (cut, parameters, weights, gradients, *kept_by_stage, costs, boundaries, workspace)
         return tuple(StageSum(*row) for row in zip(*columns, strict=True))
+
+    def _workspaces(
+        self, cut: Sequence[range], kept: Sequence[int], split_kept: Sequence[int], weight_kept: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """Return the workspace of each stage. kept: what each layer keeps for B, for I and for W."""
+        if not self.has_peaks:
+            return [(0,) * len(Run)] * len(cut)
+        found = []
+        for ids in cut:
+            a, b = ids[0], ids[-1] + 1
+            layers, boundaries = self.layers[a:b], [x.boundary for x in self.layers[a:b]]
+            sizes = Sizes(
+                kept=np.array([0, *accumulate(kept[a:b])], object),
+                split_kept=np.array([0, *accumulate(split_kept[a:b])], object),
+                weight_kept=np.array([0, *accumulate(weight_kept[a:b])], object),
+                inputs=np.array([0, *map(not_kept, boundaries[:-1])], object),
+                all_inputs=np.array([0, *map(all_bytes, boundaries[:-1])], object),
+                gradients=np.array([*map(gradients_of, boundaries)], object),
+                peaks=peaks_by_field([x.peaks for x in layers], object),
+                output=0 if b == len(self.layers) else all_bytes(boundaries[-1]),
+                input_gradient=gradients_of(self.layers[a - 1].boundary) if a else 0,
+            )
+            found.append(tuple(int(amounts[-1]) for amounts in workspaces(sizes).values()))
+        return found
 
 
 def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
@@ -164,6 +204,7 @@ def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float
     layers = tuple(
         replace(
             halved(x, "weight_bytes", "kept_bytes", "weight_kept_bytes", "gradient_bytes", "split_kept_bytes"),
+            peaks=None if x.peaks is None else halved(x.peaks, *(f.name for f in fields(Peaks))),
             boundary=tuple(replace(t, dtype=dtype) if t.dtype == "float32" else t for t in x.boundary),
         )
         for x in model.layers

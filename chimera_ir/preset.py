@@ -1,8 +1,9 @@
 """The description of a preset for every size of a micro-batch and every sequence length, as JSON.
 
 A number of a description is a sum of terms, by their name: `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. Each is
-fitted to measurements exactly (tools/descriptions.py). Equal layers are listed once, with `times`; `{}` in their name is
-their number. Memory that several layers share is listed with the first of them; the others are offsets from it:
+fitted to measurements exactly (tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers are
+listed once, with `times`; `{}` in their name is their number. Memory that several layers share is listed with the first of
+them; the others are offsets from it:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
@@ -23,6 +24,7 @@ from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import MAX_LAYERS, Layer, ModelDescription, Shared, TiedLayers
 from chimerac.chimera_ir.sequences import check_positions
+from chimerac.chimera_ir.workspace import Peaks
 
 FORMAT = "chimera-preset"
 TERMS = ("1", "b", "l", "b l", "b l l")
@@ -64,6 +66,7 @@ class Preset:
             first.append(len(layers))
             values = _evaluated({k: v for k, v in entry.items() if k not in ("name", "times", "shares")}, sizes)
             values["cost"] = -(-values.pop("operations") // COST_UNIT)
+            values["peaks"] = Peaks(**values["peaks"])
             values["boundary"] = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["boundary"])
             for _ in range(entry.get("times", 1)):
                 numbers[entry["name"]] += 1
@@ -102,6 +105,8 @@ def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
     match value:
         case dict() if value and all(k in TERMS for k in value):
             return sum(factor * sizes[term] for term, factor in value.items())
+        case {"most": sums}:
+            return max(_evaluated(s, sizes) for s in sums)
         case dict():
             return {k: _evaluated(v, sizes) for k, v in value.items()}
         case list():

@@ -4,7 +4,7 @@
     python -m tools.descriptions --write    write
 
 A description is measured for several sizes of the micro-batch and several sequence lengths. Every number of it is then a sum
-of terms in both (chimera_ir/preset.py), which two further measurements have to confirm.
+of terms in both, and a peak the largest of several sums (chimera_ir/preset.py). Two further measurements have to confirm it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.preset import KEEPS, Preset, preset_to_json
-from chimerac.interpreter.runtime.describe import describe
+from chimerac.chimera_ir.workspace import Peaks
+from chimerac.interpreter.runtime.describe import describe, described
 from chimerac.interpreter.runtime.model import Model
 from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
@@ -27,7 +28,7 @@ from tools import ROOT
 FOLDER = ROOT / "models" / "descriptions"
 SAMPLES = 4  # the defaults of run.py
 SEQ_LEN = 128
-LENGTHS = (8, 16, 24)  # of the measurements
+LENGTHS, SAMPLES_OF = (8, 16, 24), (2, 3)  # of the measurements; with 1 sample, some tensors need no copy
 MEASURED_BLOCKS = 3
 
 
@@ -57,8 +58,10 @@ def preset_of(name: str) -> Preset:
     """Return the preset of a name, measured. Raises ValueError where a number is no such sum of terms."""
     how = PRESETS_MEASURED[name]
     few, more = (None, None) if how.blocks is None else (MEASURED_BLOCKS, MEASURED_BLOCKS + 1)
-    points = [describe(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in (1, 2)]
-    fitted = _fit([_tree(point) for point in points])
+    points = [described(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in SAMPLES_OF]
+    fitted = _fit([_tree(description) for description, _ in points])
+    for layer, traces in zip(fitted["layers"], zip(*(traces for _, traces in points), strict=True), strict=True):
+        layer["peaks"] = {f.name: _most([getattr(t, f.name) for t in traces]) for f in fields(Peaks)}
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
     found = Preset(name, SAMPLES, how.seq_len, how.positions, layers, fitted["tied"])
     for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):
@@ -82,6 +85,7 @@ def _tree(description: ModelDescription) -> dict[str, Any]:
     """Return a description as JSON values, its shared memory beside the first layer that has it, with the others as offsets."""
     tree: dict[str, Any] = json.loads(json.dumps(asdict(description)))
     for layer in tree["layers"]:
+        del layer["peaks"]  # no sums of terms
         layer["operations"], layer["shares"] = layer.pop("cost"), []
     for shared in tree.pop("shared"):
         keepers = [k for name in KEEPS for k in shared[name]]
@@ -106,9 +110,9 @@ def _fit(values: Sequence[Any]) -> Any:
 
 
 def _terms(values: Sequence[int]) -> dict[str, int]:
-    """Return the terms of a number. values: for 1 and 2 samples of each of the LENGTHS."""
-    slopes = [two - one for one, two in zip(values[::2], values[1::2], strict=True)]
-    constants = [one - slope for one, slope in zip(values[::2], slopes, strict=True)]
+    """Return the terms of a number. values: for SAMPLES_OF of each of the LENGTHS."""
+    slopes = [more - few for few, more in zip(values[::2], values[1::2], strict=True)]
+    constants = [few - SAMPLES_OF[0] * slope for few, slope in zip(values[::2], slopes, strict=True)]
     found: dict[str, Fraction] = {}
     for names, three in ((("1", "l", ""), constants), (("b", "b l", "b l l"), slopes)):
         (x, y, z), step = three, LENGTHS[1] - LENGTHS[0]
@@ -117,8 +121,23 @@ def _terms(values: Sequence[int]) -> dict[str, int]:
         constant = x - linear * LENGTHS[0] - square * LENGTHS[0] ** 2
         found |= dict(zip(names, (constant, linear, square), strict=True))
     if found.pop("") or any(f.denominator != 1 for f in found.values()):
-        raise ValueError(f"{list(values)} for {LENGTHS} tokens and 1 and 2 samples is no sum of terms")
+        raise ValueError(f"{list(values)} for {LENGTHS} tokens and {SAMPLES_OF} samples is no sum of terms")
     return {name: int(factor) for name, factor in found.items() if factor}
+
+
+def _most(traces: Sequence[Sequence[int]]) -> Any:
+    """Return the most bytes of a trace as the largest of several sums. traces: the same one for each of the measurements."""
+    sums: list[dict[str, int]] = []
+    for values in {tuple(values) for values in zip(*traces, strict=True)}:
+        found = _terms(values) or {"1": 0}
+        if not any(_is_at_most(found, other) for other in sums):
+            sums = [other for other in sums if not _is_at_most(other, found)] + [found]
+    return {"most": sorted(sums, key=json.dumps)}
+
+
+def _is_at_most(a: Mapping[str, int], b: Mapping[str, int]) -> bool:
+    """Return whether a sum is at most another one for all sizes: so are its factors."""
+    return all(a.get(name, 0) <= b.get(name, 0) for name in {*a, *b})
 
 
 def _compressed(tree: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,10 +4,9 @@
     python -m tools.memory_measured --write    and record it in docs/partition.md
 
 Real gloo ranks train two iterations with AdamW while torch's profiler records every allocation of a tensor's memory, from
-before the model is built: weights, gradients, the state of the optimizer, activations, values and messages. The estimate is
-that of `chimerac partition --optimizer adamw`. `held` is the most after an instruction; `peak` the most at any time, with what
-an instruction needs only while it runs, which is not estimated. The exit status is 1 if an estimate differs by more than a
-tenth from what is held.
+before the model is built: weights, gradients, the state of the optimizer, activations, values, messages and workspace. The
+estimate is that of `chimerac partition --optimizer adamw`. `peak` is the most at any time. The exit status is 1 if an estimate
+differs from it by more than a tenth.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -47,8 +45,8 @@ MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of
 SCHEDULES: Mapping[str, Mapping[str, int]] = {"1f1b": {"D": 2, "N": 4}, "chimera": {"D": 2, "N": 4}}
 RANKS, ITERATIONS, TOLERANCE = 2, 2, 0.1
 PAGE = ROOT / "docs" / "partition.md"
-HEAD = ("model", "schedule", "rank", "estimate", "held", "estimate / held", "peak", "estimate / peak")
-Figures = tuple[int, int, int]  # estimate, held, peak
+HEAD = ("model", "schedule", "rank", "estimate", "peak", "estimate / peak")
+Figures = tuple[int, int]  # estimate, peak
 
 
 def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
@@ -59,30 +57,18 @@ def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures
     program, parted = case.parted(schedule, SCHEDULES[schedule], description)
     transport = Gloo()
     estimate = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))[transport.rank].peak
-    times_ns: list[int] = []
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         trainer = Trainer(program, parted, case.samples, transport, Settings(ITERATIONS, SEED, micro_batch, 1e-3))
-        executor = trainer.pipeline.executor
-        executor.calls = [partial(_noting, call, times_ns) for call in executor.calls]
         for iteration in range(ITERATIONS):
             trainer.update(iteration, trainer.gradients(iteration))
-    held, peak = bytes_over_time(profiler, times_ns)
-    return estimate, held, peak
+    return estimate, peak_bytes(profiler)
 
 
-def bytes_over_time(profiler: Any, times_ns: Sequence[int]) -> tuple[int, int]:
-    """Return the most bytes at these times, and the most at any time, of what was allocated while a profiler ran."""
+def peak_bytes(profiler: Any) -> int:
+    """Return the most bytes at any time, of what was allocated while a profiler ran."""
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns())
-    starts = [e.start_ns() for e in events]
-    sums = list(accumulate((e.nbytes() for e in events), initial=0))
-    held = [sums[k] for k in torch.searchsorted(torch.tensor(starts), torch.tensor(times_ns)).tolist()]
-    return max(held), max(sums)
-
-
-def _noting(call: Callable[[], None], times_ns: list[int]) -> None:
-    call()
-    times_ns.append(time.time_ns())
+    return max(accumulate((e.nbytes() for e in events), initial=0))
 
 
 def _measure_all() -> list[list[Any]]:
@@ -103,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     start = time.monotonic()
     found = on_ranks("tools.memory_measured", RANKS)
-    rows = [(*place, e, h, f"{e / h:.3f}", p, f"{e / p:.3f}") for *place, e, h, p in found]
+    rows = [(*place, e, p, f"{e / p:.3f}") for *place, e, p in found]
     text = table(HEAD, rows)
     print(text)
     if options.write:
         record("memory_measured", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + text, PAGE)
-    return 0 if all(abs(e / h - 1) <= TOLERANCE for *_, e, h, _ in found) else 1
+    return 0 if all(abs(e / p - 1) <= TOLERANCE for *_, e, p in found) else 1
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class RankMemory:
 
     weights, gradients, optimizer (its state): of all its stages, once, from the first instruction to the last. activations:
     what forwards keep for their backwards; buffers: posted or held for received values; values: outputs, until they are read
-    or sent; sends: messages until they are complete; each at its own peak. peak: the most of all at once. What an
-    instruction needs only while it runs is not counted.
+    or sent; sends: messages until they are complete; workspace: what an instruction needs only while it runs; each at its own
+    peak. peak: the most of all at once.
     """
 
     weights: int
@@ -58,6 +58,7 @@ class RankMemory:
     buffers: int
     values: int
     sends: int
+    workspace: int = field(default=0, kw_only=True)
     peak: int
 
 
@@ -67,6 +68,7 @@ _PARTS = {
     "buffers": (Kind.RECEIVED,),
     "values": (Kind.OUTPUT, Kind.SENT_UNCOPIED),
     "sends": (Kind.SENT,),
+    "workspace": (Kind.WORKSPACE,),
 }
 
 
@@ -171,7 +173,7 @@ def check_memory(
         parts |= then
         notes = [f"the peak begins at {program.place(row)}"]
     sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
-    notes.insert(0, f"{sums}; workspace is not counted")
+    notes.insert(0, sums)
     notes += [f"{count} of {len(needs)} ranks need more than they have"] if count > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
     recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model, state)

@@ -116,8 +116,8 @@ def memory_lines(program: Program, model: ModelDescription, state: OptimizerStat
     rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model, state))]
     yield from table(["rank", *columns], rows)
     yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
-    yield "values: outputs, until read or sent; sends: until complete; peak: the most of all at once"
-    yield "not counted: what an instruction needs only while it runs"
+    yield "values: outputs, until read or sent; sends: until complete;"
+    yield "workspace: what an instruction needs only while it runs; peak: the most of all at once"
 
 
 def _costs(s: Simulation) -> str:

@@ -17,10 +17,11 @@ from chimerac.chimera_ir.instructions import Value
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Kind, Lifetimes, boundary_of, lifetimes, value_bytes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.workspace import Run
 from chimerac.compiler.analyze.memory import OptimizerState, stages_of
 from chimerac.compiler.plan.ranges import Floats, ranges_of
 
-# A kind of entry: its kind, its value, the stage (of a value its consumer's), and the number of values of a message.
+# A kind of entry: its kind, its value, the stage (of a value its consumer's), and its count as in Lifetimes.
 Entry = tuple[Kind, Value, int, int]
 Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # the first layers of ranges, and those after their last
 
@@ -65,6 +66,11 @@ class Needs:
                 if of == stage:
                     columns.append(column)
                     tables.append(self.ranges.activations[kind][where])
+                continue
+            if kind == Kind.WORKSPACE:
+                if of == stage:
+                    columns.append(column)
+                    tables.append((self.ranges.workspace if values else self.ranges.least_workspace)[Run(count)][where])
                 continue
             cut = boundary_of(value, of) + 1  # the first stage after the boundary
             if values and (cut == stage or (cut == stage + 1 and cut not in group.stages)):
@@ -113,6 +119,8 @@ class Needs:
         kind, value, stage, count = entry
         if kind in ACTIVATIONS:
             return float(self.ranges.activations[kind][cuts[stage], cuts[stage + 1]])
+        if kind == Kind.WORKSPACE:
+            return float(self.ranges.workspace[Run(count)][cuts[stage], cuts[stage + 1]])
         return float(self._values(kind, value, count)[cuts[boundary_of(value, stage) + 1]])
 
     def _values(self, kind: Kind, value: Value, count: int) -> Floats:

@@ -5,21 +5,25 @@ The sums are those of `ModelDescription.stage_sums`, for all ranges at once. The
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.lifetimes import Kind, activation_bytes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes, split_kept_bytes
+from chimerac.chimera_ir.workspace import Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspaces
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Bytes by [first layer, layer after the last]. activations: of each kind of chimera_ir/lifetimes.py.
+    """Bytes by [first layer, layer after the last]. activations: of each kind of chimera_ir/lifetimes.py; workspace: by Run.
+
+    least_workspace: if the values at the boundaries are not counted. Activations with it never need less in a longer range.
 
     weights, gradients: each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
     """
@@ -29,6 +33,8 @@ class Ranges:
     untied_weights: Floats
     untied_gradients: Floats
     activations: dict[Kind, Floats]
+    workspace: dict[Run, Floats]
+    least_workspace: dict[Run, Floats]
 
 
 def ranges_of(model: ModelDescription) -> Ranges:
@@ -57,7 +63,38 @@ def ranges_of(model: ModelDescription) -> Ranges:
         untied_weights,
         untied_gradients,
         activation_bytes(amounts[0], amounts[1], amounts[2], np.minimum),
+        *_workspaces(model, *amounts),
     )
+
+
+def _workspaces(
+    model: ModelDescription, kept: Floats, split_kept: Floats, weight_kept: Floats
+) -> tuple[dict[Run, Floats], dict[Run, Floats]]:
+    """Return the workspace and the least workspace of every range."""
+    n, boundaries = len(model.layers), [x.boundary for x in model.layers]
+    if not model.has_peaks:
+        none = {run: np.zeros((n + 1, n + 1)) for run in Run}
+        return none, none
+    inside = np.triu(np.ones((n, n), bool))  # by first layer and layer
+
+    def of_inputs(size: Callable[[Sequence[Tensor]], int]) -> Floats:
+        return np.asarray(np.triu(np.broadcast_to([0.0, *map(size, boundaries[:-1])], (n, n)), 1))
+
+    sizes = Sizes(
+        kept[:-1],
+        split_kept[:-1],
+        weight_kept[:-1],
+        inputs=of_inputs(not_kept),
+        all_inputs=of_inputs(all_bytes),
+        gradients=np.array([*map(gradients_of, boundaries)], np.float64),
+        peaks=peaks_by_field([x.peaks for x in model.layers], np.float64),
+        output=np.array([*map(all_bytes, boundaries[:-1]), 0], np.float64),
+        input_gradient=np.array([0, *map(gradients_of, boundaries[:-1])], np.float64)[:, None],
+        outside=np.where(inside, 0, -np.inf),
+    )
+    least = replace(sizes, output=0, input_gradient=0)
+    whole, part = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspaces(s).items()} for s in (sizes, least))
+    return whole, part
 
 
 def sums_of(amounts: Sequence[float]) -> Floats:

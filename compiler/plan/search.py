@@ -101,15 +101,16 @@ class Search:
         for constraint in self.constraints.values():
             constraint.multiplier = 0.0
         cuts = self._evenly(bound)
+        active: list[_Constraint] = []
+        most, (togo, _) = 0.0, self._togo(partial(self._weighted, active), np.add, within)
         for _ in range(ROUNDS):
             if cuts is None:
                 return None, True
-            violated = self._violated(cuts)
-            if not violated:
+            if not self._violated(cuts):
                 return cuts, True
+            if not self.effort.rounds:
+                break
             self.effort.rounds -= 1
-            if self.effort.rounds < 0:
-                return None, False
             for constraint in self.constraints.values():
                 load = sum(part[self._at(cuts, s)] for s, part in constraint.parts.items())
                 constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))

@@ -32,6 +32,7 @@ from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayer
 from chimerac.chimera_ir.preset import COST_UNIT
 from chimerac.interpreter.runtime.draws import Draws, drawing
 from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
+from chimerac.interpreter.runtime.peaks import LayerRun, Traces
 from chimerac.interpreter.runtime.split import Splitting
 
 # torch counts every kernel of fused attention but the one for the CPU.
@@ -42,7 +43,14 @@ _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, 
 
 
 def describe(model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT) -> ModelDescription:
-    """Return the description of a model for micro-batches of `samples` samples.
+    """Return the description of a model, as `described`."""
+    return described(model, samples, device, cost_unit)[0]
+
+
+def described(
+    model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT
+) -> tuple[ModelDescription, list[Traces]]:
+    """Return the description of a model for micro-batches of `samples` samples, and what each layer holds while it runs.
 
     device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
     than on CPUs.
@@ -54,6 +62,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
     - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
     - cost: the multiplications and additions of the forward in matrix products and attention, and one operation for each
       number of the output; in units of `cost_unit`, rounded up.
+    - peaks: the most that the layer holds at one moment, if it runs alone.
     Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
     later layer reads is counted as if one did.
 
@@ -72,6 +81,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
         kept, shared_kept = _by_layer(full.saved, full)
         split_kept, shared_split_kept = _by_layer(split.saved, split)
         weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
+        traces = [full.layer_alone(model, stages, k, device).traces() for k in range(len(stages))]
         layers = []
         for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
             parameters = list(stage.parameters())
@@ -86,12 +96,13 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
                     cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // cost_unit),
                     gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
                     split_kept_bytes=split_kept[k],
+                    peaks=traces[k].peaks(),
                 )
             )
     shared = [Shared(size, maker, kept=keepers) for (maker, keepers), size in shared_kept.items()]
     shared += [Shared(size, maker, split_kept=keepers) for (maker, keepers), size in shared_split_kept.items()]
     shared += [Shared(size, maker, weight_kept=keepers) for (maker, keepers), size in shared_weight_kept.items()]
-    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared))
+    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared)), traces
 
 
 def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
@@ -157,13 +168,14 @@ class _NoTracker:
 class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
-    outputs: of each layer. saved: the tensors that autograd saved in each layer. deferred: the tensors that the split backward
-    of each layer left for BWD_WEIGHT. operations: multiplications and additions of each layer. makers: by storage, the layer
-    that has made it, for the storages of outputs; the samples count as made by the first layer. weights: the storages of
-    parameters and buffers.
+    inputs, outputs: of each layer. fields, targets: of the samples. saved: the tensors that autograd saved in each layer.
+    deferred: the tensors that the split backward of each layer left for BWD_WEIGHT. operations: multiplications and additions
+    of each layer. makers: by storage, the layer that has made it, for the storages of outputs; the samples count as made by the
+    first layer. weights: the storages of parameters and buffers.
     """
 
     def __init__(self, model: Model, stages: Sequence[Stage], samples: int, device: torch.device, split: bool) -> None:
+        self.inputs: list[Values] = []
         self.outputs: list[Values] = []
         self.saved: list[list[torch.Tensor]] = [[] for _ in stages]
         self.operations: list[int] = []
@@ -174,10 +186,11 @@ class _Run:
         inputs, targets, fields = model.example(samples)
         values, fields = _faked(inputs, device), {name: _faked([t], device)[0] for name, t in fields.items()}
         targets = None if targets is None else _faked(targets, device)
-        self._samples = values, fields  # kept, so that no other tensor gets the same storage
+        self.fields, self.targets = fields, targets  # kept, so that no other tensor gets the same storage
         self._record_maker(values, 0)
         with model.autocasting(device):
             for k, stage in enumerate(stages):
+                self.inputs.append(values)
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
                 counter.mod_tracker = _NoTracker()  # type: ignore[assignment]
                 with counter, saved_tensors_hooks(_recorder(self.saved[k]), lambda tensor: tensor):
@@ -191,6 +204,11 @@ class _Run:
         if split and loss is not None and loss.requires_grad:
             torch.autograd.backward(loss)
         self.deferred = [[t for product in s.products for t in product.reads] if s else [] for s in splittings]
+
+    def layer_alone(self, model: Model, stages: Sequence[Stage], layer: int, device: torch.device) -> LayerRun:
+        """Return a run of one layer, on the input that it had."""
+        targets = self.targets if layer == len(stages) - 1 else None
+        return LayerRun(model, stages[layer], self.inputs[layer], self.fields, targets, device)
 
     @staticmethod
     def _loss(model: Model, outputs: Values, targets: Values | None) -> torch.Tensor | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +16,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
-from chimerac.compiler import compile_schedule
+from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.compiler.analyze.memory import memory
+from chimerac.interpreter.data.pairs import Pairs
+from chimerac.interpreter.data.text import Text
 from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.executor import Executor
@@ -23,9 +29,13 @@ from chimerac.interpreter.runtime.parameters import Gradients
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.bert import bert
+from chimerac.models.cnn import cnn
 from chimerac.models.gpt import gpt
+from chimerac.models.presets import Cnn, sizes_in
 from tests.distributed.integers import IntegerSamples
 from tests.distributed.programs import TWO_RANKS
+from tests.helpers import program
 from tests.helpers_layers import (
     EndsInLinear,
     EndsInRelu,
@@ -37,7 +47,8 @@ from tests.helpers_layers import (
     Widening,
     model_of_layers,
 )
-from tests.helpers_memory import Meter, measured
+from tests.helpers_memory import Meter, constants, measured
+from tools.shown_models import RandomImages
 
 
 def storage(t: Tensor) -> int:
@@ -169,6 +180,61 @@ def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
             return max(measured(executor, Batch(IntegerSamples(8), 0, 0, 0, 1, micro_batches, 2), meter))
 
     return run_in_loopback(p, rank, seed=2)
+
+
+class PeakMeter(Meter):
+    """Notes the most bytes that are held after any operation, without those of some tensors."""
+
+    def __init__(self, seen: dict[int, StorageWeakRef], without: Sequence[Tensor]) -> None:
+        super().__init__(seen)
+        self.without, self.peak = without, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.peak = max(self.peak, self.bytes(self.without))
+        return result
+
+
+MODELS = {
+    "gpt": (gpt("gpt-nano", 16), lambda: IntegerSamples(16)),
+    "bert": (bert("bert-nano", 16), lambda: Pairs(Text([np.arange(4000, dtype=np.uint8)]), 16, seed=1)),
+    "cnn": (cnn("cnn-digits"), lambda: RandomImages(sizes_in(Cnn, "cnn-digits"))),
+    "autocast": (replace(gpt("gpt-nano", 16), autocast=torch.bfloat16), lambda: IntegerSamples(16)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        *(("gpt", x) for x in ("1f1b", "zb_h1", "recompute all", "evaluation")),
+        *((name, x) for name in ("bert", "cnn") for x in ("1f1b", "zb_h1")),
+        ("autocast", "1f1b"),
+    ],
+)
+def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -> None:
+    model, samples = MODELS[name]
+    if schedule == "recompute all":
+        p = compile_schedule("1f1b", {"D": 2, "N": 3}, recompute=(0, 1)).program
+    else:
+        p = program(schedule if schedule != "evaluation" else "1f1b", D=2, N=4)
+        p = evaluation_of(p) if schedule == "evaluation" else p
+    description, seen = describe(model, 2), dict[int, StorageWeakRef]()
+    parts = partitioned(p, model, description)
+
+    def rank(transport: Transport) -> int:
+        transport.connect(p)
+        stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
+        executor = Executor(p, model, stages, parts.table, transport)
+        batch = Batch(samples(), 0, 0, 0, 1, p.header.micro_batches, 2)
+        executor.run(batch)  # so that the gradients are there
+        weights, gradients = constants(executor)
+        with PeakMeter(seen, [*weights, *gradients]) as meter:
+            executor.run(batch)
+            return meter.peak
+
+    for found, predicted in zip(run_in_loopback(p, rank, seed=2), memory(p, description), strict=True):
+        expected = predicted.peak - predicted.weights - predicted.gradients
+        assert 0.9 * expected <= found <= 1.02 * expected, (found, expected, predicted)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera"])

@@ -16,6 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.workspace import Peaks
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory
 from chimerac.compiler.plan.needs import Needs
 from chimerac.compiler.plan.partition import best_partition
@@ -36,7 +37,8 @@ def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescript
         weights = rng.randint(0, 100)
         found.append(
             Layer(f"l{k}", weights, 4 * weights, rng.randint(0, 300), rng.randint(0, 200), boundary, rng.randint(0, 20),
-                  gradient_bytes=4 * weights, split_kept_bytes=rng.randint(0, 300))
+                  gradient_bytes=4 * weights, split_kept_bytes=rng.randint(0, 300),
+                  peaks=Peaks(*(rng.randint(0, 500) for _ in range(5))) if extras else None)
         )  # fmt: skip
     tied, shared = (), ()
     if extras:

@@ -1,0 +1,136 @@
+"""Workspace: what an instruction needs only while it runs, beyond what its rank holds by docs/semantics.md, "Buffers".
+
+A description says for each layer the most that a forward or a backward of it makes and holds at one moment. A stage runs its
+layers one after another. So its workspace is the largest, over its layers, of what the other layers keep at that moment and
+what the layer makes, less what the rule of buffers counts for the whole stage anyway.
+
+The functions take arrays whose last axis is the layer. So they compute one stage, or all ranges of layers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field
+
+from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.instructions import STRICT
+
+Bytes = npt.NDArray[Any]  # Python integers, or floats
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The most bytes that a layer makes and holds at one moment, for one micro-batch, without its input.
+
+    forward: with autograd; no_graph: a forward without autograd. backward: beyond what it held when the backward began, which
+    may be negative; input, weight: the same for the two halves of a split backward. The gradient of the layer's output is not
+    counted.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    forward: Annotated[int, Field(ge=0, le=2**53)] = 0
+    no_graph: Annotated[int, Field(ge=0, le=2**53)] = 0
+    backward: Annotated[int, Field(ge=0, le=2**53)] = 0
+    input: Annotated[int, Field(ge=0, le=2**53)] = 0
+    weight: Annotated[int, Field(ge=0, le=2**53)] = 0
+
+
+class Run(IntEnum):
+    """What a task runs. SPLIT: for a backward in two halves. RECOMPUTED: the backward runs the forward again first."""
+
+    FORWARD = 0
+    SPLIT_FORWARD = 1
+    NO_GRAPH = 2
+    RECOMPUTE = 3
+    SPLIT_RECOMPUTE = 4
+    BACKWARD = 5
+    RECOMPUTED_BACKWARD = 6
+    INPUT = 7
+    RECOMPUTED_INPUT = 8
+    WEIGHT = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the layers of a stage, for one micro-batch. In arrays of two axes, the first is the first layer of a range.
+
+    kept, split_kept, weight_kept: one number more than layers: what the layers before each one keep, and what all keep.
+    inputs: the output of the layer before, without what is kept; 0 for the stage's first layer. all_inputs: with what is kept.
+    gradients: of the layer's output. peaks: by the fields of Peaks. output: what a stage that ends with the layer passes on.
+    input_gradient: what the stage passes back. outside: minus infinity for a layer before the stage, 0 for the others.
+    """
+
+    kept: Bytes
+    split_kept: Bytes
+    weight_kept: Bytes
+    inputs: Bytes
+    all_inputs: Bytes
+    gradients: Bytes
+    peaks: dict[str, Bytes]
+    output: Bytes | int
+    input_gradient: Bytes | int
+    outside: Bytes | int = 0
+
+
+def workspaces(s: Sizes) -> dict[Run, Bytes]:
+    """Return the workspace of each run, by the last layer of the stage."""
+    kept, split_kept, weight_kept = (x[..., 1:] for x in (s.kept, s.split_kept, s.weight_kept))
+    forward = _most(s.kept[..., :-1] + s.inputs + s.peaks["forward"] + s.outside)
+    split_forward = _most(s.split_kept[..., :-1] + s.inputs + s.peaks["forward"] + s.outside)
+    no_graph = _most(s.all_inputs + s.peaks["no_graph"] + s.outside)
+    backward = _backward(kept + s.peaks["backward"] + s.outside, s.gradients)
+    # The layers after the one whose backward runs hold what their own has left for BWD_WEIGHT.
+    input = weight_kept + _backward(split_kept - weight_kept + s.peaks["input"] + s.outside, s.gradients)
+    weight = _most(weight_kept + s.peaks["weight"] + s.outside)
+    most_kept = np.maximum(split_kept, weight_kept)
+    found = {
+        Run.FORWARD: forward - kept - s.output,
+        Run.SPLIT_FORWARD: split_forward - split_kept - s.output,
+        Run.NO_GRAPH: no_graph - s.output,
+        Run.RECOMPUTE: forward - kept,
+        Run.SPLIT_RECOMPUTE: split_forward - split_kept,
+        Run.BACKWARD: backward - kept - s.input_gradient,
+        Run.RECOMPUTED_BACKWARD: np.maximum(forward, backward - s.input_gradient) - kept,
+        Run.INPUT: input - most_kept - s.input_gradient,
+        Run.RECOMPUTED_INPUT: np.maximum(split_forward, input - s.input_gradient) - most_kept,
+        Run.WEIGHT: weight - weight_kept,
+    }
+    return {run: np.maximum(needed, 0) for run, needed in found.items()}
+
+
+def _most(of_layers: Bytes) -> Bytes:
+    """Return the largest number of the layers up to each one."""
+    return np.asarray(np.maximum.accumulate(of_layers, axis=-1))
+
+
+def _backward(of_layers: Bytes, gradients: Bytes) -> Bytes:
+    """Return the most that the backwards of the layers hold. The rule of buffers counts the last one's output gradient."""
+    found = of_layers.copy()
+    found[..., 1:] = np.maximum(found[..., 1:], _most(of_layers + gradients)[..., :-1])
+    return found
+
+
+def peaks_by_field(peaks: Sequence[Peaks | None], dtype: Any) -> dict[str, Bytes]:
+    """Return the peaks of layers as arrays. A layer without them needs nothing that is not counted otherwise."""
+    return {f.name: np.array([0 if p is None else getattr(p, f.name) for p in peaks], dtype) for f in fields(Peaks)}
+
+
+def not_kept(boundary: Sequence[Tensor]) -> int:
+    """Return the bytes of the tensors that no layer keeps."""
+    return sum(t.bytes for t in boundary if not t.kept)
+
+
+def all_bytes(boundary: Sequence[Tensor]) -> int:
+    """Return the bytes of all tensors."""
+    return sum(t.bytes for t in boundary)
+
+
+def gradients_of(boundary: Sequence[Tensor]) -> int:
+    """Return the bytes of the gradients of these tensors."""
+    return sum(t.bytes for t in boundary if t.gradient)

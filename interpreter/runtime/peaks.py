@@ -1,0 +1,134 @@
+"""What the layers of a model hold while they run: the bytes after each operation of a forward and a backward.
+
+Each layer runs alone, with fake tensors. A storage counts from the operation that makes it until it is freed. What a kernel
+allocates and frees by itself is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from chimerac.chimera_ir.workspace import Peaks
+from chimerac.interpreter.runtime.model import Fields, Model, Stage, Values, combined
+from chimerac.interpreter.runtime.split import Splitting
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Bytes after each operation, by the fields of Peaks; those of a backward are relative to its begin."""
+
+    forward: Sequence[int]
+    no_graph: Sequence[int]
+    backward: Sequence[int]
+    input: Sequence[int]
+    weight: Sequence[int]
+
+    def peaks(self) -> Peaks:
+        """Return the most of each."""
+        return Peaks(*(max(0, *trace) for trace in (self.forward, self.no_graph, self.backward, self.input, self.weight)))
+
+
+class _Meter(TorchDispatchMode):
+    """Records how many bytes are held after each operation. known: tensors that do not count."""
+
+    def __init__(self, known: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known = {_address(t) for t in known}
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._trace = [0]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for t in tree_leaves(result):
+            if isinstance(t, Tensor) and (address := _address(t)) not in self._known:
+                storage = t.untyped_storage()
+                self._held[address] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
+        self._trace.append(self._bytes())
+        return result
+
+    def cut(self) -> list[int]:
+        """Return the trace since the last cut, relative to what was held then, and begin another one."""
+        found = [x - self._trace[0] for x in self._trace]
+        self._trace = [self._bytes()]
+        return found
+
+    def _bytes(self) -> int:
+        self._held = {k: x for k, x in self._held.items() if not x[0].expired()}  # type: ignore[no-untyped-call]
+        return sum(size for _, size in self._held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """A layer alone. inputs, fields, targets: fake tensors on `device`. targets: of the loss, which follows the last layer.
+
+    targets is None for other layers, and if they are not known.
+    """
+
+    model: Model
+    stage: Stage
+    inputs: Values
+    fields: Fields
+    targets: Values | None
+    device: torch.device
+
+    def traces(self) -> Traces:
+        """Return what the layer holds."""
+        parameters = [p for p in self.stage.parameters() if p.requires_grad]
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        try:
+            forward, backward, _ = self._run(None)
+            _, input, weight = self._run(Splitting())
+            return Traces(forward, self._without_graph(), backward, input, weight)
+        finally:
+            for p in parameters:
+                p.grad = None
+
+    def _meter(self, *known: Tensor) -> _Meter:
+        weights = [t for x in (*self.stage.parameters(), *self.stage.buffers()) for t in (x, x.grad) if t is not None]
+        return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *known])
+
+    def _without_graph(self) -> list[int]:
+        meter = self._meter(*self.inputs)
+        with torch.no_grad(), meter:
+            self._outputs(self.inputs)
+        return meter.cut()
+
+    def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:
+        """Return the traces of a forward, of its backward, and of the second half of a split backward."""
+        inputs = tuple([t.detach().requires_grad_(t.requires_grad) for t in self.inputs])
+        meter = self._meter(*inputs)
+        with meter:
+            with splitting or nullcontext():
+                outputs = [t for t in self._outputs(inputs) if t.requires_grad]
+            edges, sizes = [get_gradient_edge(t) for t in outputs], [(t.shape, t.dtype) for t in outputs]
+            del outputs
+            forward = meter.cut()
+            gradients = [torch.ones(shape, dtype=dtype, device=self.device) for shape, dtype in sizes]
+            meter.cut()
+            if edges:
+                torch.autograd.backward(edges, gradients)
+            backward = meter.cut()
+            if splitting is not None:
+                splitting.weights()
+        return forward, backward, meter.cut()
+
+    def _outputs(self, inputs: Values) -> Values:
+        """Return the output of the layer, or the loss."""
+        with self.model.autocasting(self.device):
+            outputs: Values = self.stage(*inputs, **{name: self.fields[name] for name in self.stage.reads})
+            return outputs if self.targets is None else (combined(self.model.loss(outputs, self.targets), [1.0]),)
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

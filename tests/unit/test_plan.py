@@ -34,7 +34,7 @@ from chimerac.interpreter.launch.options import parse_options
 
 EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
 SCHEDULES = ("1f1b", "chimera", "interleaved", "chimera_halving", "zb_h1")
-STATE = OptimizerState(Fraction(2))
+STATE = OptimizerState(Fraction(8))  # so large that it matters whether it is shared
 OPTIONS = ("--model", "gpt-nano", "--ranks", "4", "--batch", "16", "--profile", str(EXAMPLE))
 
 

@@ -150,8 +150,9 @@ def test_half_precision_halves_bytes_and_keeps_a_copy_of_the_weights(capsys: pyt
         return [int(x.replace(",", "")) for x in table[2].split()[1:]]
 
     full, half = first_rank(), first_rank("--precision", "bfloat16")
-    weights, gradients, optimizer, activations, buffers, values, sends, _ = half
-    assert [weights, gradients, activations, buffers, values, sends] == [x // 2 for x in (*full[:2], *full[3:7])]
+    weights, gradients, optimizer, activations, buffers, values, sends, workspace, _ = half
+    parts = [weights, gradients, activations, buffers, values, sends, workspace]
+    assert parts == [x // 2 for x in (*full[:2], *full[3:8])]
     assert optimizer == 6 * gradients  # 12 bytes of each parameter: two numbers of state and the weight, in float32
 
 

@@ -210,30 +210,20 @@ def _pick(state: Scheduler, rank: int) -> int | None:
     """Remove the task that a free rank starts from its heap and return it; None if it can start none."""
     best: tuple[int, int] | None = None
     where = -1
-    heaps, cells = state.heaps[rank], len(state.counters)
-    checks = len(heaps)
-    if state.again >= 0:
-        _remove_done_recomputations(state, heaps)
-    for index, heap in heaps.items():
+    cells, checks = len(state.counters), len(state.heaps[rank])
+    for index, heap in state.heaps[rank].items():
+        if state.again >= 0 and index // cells == state.again:
+            while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
+                heapq.heappop(heap)
         if heap and (best is None or heap[0] < best):
-            kind, cell = divmod(index, cells)
-            checks += len(state.counters[cell])
-            if not blocking_limit(state, heap[0][1], kind, cell):
+            checks += len(state.counters[index % cells])
+            if not blocking_limit(state, heap[0][1], index // cells, index % cells):
                 best, where = heap[0], index
     state.budget.spend(checks // 8, state.order.span)
     if best is None:
         return None
-    heapq.heappop(heaps[where])
+    heapq.heappop(state.heaps[rank][where])
     return best[1]
-
-
-def _remove_done_recomputations(state: Scheduler, heaps: dict[int, list[tuple[int, int]]]) -> None:
-    """Remove from the fronts of a rank's heaps each R whose backward has started before it."""
-    cells = len(state.counters)
-    for index, heap in heaps.items():
-        if index // cells == state.again:
-            while heap and not state.to_recompute[heap[0][1] % state.keys]:
-                heapq.heappop(heap)
 
 
 def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:

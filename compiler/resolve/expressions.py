@@ -100,7 +100,11 @@ def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variab
 
 def _points(*operands: Variable) -> int:
     """Return how many operations of the budget one operation on these variables counts as."""
-    return 1 + max(len(x) if isinstance(x, np.ndarray) else 0 for x in operands) // 64
+    points = 0
+    for x in operands:  # mostly scalars, for which max() over a generator takes more than twice as long
+        if isinstance(x, np.ndarray) and len(x) > points:
+            points = len(x)
+    return 1 + points // 64
 
 
 def _invert(value: Variable) -> Variable:
@@ -153,7 +157,7 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
             return left * right
         case "//" | "%":
             zero = right == 0
-            if np.any(zero):
+            if zero.any() if isinstance(zero, np.ndarray) else zero:
                 help = "require that it is not zero, or guard it: if ... then ... else ..."
                 raise refuse("E205", "division by zero", e.right.span, label=_values(e, env, zero), help=help)
             return left // right if e.op == "//" else left % right

@@ -71,6 +71,18 @@ def test_an_import_inside_a_function_has_a_comment_why() -> None:
     assert not without_comment, "\n".join(without_comment)
 
 
+def test_a_compilation_imports_nothing_more() -> None:
+    """Not even a part of numpy: numpy.unique without its options imports numpy.ma. A limit has the lifetimes computed."""
+    code = """
+import sys, chimerac.compiler as compiler
+before = set(sys.modules)
+compiler.compile_schedule("chimera_fill", {"D": 4, "N": 8})
+print(*sorted(set(sys.modules) - before))
+"""
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert completed.stdout.split() == []
+
+
 def test_the_imports_that_are_read_are_those_that_python_executes() -> None:
     """The modules that a fresh interpreter loads are those that tools/imports.py finds."""
     code = "import sys, chimerac.compiler.pipeline; print(*(m for m in sys.modules if m.startswith('chimerac.')))"

@@ -99,9 +99,9 @@ def _binding(s: Simulation, start: Ints, end: Ints) -> Ints:
     target = edges.target - _is_second(s, len(start))[edges.target]
     tight = (end[edges.source] + edges.delay == start[target]) & (start[target] > 0) & (edges.source != target)
     before[target[tight]] = edges.source[tight]
-    rows = np.arange(1, len(p))
-    on_rank = rows[(p.rank_of[1:] == p.rank_of[:-1]) & (end[rows - 1] == start[rows])]
-    before[on_rank] = on_rank - 1
+    later = np.setdiff1d(np.arange(len(start)), s.waits.offsets)  # not the first node of their stream
+    next_in_stream = later[(end[later - 1] == start[later]) & (start[later] > 0)]
+    before[next_in_stream] = next_in_stream - 1
     return before
 
 

@@ -131,7 +131,7 @@ def task_costs(program: Program) -> Ints:
 class Timing:
     """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
-    stuck: the first node of each stream that can never start; in such a stream the times of this node and all later ones are -1.
+    stuck: the first node of each stream that never starts. Its times, and those of all later nodes of the stream, are -1.
     """
 
     start: Ints

@@ -27,7 +27,7 @@ from chimerac.compiler.given import costs_from
 from chimerac.compiler.tasks import task_costs
 
 PER_SECOND = 10**9  # measured times are rounded to nanoseconds
-PER_MILLISECOND = 10**6
+UNIT, PER_MILLISECOND = "ms", 10**6  # of measured times
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def measured_durations(
     if total > limits.TIME:
         message = f"tasks, messages and all-reduces take more than {limits.TIME / PER_SECOND:.2g} s one after another"
         raise refuse("E002", f"{message}: they could not be added up exactly", help="give shorter times and faster links")
-    return Durations(costs, latency, occupied, np.array(sums, np.int64), PER_MILLISECOND, "ms")
+    return Durations(costs, latency, occupied, np.array(sums, np.int64), PER_MILLISECOND, UNIT)
 
 
 def profiled_durations(

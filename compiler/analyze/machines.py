@@ -24,8 +24,8 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 class Waits:
     """Every wait of a program on its machine.
 
-    offsets: the first node of each stream, and the number of nodes: the streams of the ranks, then those of the nodes after the
-    rows. durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
+    offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
+    durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
     message, consumer: the number of a message and a row that reads it, for each of its values. transfer: the node of each
     message, empty where messages have none. collective: the first node of the collectives, None where they have none. delay:
     from the end of a message's node, or where it has none from its later end, to its arrival.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
@@ -10,7 +11,7 @@ from chimerac.chimera_ir.model import ModelDescription, in_half_precision
 from chimerac.chimera_ir.partition import partition_for, partition_from_json, split_by_counts
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
+from chimerac.compiler.analyze.durations import Network
 from chimerac.compiler.command.usage import counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
@@ -51,24 +52,34 @@ def profile_of(options: argparse.Namespace) -> Profile | None:
     raise refuse("E715", f"the profile of {profile.model} {fact}", help="give the same, or measure the model with it")
 
 
-def model_for(program: Program, options: argparse.Namespace, profile: Profile | None = None) -> ModelDescription | None:
-    """Return the description of --model, for the size of the program's micro-batches. profile: its sequence length is the
-    default."""
+def model_of(
+    options: argparse.Namespace,
+    profile: Profile | None,
+    samples: Callable[[int], int] = lambda given: given,
+    micro_batch: int | None = None,
+) -> ModelDescription | None:
+    """Return the description of --model, for micro-batches of its own size.
+
+    samples, micro_batch: as for `find_model`. profile: its sequence length is the default of a preset. Raises ChimeraError as
+    `find_model`, and E714 for a profile of another model.
+    """
     if options.model is None:
         return None
-    seq_len = profile.seq_len if options.seq_len is None and profile is not None else options.seq_len
-    model = find_model(options.model, program.header.samples, options.micro_batch, seq_len)
+    length = None if profile is None else profile.seq_len
+    model = find_model(options.model, samples, micro_batch, options.seq_len, length)
+    if profile is not None:
+        profile.check_fits(model)
     return model if options.precision == "float32" else in_half_precision(model, options.precision)
 
 
-def durations_for(
-    program: Program, model: ModelDescription | None, profile: Profile | None, options: argparse.Namespace
-) -> Durations | None:
-    """Return the durations by --profile and --link; None without a profile."""
-    if model is None or profile is None:
-        return None
-    network = None if options.link is None else Network(link_from_text(options.link))
-    return profiled_durations(program, model, profile, network)
+def model_for(program: Program, options: argparse.Namespace, profile: Profile | None) -> ModelDescription | None:
+    """Return the description of --model, for the size of the program's micro-batches. Raises ChimeraError as `model_of`."""
+    return model_of(options, profile, program.header.samples, options.micro_batch)
+
+
+def network_of(options: argparse.Namespace) -> Network | None:
+    """Return the network of --link; None for that of the profile. Raises ChimeraError E717."""
+    return None if options.link is None else Network(link_from_text(options.link))
 
 
 def with_partition(program: Program, model: ModelDescription, options: argparse.Namespace) -> Program:

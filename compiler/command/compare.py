@@ -13,9 +13,16 @@ from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
-from chimerac.compiler.analyze.durations import UNIT, Durations, profiled_durations
+from chimerac.compiler.analyze.durations import UNIT, Durations
 from chimerac.compiler.command.files import check_keeps_inputs, columns, print_findings, write_product
-from chimerac.compiler.command.modelled import check_model_options, model_for, model_of, network_of, profile_of, with_partition
+from chimerac.compiler.command.modelled import (
+    check_model_options,
+    durations_for,
+    model_for,
+    model_of,
+    profile_of,
+    with_partition,
+)
 from chimerac.compiler.command.usage import (
     compare_parser,
     costs_of,
@@ -67,7 +74,7 @@ def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
 
 
 def _for_model(options: argparse.Namespace) -> ForModel | None:
-    profile, network = profile_of(options), network_of(options)
+    profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
     if options.model is None:
         if options.optimizer not in (None, "none"):
@@ -83,8 +90,9 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
         return with_partition(program, model, options), model
 
     def durations(program: Program, model: ModelDescription) -> Durations:
-        assert profile is not None, "times are those of costs without it"
-        return profiled_durations(program, model, profile, network)
+        found = durations_for(program, model, profile, options)
+        assert found is not None, "there is a profile"
+        return found
 
     limit = None if options.memory is None else number_of_bytes(options.memory)
     return ForModel(describe, state, limit, None if profile is None else durations)

@@ -10,10 +10,9 @@ from functools import partial
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler.analyze.durations import profiled_durations
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import check_keeps_inputs, coloured, columns, print_findings, stdin, write_product
-from chimerac.compiler.command.modelled import check_model_options, model_for, network_of, profile_of, with_partition
+from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import costs_of, make_parser, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
@@ -50,7 +49,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         raise refuse("E002", f"--profile is for {readers('--profile')}")
     if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
         raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
-    profile, network = profile_of(options), network_of(options)
+    profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
     for_report = "--optimizer" in emitter.reads and options.model
     if options.optimizer not in (None, "none") and options.memory is None and not for_report:
@@ -66,7 +65,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
 
         check_memory(program, model, memory_bytes, recomputing, state)
-    durations = None if model is None or profile is None else profiled_durations(program, model, profile, network)
+    durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
     return emitter.make(program, EmitOptions(costs, durations, model, state, options.output, width, colour))
 

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.model import ModelDescription, in_half_precision
 from chimerac.chimera_ir.partition import partition_for, partition_from_json, split_by_counts
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.durations import Network
+from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
 from chimerac.compiler.command.usage import counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
@@ -20,7 +20,7 @@ NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile
 
 
 def check_model_options(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 for options that need --model, exclude each other, or have no possible value."""
+    """Raise ChimeraError: E002 for options that need --model, exclude each other or have no possible value; E717 for --link."""
     if not options.model:
         for name in (name for name in NEED_MODEL if getattr(options, name) is not None):
             option = f"--{name.replace('_', '-')}"
@@ -34,6 +34,7 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise refuse("E002", "--split and --partition both fix the partition: give one of them")
     if options.link is not None and options.profile is None:
         raise refuse("E002", "--link replaces the links of a profile: give --profile NAME, too")
+    _network(options)
     if options.profile is not None and options.costs:
         raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
 
@@ -77,7 +78,16 @@ def model_for(program: Program, options: argparse.Namespace, profile: Profile | 
     return model_of(options, profile, program.header.samples, options.micro_batch)
 
 
-def network_of(options: argparse.Namespace) -> Network | None:
+def durations_for(
+    program: Program, model: ModelDescription | None, profile: Profile | None, options: argparse.Namespace
+) -> Durations | None:
+    """Return the durations by --profile and --link; None without a profile. Raises ChimeraError as `profiled_durations`."""
+    if model is None or profile is None:
+        return None
+    return profiled_durations(program, model, profile, _network(options))
+
+
+def _network(options: argparse.Namespace) -> Network | None:
     """Return the network of --link; None for that of the profile. Raises ChimeraError E717."""
     return None if options.link is None else Network(link_from_text(options.link))
 

@@ -31,13 +31,17 @@ def preset(name: str) -> Preset:
 
 
 def find_model(
-    name_or_path: str, samples: Callable[[int], int], micro_batch: int | None = None, seq_len: int | None = None
+    name_or_path: str,
+    samples: Callable[[int], int],
+    micro_batch: int | None = None,
+    seq_len: int | None = None,
+    default_seq_len: int | None = None,
 ) -> ModelDescription:
     """Return the description of a preset by name, or of a file.
 
     A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
     name. samples: returns the samples of one of the program's micro-batches for the number of samples that a run is given;
-    micro_batch, seq_len: the sizes of a preset, by default its own.
+    micro_batch, seq_len: the sizes of a preset, by default its own. default_seq_len: of a preset where none is given.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
     for a wrong file, E801 for an unknown name or a model that is known here only by a description, E821 for a sequence that
@@ -49,7 +53,8 @@ def find_model(
     if name in preset_names() and not os.path.isfile(name_or_path):
         its = preset(name)
         size = samples(its.samples if micro_batch is None else micro_batch)
-        return its.description(size, its.seq_len if seq_len is None else seq_len, blocks)
+        lengths = (seq_len, default_seq_len, its.seq_len)
+        return its.description(size, next((x for x in lengths if x is not None), None), blocks)
     if name_or_path.startswith("hf:") or ".py:" in name_or_path:
         message = f"the model '{short_path(name_or_path)}' is known here only by a description, since it needs torch"
         raise refuse("E801", message, help=f"describe it: {describe_command(name_or_path)}")

@@ -13,7 +13,7 @@ from chimerac.chimera_ir.profile import Link, Profile, profile_from_json
 _FOLDER = resources.files("chimerac").joinpath("models", "profiles")  # data: the package models is not imported
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
 _LATENCY = re.compile(rf"{_NUMBER} ?(s|ms|us|µs|ns)")
-_BANDWIDTH = re.compile(rf"{_NUMBER} ?([kKMGT]?i?B)/s")
+_BANDWIDTH = re.compile(rf"{_NUMBER} ?([kKMGT]?|[KMGT]i)B/s")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -46,13 +46,12 @@ def link_from_text(text: str) -> Link:
     if len(parts) == 2:
         latency, bandwidth = _LATENCY.fullmatch(parts[0]), _BANDWIDTH.fullmatch(parts[1])
         if latency and bandwidth and float(bandwidth[1]) > 0 and float(latency[1]) * _SECONDS[latency[2]] <= 1000:
-            return Link(float(latency[1]) * _SECONDS[latency[2]], float(bandwidth[1]) * _bytes(bandwidth[2]))
+            return Link(float(latency[1]) * _SECONDS[latency[2]], float(bandwidth[1]) * _prefix(bandwidth[2]))
     shown = text if len(text) <= 40 else f"{text[:37]}..."
     message = f"--link {shown}: expected a latency and a bandwidth"
     raise refuse("E717", message, help="for instance --link 10us,12GB/s: 10 microseconds, 12 * 10^9 bytes in a second")
 
 
-def _bytes(unit: str) -> int:
-    """Return the bytes of a unit: kB is 10^3, KiB is 2^10."""
-    prefix = unit.removesuffix("B").removesuffix("i").upper()
-    return int((1024 if "i" in unit else 1000) ** (" KMGT".index(prefix) if prefix else 0))
+def _prefix(text: str) -> int:
+    """Return the factor of a prefix of bytes: k is 10^3, Ki is 2^10, '' is 1."""
+    return int((1024 if text.endswith("i") else 1000) ** " KMGT".index(text[:1].upper() or " "))

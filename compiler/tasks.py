@@ -67,7 +67,8 @@ class TaskIndex:
 class Edges:
     """Waits: node `target` starts at the earliest `delay` after node `source` ends.
 
-    Nodes are the rows of a program and, numbered after them, transfers and collectives (compiler/analyze/machines.py).
+    Nodes are the rows of a program and, numbered after them, transfers and collectives (compiler/analyze/machines.py). A source
+    of -1 never ends.
     """
 
     source: Ints
@@ -130,7 +131,7 @@ def task_costs(program: Program) -> Ints:
 class Timing:
     """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
-    stuck: the first row of each stream that can never start; in such a stream the times of this row and all later ones are -1.
+    stuck: the first node of each stream that never starts. Its times, and those of all later nodes of the stream, are -1.
     """
 
     start: Ints
@@ -168,56 +169,55 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
     return place, program.rank_of * len(program) + place
 
 
-def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
-    """Return the earliest times of all nodes: each rank runs its stream in order, each row as soon as its waits allow.
+def earliest(program: Program, cost: Ints, edges: Edges, offsets: Ints | None = None) -> Timing:
+    """Return the earliest times of all nodes: each stream runs in order, each of its nodes as soon as its waits allow.
 
-    cost: by node; nodes after the program's rows belong to no stream, and run as soon as their own waits allow. An
-    overlapped pair runs as one task: it starts when both could, and ends after both costs.
+    cost: by node. offsets: the first node of each stream, and the number of nodes; by default those of the ranks. An overlapped
+    pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _with_fused_pairs(program, cost, edges)
-    others = np.arange(len(program), len(cost))
-    # Waits without delay for earlier rows of the same stream are fulfilled by the order of the stream.
-    rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
-    order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
+    offsets = program.offsets if offsets is None else offsets
+    stream_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    # Waits without delay for earlier nodes of the same stream are fulfilled by the order of the stream.
+    other, after = stream_of[edges.source] != stream_of[edges.target], edges.source >= edges.target
+    order = np.flatnonzero(other | after | (edges.source < 0) | (edges.delay > 0))
     order = order[np.argsort(edges.target[order], kind="stable")]
     first = np.searchsorted(edges.target[order], np.arange(len(cost) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
-    # Each node after the rows is a stream of its own.
-    costs, stops = cost.tolist(), [*program.offsets[1:].tolist(), *(others + 1).tolist()]
-    position = [*program.offsets[:-1].tolist(), *others.tolist()]
+    costs, position, stops = cost.tolist(), offsets[:-1].tolist(), offsets[1:].tolist()
     clock = [0] * len(position)
-    start, end = [-1] * len(cost), [-1] * len(cost)
+    start, end = [-1] * len(cost), [-1] * (len(cost) + 1)  # the last one is that of source -1, which never ends
     waiting_streams: dict[int, list[int]] = {}  # node -> streams that wait for it to end
     ready = list(range(len(position)))[::-1]
     sequence: list[int] = []
     while ready:
-        rank = ready.pop()
-        now, row, stop = clock[rank], position[rank], stops[rank]
-        e = first[row]
-        while row < stop:
-            last = first[row + 1]
+        stream = ready.pop()
+        now, node, stop = clock[stream], position[stream], stops[stream]
+        e = first[node]
+        while node < stop:
+            last = first[node + 1]
             while e < last:
-                s = source[e]
-                source_end = end[s] if s >= 0 else -1
+                source_end = end[source[e]]
                 if source_end < 0:
-                    waiting_streams.setdefault(s, []).append(rank)
+                    waiting_streams.setdefault(source[e], []).append(stream)
                     break
-                if source_end + delay[e] > now:
-                    now = source_end + delay[e]
+                source_end += delay[e]
+                if source_end > now:
+                    now = source_end
                 e += 1
             else:
-                start[row] = now
-                now += costs[row]
-                end[row] = now
-                sequence.append(row)
-                if row in waiting_streams:
-                    ready += waiting_streams.pop(row)
-                row += 1
+                start[node] = now
+                now += costs[node]
+                end[node] = now
+                sequence.append(node)
+                if node in waiting_streams:
+                    ready += waiting_streams.pop(node)
+                node += 1
                 continue
             break
-        clock[rank], position[rank] = now, row
-    stuck = tuple(row for row, stop in zip(position, stops, strict=True) if row < stop)
-    return Timing(np.array(start, np.int64), np.array(end, np.int64), np.array(sequence, np.int64), stuck)
+        clock[stream], position[stream] = now, node
+    stuck = tuple(node for node, stop in zip(position, stops, strict=True) if node < stop)
+    return Timing(np.array(start, np.int64), np.array(end[:-1], np.int64), np.array(sequence, np.int64), stuck)
 
 
 def task_times(program: Program) -> Timing:

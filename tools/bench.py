@@ -1,6 +1,7 @@
 """Compares the speed of the compiler with torch.distributed.pipelining. This is a benchmark, not a test.
 
-The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing.
+The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing. The
+simulator then computes the times of this program, with costs and with links that have a latency and a bandwidth.
 
     python -m tools.bench                  all sizes; five to ten minutes, most of which torch takes
     python -m tools.bench --quick          sizes up to (32, 256): seconds
@@ -28,7 +29,11 @@ from importlib.metadata import version
 from typing import Any
 
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
-from chimerac.compiler import compile_schedule, verify
+from chimerac.chimera_ir.profile import TIMES, Link
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, simulate, verify
+from chimerac.compiler.analyze.durations import Network, measured_durations
+from chimerac.compiler.analyze.simulate import Simulation
 from tests.proof.record import record, table
 from tools import ROOT
 
@@ -40,7 +45,7 @@ SMALL, LARGE = SIZES[0], SIZES[-1]
 RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, theirs
 PROCESSES = 7  # number of processes in which the first compilation is measured
 COLLECTOR = ("on", "off", "frozen")
-GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0}
+GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0, "simulated_us": 2.0}
 
 
 @dataclass
@@ -54,6 +59,8 @@ class Case:
     verify: float = 0.0
     write: float = 0.0
     read: float = 0.0
+    simulated: float = 0.0
+    with_links: float = 0.0
     actions: int = 0
     theirs: list[float] = field(default_factory=list)
 
@@ -98,15 +105,28 @@ def measure(name: str, size: tuple[int, int]) -> Case:
         if theirs and number < runs_of_torch:
             seconds, case.actions = timed(theirs)
             case.theirs.append(seconds)
-    case.verify, case.write, case.read = verify_write_read(program)
+    case.verify, case.write, case.read, case.simulated, case.with_links = uses(program)
     return case
 
 
-def verify_write_read(program: Any) -> tuple[float, float, float]:
-    """Return the seconds for verifying, for writing JSON and for reading it."""
-    verifying = statistics.median(timed(lambda: verify(program))[0] for _ in range(3))
+def uses(program: Program) -> tuple[float, ...]:
+    """Return the seconds for verifying, for writing JSON, for reading it, and for simulating, with costs and with links."""
+    verifying = median_time(lambda: verify(program))
     writing, text = timed(lambda: program_to_json(program))
-    return verifying, writing, timed(lambda: program_from_json(text))[0]
+    reading = timed(lambda: program_from_json(text))[0]
+    return verifying, writing, reading, median_time(lambda: simulate(program)), median_time(lambda: simulated_links(program))
+
+
+def simulated_links(program: Program) -> Simulation:
+    """Return the simulation with tasks of some milliseconds, links, and all-reduces that take time."""
+    tasks = {op: [0.005] * program.header.stages for op in TIMES}
+    network = Network(Link(1e-5, 1e10))
+    return simulate(program, durations=measured_durations(program, tasks, network, lambda *_: 2**22, lambda _: 2**26))
+
+
+def median_time(work: Callable[[], Any]) -> float:
+    """Return the processor time of a call in seconds, the median of three."""
+    return statistics.median(timed(work)[0] for _ in range(3))
 
 
 # --- measurements in fresh processes ------------------------------------------------------------------------------------
@@ -137,7 +157,7 @@ def large(name: str) -> dict[str, Any]:
     program = ours()
     gc.callbacks.remove(watch)
     found = {"instructions": len(program), "collections": len(pauses) // 2, "paused": sum(pauses), "peak": peak_gb()}
-    found["verify_write_read"] = verify_write_read(program)
+    found["uses"] = uses(program)
     del program
     times: dict[str, list[float]] = {how: [] for how in COLLECTOR}
     for _ in range(RUNS[LARGE][0]):
@@ -190,7 +210,7 @@ def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
     cases = [measure(name, size) for name in OURS for size in (SIZES[:2] if quick else SIZES[:-1])]
     for name in () if quick else OURS:
         x, y = fresh[name]["large"], fresh[name].get("large_theirs")
-        case = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["verify_write_read"])
+        case = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["uses"])
         if y:
             case.actions, case.theirs = y["actions"], [y["seconds"]]
         cases.append(case)
@@ -204,7 +224,15 @@ def seconds(value: float) -> str:
 def times(cases: list[Case]) -> str:
     """Return the table of times. The column growth has the time per instruction relative to the size before; linear is 1."""
     head = ("schedule", "D, N", "instructions", "compile + verify", "µs per instruction", "growth")
-    head = (*head, "verify only, µs per instruction", "torch: actions", "torch: time", "torch time / our time")
+    head = (
+        *head,
+        "verify only, µs per instruction",
+        "simulate, µs per instruction",
+        "with links",
+        "torch: actions",
+        "torch: time",
+        "torch time / our time",
+    )
     rows: list[tuple[object, ...]] = []
     before: Case | None = None
     for c in cases:
@@ -217,7 +245,7 @@ def times(cases: list[Case]) -> str:
             seconds(statistics.median(c.ours)),
             f"{c.us_per_instruction:.2f}",
             growth,
-            f"{c.verify * 1e6 / c.instructions:.2f}",
+            *(f"{part * 1e6 / c.instructions:.2f}" for part in (c.verify, c.simulated, c.with_links)),
         )
         rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
     return table(head, rows)
@@ -247,6 +275,12 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
     later = [c for c in cases if c.size != SMALL]
     found = [f"{c.name} at {c.size}: {c.us_per_instruction:.2f}" for c in later if c.us_per_instruction > g["us"]]
     yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", found
+    found = [
+        f"{c.name} at {c.size}: {c.with_links * 1e6 / c.instructions:.2f}"
+        for c in later
+        if c.with_links * 1e6 / c.instructions > g["simulated_us"]
+    ]
+    yield f"simulated with links in at most {g['simulated_us']:.0f} µs per instruction from {SIZES[1]} on", found
     firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in fresh.items()}
     found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
     yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", found

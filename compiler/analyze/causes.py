@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -93,15 +93,15 @@ def _last(s: Simulation, end: Ints) -> int | None:
 
 def _binding(s: Simulation, start: Ints, end: Ints) -> Ints:
     """Return for each node the node whose end decided when it started, -1 at the beginning of the iteration."""
-    p, edges = s.program, s.waits.edges
+    edges = s.waits.edges
     before = np.full(len(start), -1, np.int64)
     # The second task of an overlapped pair starts with the first, which then waits for what it reads.
     target = edges.target - _is_second(s, len(start))[edges.target]
     tight = (end[edges.source] + edges.delay == start[target]) & (start[target] > 0) & (edges.source != target)
     before[target[tight]] = edges.source[tight]
-    rows = np.arange(1, len(p))
-    on_rank = rows[(p.rank_of[1:] == p.rank_of[:-1]) & (end[rows - 1] == start[rows])]
-    before[on_rank] = on_rank - 1
+    later = np.setdiff1d(np.arange(len(start)), s.waits.offsets)  # not the first node of their stream
+    next_in_stream = later[(end[later - 1] == start[later]) & (start[later] > 0)]
+    before[next_in_stream] = next_in_stream - 1
     return before
 
 
@@ -171,27 +171,11 @@ def idle_times(s: Simulation) -> tuple[Idle, ...]:
     return tuple(Idle(*row) for row in np.stack([sums[name] for name in CAUSES], axis=1).tolist())
 
 
-def path_text(s: Simulation) -> str:
-    """Return the critical path as a table in text, one step a line."""
-    return "".join(_path_lines(s))
-
-
-def _path_lines(s: Simulation) -> Iterator[str]:
-    p = s.program
-    rows = [("start", "end", "rank", "step")]
-    for step in critical_path(s):
-        text = p.text(step.row)
-        rows.append((s.time(step.start), s.time(step.end), str(p.rank_of[step.row]), text))
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
-    for *cells, text in rows:
-        yield "  ".join([*(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)), text]) + "\n"
-
-
-def path_sums(s: Simulation) -> dict[str, tuple[int, int]]:
+def path_sums(s: Simulation, path: Iterable[Step]) -> dict[str, tuple[int, int]]:
     """Return what the critical path consists of: by the name of an operation, `messages` or `all-reduces`, the number of steps
     and their time."""
     found: dict[str, tuple[int, int]] = {}
-    for step in critical_path(s):
+    for step in path:
         name = Op(int(s.program.table.op[step.row])).name if step.kind == "task" else f"{step.kind}s"
         count, time = found.get(name, (0, 0))
         found[name] = (count + 1, time + step.end - step.start)

@@ -16,12 +16,12 @@ from itertools import pairwise
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, did_you_mean, refuse
-from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.instructions import Collective, Op, Value, stage_group
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.causes import idle_times
-from chimerac.compiler.analyze.durations import Durations, message_sizes
+from chimerac.compiler.analyze.durations import Durations, message_sizes, reduced_sizes
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, check_memory, memory
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import StageChoice
@@ -46,13 +46,14 @@ class Setting:
     parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
     micro-batches. costs: F, B, I, W and R of one rank's share for one micro-batch, and hop of one message; those that are left
     out follow from the others: B is I + W, which halve a B that is given alone; R is F; the rest are those of `COSTS`.
-    recompute: replaces the schedules' own choice.
+    recompute: replaces the schedules' own choice. unit: of the times, '' for that of the costs.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     costs: Mapping[str, Fraction] = field(default_factory=dict)
     width: int = 1
     recompute: StageChoice | None = None
+    unit: str = ""
 
     @property
     def ranks(self) -> int:
@@ -103,7 +104,7 @@ class Figures:
     """One iteration of a schedule. Activations, weights, messages and all_reduced are of the share of one rank and of
     whole micro-batches.
 
-    makespan: in `unit`, '' for that of the costs; exposed: communication that the rank with most of it waits for;
+    makespan: in the unit of the setting; exposed: communication that the rank with most of it waits for;
     bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
     messages: values that the rank with most of them sends; all_reduced: what the rank with most of it sends in all-reduces of
     gradients; a ring of r ranks sends 2 (r - 1) / r times their size; recomputed: stages that recompute.
@@ -120,11 +121,6 @@ class Figures:
     recomputed: tuple[int, ...]
     simulation: Simulation = field(repr=False, compare=False)
     bytes: Bytes | None = None
-
-    @property
-    def unit(self) -> str:
-        """Return the unit of all times, '' for that of the costs."""
-        return self.simulation.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +216,7 @@ def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figu
         activations=_span(peak.activations, share * size),
         weights=_span(peak.weight_copies, share),
         messages=max(_sent(program, lambda value, stage, count: count)) * size,
-        all_reduced=max(_all_reduced(program, lambda stage: share)),
+        all_reduced=max(_all_reduced(program, lambda x: share if x.group == stage_group(x.stage) else 0)),
         recomputed=program.recomputed_stages,
         simulation=times,
         bytes=None if model is None else _bytes(program, description, model),
@@ -238,7 +234,7 @@ def _bytes(program: Program, description: ModelDescription, model: ForModel) -> 
     return Bytes(
         max(rank.peak for rank in memory(program, description, model.state)),
         max(_sent(program, message_sizes(stages))),
-        round(max(_all_reduced(program, lambda stage: Fraction(stages[stage].gradient_bytes)))),
+        round(max(_all_reduced(program, reduced_sizes(program, description, stages)))),
     )
 
 
@@ -251,10 +247,10 @@ def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterato
         yield sum(amount(Value(value), stage, len(program.micro_batch_lists[k])) for value, stage, k in columns)
 
 
-def _all_reduced(program: Program, amount: Callable[[int], Fraction]) -> Iterator[Fraction]:
-    """Yield what each rank sends in all-reduces, each over a ring. amount: of the weights of a stage."""
+def _all_reduced(program: Program, amount: Callable[[Collective], Fraction | int]) -> Iterator[Fraction]:
+    """Yield what each rank sends in all-reduces, each over a ring. amount: of the gradients of one."""
     t = program.table
     for a, b in pairwise(program.offsets.tolist()):
         rows = a + np.flatnonzero(t.op[a:b] == Op.ALLREDUCE)
         joined = [program.collectives[k] for k in t.operand[rows].tolist()]
-        yield sum((Fraction(2 * (len(x.ranks) - 1), len(x.ranks)) * amount(x.stage) for x in joined), Fraction(0))
+        yield sum((Fraction(2 * (len(x.ranks) - 1), len(x.ranks)) * amount(x) for x in joined), Fraction(0))

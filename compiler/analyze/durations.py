@@ -27,7 +27,7 @@ from chimerac.compiler.given import costs_from
 from chimerac.compiler.tasks import task_costs
 
 PER_SECOND = 10**9  # measured times are rounded to nanoseconds
-PER_MILLISECOND = 10**6
+UNIT, PER_MILLISECOND = "ms", 10**6  # of measured times
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,14 @@ def measured_durations(
             raise refuse("E002", f"the time of {op.name} of a stage is {wrong} s: expected 0 or more")
         named[op.name] = tuple(nanoseconds(x) for x in tasks[op])
     costs = Costs(**named)
-    latency, occupied = _message_durations(program, network, message_bytes)
+    latency, occupied, of_messages = _message_durations(program, network, message_bytes)
     all_reduce_s = network.all_reduce_s or network.link.all_reduce_s
     sums = [nanoseconds(all_reduce_s(len(c.ranks), reduced_bytes(c))) for c in program.collectives]
-    total = costs.total(program.header.micro_batches) * program.header.width
-    _check_total(total + sum(map(sum, (latency.values(), occupied.values(), sums))), PER_MILLISECOND)
-    rows = [np.zeros(len(program), np.int64) for _ in range(2)]
-    for column, values in zip(rows, (latency, occupied), strict=True):
-        column[list(values)] = list(values.values())
-    return Durations(costs, rows[0], rows[1], np.array(sums, np.int64), PER_MILLISECOND, "ms")
+    total = costs.total(program.header.micro_batches) * program.header.width + of_messages + sum(sums)
+    if total > limits.TIME:
+        message = f"tasks, messages and all-reduces take more than {limits.TIME / PER_SECOND:.2g} s one after another"
+        raise refuse("E002", f"{message}: they could not be added up exactly", help="give shorter times and faster links")
+    return Durations(costs, latency, occupied, np.array(sums, np.int64), PER_MILLISECOND, UNIT)
 
 
 def profiled_durations(
@@ -154,28 +153,34 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in seconds as the durations have it."""
-    return round(seconds * PER_SECOND)
+    """Return a time in seconds, which may be infinite, as the durations have it. Above limits.TIME seconds all are one."""
+    return round(min(seconds, limits.TIME) * PER_SECOND)
 
 
 def _message_durations(
     program: Program, network: Network, message_bytes: Callable[[Value, int, int], int]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return, by the row of a SEND, the latency of its message and how long it occupies its channel, in nanoseconds."""
-    t = program.table
+) -> tuple[Ints, Ints, int]:
+    """Return, by row, at SENDs the latency of the message and how long it occupies its channel, and the sum of all, in
+    nanoseconds. Where the sum exceeds limits.TIME the arrays are zero."""
+    t, found = program.table, np.zeros((2, len(program)), np.int64)
     rows = np.flatnonzero(t.op == Op.SEND)
-    count = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
-    columns = (t.value, t.stage, np.append(count, 0)[np.minimum(t.operand, len(count))], program.rank_of, t.peer)
-    latency, occupied, sizes = dict[int, int](), dict[int, int](), dict[tuple[int, int, int], int]()
-    for row, value, stage, number, sender, receiver in zip(
-        rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
-    ):
-        key = (value, stage, number)
-        if key not in sizes:
-            sizes[key] = message_bytes(Value(value), stage, number)
-        link = network.others.get((sender, receiver), network.link)
-        latency[row], occupied[row] = nanoseconds(link.latency_s), nanoseconds(sizes[key] / link.bytes_per_s)
-    return latency, occupied
+    counts = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
+    # Messages of one kind take the same time.
+    columns = [t.value[rows].astype(np.int64), t.stage[rows], counts[t.operand[rows]]]
+    if network.others:
+        columns += [program.rank_of[rows], t.peer[rows]]
+    kind = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
+    _, first, kind, number = np.unique(kind, return_index=True, return_inverse=True, return_counts=True)
+    times, total = [], 0
+    for row, messages in zip(rows[first].tolist(), number.tolist(), strict=True):
+        value, stage = Value(t.value[row]), int(t.stage[row])
+        size = message_bytes(value, stage, int(counts[t.operand[row]]))
+        link = network.others.get((int(program.rank_of[row]), int(t.peer[row])), network.link)
+        times.append((nanoseconds(link.latency_s), nanoseconds(size / link.bytes_per_s)))
+        total += messages * sum(times[-1])
+    if times and total <= limits.TIME:
+        found[:, rows] = np.array(times, np.int64)[kind].T
+    return found[0], found[1], total
 
 
 def _check_total(total: int, scale: int) -> None:

@@ -1,9 +1,9 @@
 """What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
 Nodes are the rows of the program and, after them, transfers and collectives. There is a node for every message where transfers
-queue or occupy their channels, and one for every collective where collectives queue or take time. `paired` has one queue per
-rank and peer, for both directions; `serial` has one queue per rank. The verifier has an independent implementation of these
-waits (compiler/verify/progress.py).
+queue or occupy their channels, and one for every collective where collectives queue or take time. The messages that occupy a
+channel are a stream: they run in their order. `paired` has one queue per rank and peer, for both directions; `serial` has one
+queue per rank. The verifier has an independent implementation of these waits (compiler/verify/progress.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 class Waits:
     """Every wait of a program on its machine.
 
+    offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
     durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
     message, consumer: the number of a message and a row that reads it, for each of its values. transfer: the node of each
     message, empty where messages have none. collective: the first node of the collectives, None where they have none. delay:
@@ -31,6 +32,7 @@ class Waits:
     """
 
     edges: Edges
+    offsets: Ints
     durations: Ints
     send: Ints
     receive: Ints
@@ -60,12 +62,12 @@ def waits(program: Program, durations: Durations) -> Waits:
     if collective is not None:
         lengths = np.concatenate([lengths, durations.collectives])
         edges += _in_order_of_streams(program, collective) if machine != "serial" else []
+    begins = transfer  # the first node of each stream of transfers
     if queues:
         edges += _queue_edges(program, _nodes_of_rows(program, send, receive, transfer, collective))
     elif has_nodes:
         edges += [_edges(send, transfer), _edges(receive, transfer)]
-        follows = np.flatnonzero(channel[1:] == channel[:-1]) + 1
-        edges.append(_edges(transfer[follows - 1], transfer[follows]))
+        begins = transfer[np.flatnonzero(np.diff(channel, prepend=-1))]
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
             case "values" if has_nodes:
@@ -80,7 +82,9 @@ def waits(program: Program, durations: Durations) -> Waits:
                 pass
             case _:
                 assert_never(condition)
-    return Waits(Edges.concatenate(*edges), lengths, send, receive, message, consumer, transfer, collective, delay)
+    nodes = rows + len(lengths)
+    offsets = np.concatenate([program.offsets[:-1], begins, np.arange(rows + len(transfer), nodes + 1)])
+    return Waits(Edges.concatenate(*edges), offsets, lengths, send, receive, message, consumer, transfer, collective, delay)
 
 
 def _blocks(op: Op) -> Literal["values", "window"] | None:

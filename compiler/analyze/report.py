@@ -12,10 +12,10 @@ from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Ints, Program
-from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_times, path_sums
+from chimerac.compiler.analyze.causes import CAUSES, Step, critical_path, idle_times, path_sums
 from chimerac.compiler.analyze.formula import closed_equation
 from chimerac.compiler.analyze.graph import names
-from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, held_bytes, memory
+from chimerac.compiler.analyze.memory import NO_STATE, HeldBytes, OptimizerState, RankMemory, held_bytes
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
@@ -48,7 +48,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield f"exposed         {_span(s, [x.exposed for x in idle])}{unit}   (communication that a rank waits for)"
     path = critical_path(s)
     tasks = np.array([step.row for step in path if step.kind == "task"], np.int64)
-    sums = ", ".join(f"{count} {name} {s.time(time)}" for name, (count, time) in path_sums(s).items())
+    sums = ", ".join(f"{count} {name} {s.time(time)}" for name, (count, time) in path_sums(s, path).items())
     yield f"critical path   {s.time(s.makespan)}{unit} = {sums or 'nothing'}"
     yield f"                {_short(program, tasks)}" if len(tasks) else "                no task takes time"
     if s.unit:
@@ -80,9 +80,10 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield "window: for an earlier message of the channel; all-reduce: after the last task; drain: until the last rank ends"
     if model is not None:
         yield ""
-        yield from memory_lines(program, model, state)
+        held = held_bytes(program, model, state)
+        yield from memory_lines(model, held.ranks)
         yield ""
-        yield from _peak_lines(s, model, state)
+        yield from _peak_lines(s, held)
 
 
 _HEADS = [name.replace("_", "-") for name in CAUSES]
@@ -98,9 +99,8 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
     yield f"                {change} beside the simulation; it takes every stage as the slowest one"
 
 
-def _peak_lines(s: Simulation, model: ModelDescription, state: OptimizerState) -> Iterator[str]:
+def _peak_lines(s: Simulation, found: HeldBytes) -> Iterator[str]:
     """Yield the table of the instructions at which the ranks hold most."""
-    found = held_bytes(s.program, model, state)
     rows = [
         [str(g), f"{memory.peak:,}", s.time(int(s.timeline.start[row])), s.program.text(row)]
         for g, (memory, row) in enumerate(zip(found.ranks, found.peaks, strict=True))
@@ -109,15 +109,26 @@ def _peak_lines(s: Simulation, model: ModelDescription, state: OptimizerState) -
     yield from table(["rank", "peak", "from", "on"], rows, left=1)
 
 
-def memory_lines(program: Program, model: ModelDescription, state: OptimizerState) -> Iterator[str]:
+def memory_lines(model: ModelDescription, ranks: Sequence[RankMemory]) -> Iterator[str]:
     """Yield the table of the bytes that each rank needs."""
     yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples"
     columns = [f.name for f in fields(RankMemory)]
-    rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model, state))]
+    rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(ranks)]
     yield from table(["rank", *columns], rows)
     yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
     yield "values: outputs, until read or sent; sends: until complete;"
     yield "workspace: what an instruction needs only while it runs; peak: the most of all at once"
+
+
+def path_text(s: Simulation) -> str:
+    """Return the critical path as a table in text, one step a line."""
+    rows = [_path_cells(s, step) for step in critical_path(s)]
+    return "".join(f"{line}\n" for line in table(["start", "end", "rank", "step"], rows, left=1))
+
+
+def _path_cells(s: Simulation, step: Step) -> list[str]:
+    rank = s.program.rank_of[step.row]
+    return [s.time(step.start), s.time(step.end), str(rank), s.program.text(step.row)]
 
 
 def _costs(s: Simulation) -> str:

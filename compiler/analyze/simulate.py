@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 
@@ -106,18 +105,18 @@ def simulate(
     if durations is None:
         durations = cost_durations(program, costs)
     all_waits, lengths = waits(program, durations), durations.of_rows(program)
-    timing = earliest(program, np.concatenate([lengths, all_waits.durations]), all_waits.edges)
+    timing = earliest(program, np.concatenate([lengths, all_waits.durations]), all_waits.edges, all_waits.offsets)
     assert not timing.stuck, "a verified program terminates"
     timeline, is_task = timing.timeline(program, durations.scale, durations.unit), program.table.is_task
     node_start, node_end = timing.start[len(program) :], timing.end[len(program) :]
     sums = node_end[all_waits.collective - len(program) :] if all_waits.collective is not None else node_end[:0]
     makespan = int(max(timeline.end[is_task].max(initial=0), sums.max(initial=0)))
     length = np.where(is_task, timeline.end - timeline.start, 0)
-    busy, own_bubbles = [], []
-    for a, b in pairwise(program.offsets.tolist()):
-        rows = np.arange(a, b)[length[a:b] > 0]
-        busy.append(int(length[a:b].sum()))
-        own_bubbles.append(int(timeline.end[rows].max() - timeline.start[rows].min()) - busy[-1] if len(rows) else 0)
+    rank, ran = program.rank_of, np.flatnonzero(length)
+    busy, first, last = np.zeros(program.world, np.int64), np.full(program.world, makespan), np.zeros(program.world, np.int64)
+    np.add.at(busy, rank, length)
+    np.minimum.at(first, rank[ran], timeline.start[ran])
+    np.maximum.at(last, rank[ran], timeline.end[ran])
     weight = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
     synced = np.zeros(program.header.stages, np.int64)
     np.maximum.at(synced, program.table.stage[weight], timeline.end[weight])
@@ -126,9 +125,9 @@ def simulate(
         durations,
         timeline,
         makespan,
-        tuple(busy),
-        tuple(makespan - x for x in busy),
-        tuple(own_bubbles),
+        tuple(busy.tolist()),
+        tuple((makespan - busy).tolist()),
+        tuple(np.where(busy > 0, last - first - busy, 0).tolist()),
         {stage_group(s): t for s, t in enumerate(synced.tolist())},
         lengths,
         all_waits,

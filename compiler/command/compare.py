@@ -13,9 +13,16 @@ from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
-from chimerac.compiler.analyze.durations import Durations
+from chimerac.compiler.analyze.durations import UNIT, Durations
 from chimerac.compiler.command.files import check_keeps_inputs, columns, print_findings, write_product
-from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.modelled import (
+    check_model_options,
+    durations_for,
+    model_for,
+    model_of,
+    profile_of,
+    with_partition,
+)
 from chimerac.compiler.command.usage import (
     compare_parser,
     costs_of,
@@ -23,7 +30,6 @@ from chimerac.compiler.command.usage import (
     parameters_of,
     state_of,
 )
-from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 
@@ -62,7 +68,7 @@ def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
         if value < 1:
             raise refuse("E002", f"{option}{value}: expected 1 or more")
     chosen = None if options.recompute is None else stage_choice(options.recompute)
-    setting = Setting(parameters, costs_of(options.costs), width, chosen)
+    setting = Setting(parameters, costs_of(options.costs), width, chosen, UNIT if options.profile else "")
     rows = compare(schedules, setting, _for_model(options))
     return setting, rows if options.schedules else fastest_first(rows)
 
@@ -74,8 +80,9 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
         if options.optimizer not in (None, "none"):
             raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
         return None
-    # An unknown model is one finding, not one in each row. --micro-batch may fit a description for some schedules only.
-    find_model(options.model, lambda samples: samples, seq_len=options.seq_len)
+    # An unknown model or another model's profile is one finding, not one in each row. --micro-batch may fit a description for
+    # some schedules only.
+    model_of(options, profile)
 
     def describe(program: Program) -> tuple[Program, ModelDescription]:
         model = model_for(program, options, profile)
@@ -92,23 +99,23 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
 
 
 def _table(setting: Setting, rows: Sequence[Compared]) -> str:
-    head, cells = _cells(rows)
+    head, cells = _cells(setting, rows)
     widths = [max([len(head[k]), *(len(row[k]) for row in cells if len(row) == len(head))]) for k in range(len(head))]
     widths[0] = max(len(row[0]) for row in [head, *cells])
-    lines = [_title(setting, rows), ""]
+    lines = [_title(setting), ""]
     for row in [head, *cells]:
         name, *others = row
         # The reason of a schedule that cannot run is as long as it is.
         padded = others if len(row) < len(head) else [f"{cell:>{w}}" for cell, w in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([f"{name:<{widths[0]}}", *padded]))
-    return "\n".join([*lines, *_notes(rows)]) + "\n"
+    return "\n".join([*lines, *_notes(setting, rows)]) + "\n"
 
 
 def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
-    head, cells = _cells(rows)
-    lines = [_title(setting, rows), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    head, cells = _cells(setting, rows)
+    lines = [_title(setting), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
     lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
-    return "\n".join([*lines, "", *_notes(rows)]) + "\n"
+    return "\n".join([*lines, "", *_notes(setting, rows)]) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -119,7 +126,7 @@ def _json(setting: Setting, rows: Sequence[Compared]) -> str:
     """Return the numbers of all rows. Fractions that are no integers become floats."""
     costs = {name: _number(cost) for name, cost in setting.all_costs().items()}
     sizes = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches}
-    timed = {"unit": _unit(rows)} if _unit(rows) else {"costs": costs}
+    timed = {"unit": setting.unit} if setting.unit else {"costs": costs}
     found = {"parameters": sizes, "width": setting.width, **timed, "schedules": [_fields(row) for row in rows]}
     return json.dumps(found, indent=2) + "\n"
 
@@ -133,13 +140,13 @@ def draw(setting: Setting, rows: Sequence[Compared], columns: int | None) -> str
 
     shown = [row.figures for row in rows if row.figures]
     longest = max((figures.makespan for figures in shown), default=Fraction(0))
-    parts = [_title(setting, rows)]
+    parts = [_title(setting)]
     for row in rows:
         if row.figures is None:
             parts.append(f"{row.schedule}: {row.reason}")
             continue
         f = row.figures
-        unit = f" {f.unit}" if f.unit else ""
+        unit = f" {setting.unit}" if setting.unit else ""
         head = f"{row.schedule}: makespan {_text(f.makespan)}{unit}, bubble {100 * f.bubble_ratio:.1f} %"
         parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, columns))
     return "\n\n".join(parts) + "\n"
@@ -167,28 +174,23 @@ def _number(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-def _title(setting: Setting, rows: Sequence[Compared]) -> str:
+def _title(setting: Setting) -> str:
     own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
     sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
     again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
-    if _unit(rows):
-        return f"{sizes}; times in {_unit(rows)}, by the profile{again}"
+    if setting.unit:
+        return f"{sizes}; times in {setting.unit}, by the profile{again}"
     costs = setting.all_costs()
     shown = " ".join(f"{name}={_text(costs[name])}" for name in ("F", "B", "I", "W", "hop"))
     return f"{sizes}; {shown}, for the share of one rank{again}"
 
 
-def _unit(rows: Sequence[Compared]) -> str:
-    """Return the unit of the times, '' for that of the costs."""
-    return next((row.figures.unit for row in rows if row.figures), "")
-
-
-def _cells(rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
+def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns and the cells of each row; a row that cannot run has its name and the reason."""
     first = next((row.figures for row in rows if row.figures), None)
     in_bytes = first is not None and first.bytes is not None
     recomputes = any(row.figures and row.figures.recomputed for row in rows)
-    timed = bool(_unit(rows))
+    timed = bool(setting.unit)
     head = [*HEAD, *["exposed"] * timed, *["memory"] * in_bytes, *["recomputed"] * recomputes]
     cells = []
     for row in rows:
@@ -226,7 +228,7 @@ def _text(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
 
 
-def _notes(rows: Sequence[Compared]) -> list[str]:
+def _notes(setting: Setting, rows: Sequence[Compared]) -> list[str]:
     shown = [row.figures for row in rows if row.figures]
-    exposed = [NOTES_TIMED] if _unit(rows) else []
+    exposed = [NOTES_TIMED] if shown and setting.unit else []
     return [*([NOTES] if shown else []), *exposed, *([NOTES_BYTES] if shown and shown[0].bytes else [])]

@@ -41,8 +41,6 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
-    if options.columns is not None and options.columns < 20:
-        raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
     parameters = parameters_of(options.parameters)
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)

@@ -41,7 +41,7 @@ class Emitter:
     """One product of --emit.
 
     what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: which of
-    --cost, --model and --optimizer it depends on. The command refuses these options for other products.
+    --cost, --profile, --model and --optimizer it depends on. The command refuses these options for other products.
     """
 
     what: str
@@ -79,7 +79,7 @@ def _report(program: Program, options: EmitOptions) -> str:
 
 
 def _path(program: Program, options: EmitOptions) -> str:
-    from chimerac.compiler.analyze.causes import path_text  # start-up: 2 ms, for this product only
+    from chimerac.compiler.analyze.report import path_text  # start-up: 8 ms, for this product only
 
     return path_text(simulate(program, options.costs, options.durations))
 

@@ -64,8 +64,13 @@ def coloured(choice: str, stream: object) -> bool:
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal."""
+    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal.
+
+    Raises ChimeraError E002 for a chosen width that is too small.
+    """
     if chosen is not None:
+        if chosen < 20:
+            raise refuse("E002", f"--columns {chosen}: a timeline needs at least 20")
         return chosen
     terminal = not output and sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns if terminal else None

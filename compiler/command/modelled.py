@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
@@ -19,7 +20,7 @@ NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile
 
 
 def check_model_options(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 for options that need --model, exclude each other, or have no possible value."""
+    """Raise ChimeraError: E002 for options that need --model, exclude each other or have no possible value; E717 for --link."""
     if not options.model:
         for name in (name for name in NEED_MODEL if getattr(options, name) is not None):
             option = f"--{name.replace('_', '-')}"
@@ -33,6 +34,7 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise refuse("E002", "--split and --partition both fix the partition: give one of them")
     if options.link is not None and options.profile is None:
         raise refuse("E002", "--link replaces the links of a profile: give --profile NAME, too")
+    _network(options)
     if options.profile is not None and options.costs:
         raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
 
@@ -51,24 +53,43 @@ def profile_of(options: argparse.Namespace) -> Profile | None:
     raise refuse("E715", f"the profile of {profile.model} {fact}", help="give the same, or measure the model with it")
 
 
-def model_for(program: Program, options: argparse.Namespace, profile: Profile | None = None) -> ModelDescription | None:
-    """Return the description of --model, for the size of the program's micro-batches. profile: its sequence length is the
-    default."""
+def model_of(
+    options: argparse.Namespace,
+    profile: Profile | None,
+    samples: Callable[[int], int] = lambda given: given,
+    micro_batch: int | None = None,
+) -> ModelDescription | None:
+    """Return the description of --model, for micro-batches of its own size.
+
+    samples, micro_batch: as for `find_model`. profile: its sequence length is the default of a preset. Raises ChimeraError as
+    `find_model`, and E714 for a profile of another model.
+    """
     if options.model is None:
         return None
-    seq_len = profile.seq_len if options.seq_len is None and profile is not None else options.seq_len
-    model = find_model(options.model, program.header.samples, options.micro_batch, seq_len)
+    length = None if profile is None else profile.seq_len
+    model = find_model(options.model, samples, micro_batch, options.seq_len, length)
+    if profile is not None:
+        profile.check_fits(model)
     return model if options.precision == "float32" else in_half_precision(model, options.precision)
+
+
+def model_for(program: Program, options: argparse.Namespace, profile: Profile | None) -> ModelDescription | None:
+    """Return the description of --model, for the size of the program's micro-batches. Raises ChimeraError as `model_of`."""
+    return model_of(options, profile, program.header.samples, options.micro_batch)
 
 
 def durations_for(
     program: Program, model: ModelDescription | None, profile: Profile | None, options: argparse.Namespace
 ) -> Durations | None:
-    """Return the durations by --profile and --link; None without a profile."""
+    """Return the durations by --profile and --link; None without a profile. Raises ChimeraError as `profiled_durations`."""
     if model is None or profile is None:
         return None
-    network = None if options.link is None else Network(link_from_text(options.link))
-    return profiled_durations(program, model, profile, network)
+    return profiled_durations(program, model, profile, _network(options))
+
+
+def _network(options: argparse.Namespace) -> Network | None:
+    """Return the network of --link; None for that of the profile. Raises ChimeraError E717."""
+    return None if options.link is None else Network(link_from_text(options.link))
 
 
 def with_partition(program: Program, model: ModelDescription, options: argparse.Namespace) -> Program:

@@ -157,14 +157,15 @@ def _paint(text: str, shades: bytes) -> str:
 
 
 def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
-    """Return the times above a band of characters, a number about every ten characters."""
-    total, each = Fraction(end, scale), scale * per_unit  # characters for a unit of cost
-    step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * each >= 10 or s > total)
-    line, first = "", ceil(band.start / each / step) * step
-    for t in range(first, min(int(total), int(band.stop / each)) + 1, step):
+    """Return the times above a band of characters, a number about every ten characters. scale: integers of time in a unit."""
+    total, each = Fraction(end, scale), scale * per_unit  # characters for a unit
+    numbers = (Fraction(x) * Fraction(10) ** k for k in range(-9, 20) for x in (1, 2, 5))
+    step = next(s for s in numbers if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
+    line, first, last = "", ceil(band.start / each / step), min(total, band.stop / each) // step
+    for t in (k * step for k in range(first, last + 1)):
         place = int(t * each) - band.start
         if 0 <= place < len(band) or (not len(band) and t == 0):
-            line = f"{line:<{place}}" + str(t)
+            line = f"{line:<{place}}" + (str(t) if t.denominator == 1 else f"{float(t):g}")
     return line
 
 

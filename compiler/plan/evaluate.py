@@ -181,7 +181,7 @@ class Evaluator:
 
     def _describe(self, samples: int) -> ModelDescription:
         p = self.problem
-        model = find_model(p.model, lambda given: given, samples, p.profile.seq_len)
+        model = find_model(p.model, lambda given: given, samples, default_seq_len=p.profile.seq_len)
         return model if p.profile.precision == "float32" else in_half_precision(model, p.profile.precision)
 
     def _cut(self, samples: int, stages: int) -> tuple[Partition, tuple[StageSum, ...]]:

@@ -10,7 +10,7 @@ from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Kind, activations, held, 
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.memory import OptimizerState
+from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.compiler.analyze.report import memory_lines, table
 
 
@@ -19,7 +19,7 @@ def partition_table(program: Program, model: ModelDescription, state: OptimizerS
 
     costs: of each layer, in the place of the description's.
     """
-    return "\n".join([*_stages(program, model, state, costs), "", *memory_lines(program, model, state)]) + "\n"
+    return "\n".join([*_stages(program, model, state, costs), "", *memory_lines(model, memory(program, model, state))]) + "\n"
 
 
 def _stages(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> Iterator[str]:

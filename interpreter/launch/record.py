@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = "chimera-log"
 VERSION = 1
-OUTPUTS = {"--log-file": "the log", "--trace": "the trace", "--tensorboard": "the TensorBoard folder"}
+OUTPUTS = {"--log-file": "the log", "--trace": "the trace", "--tensorboard": "the TensorBoard folder", "-o": "the profile"}
 
 
 class Record:

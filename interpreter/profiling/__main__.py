@@ -14,11 +14,13 @@ if __name__ == "__main__":
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.interpreter.adapters.own import check_own, is_own
+from chimerac.interpreter.launch.record import check_output
 from chimerac.models.presets import check_sequence
 
 LOSSES = ("cross-entropy", "next-token", "squared-error")
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--ranks is at least 2: links are measured between ranks")
     samples = _samples(parser, options.micro_batch)
     try:
+        check_output(Path(options.output), "-o")
         if is_own(options.model):
             check_own(options.model)
         else:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chimerac.chimera_ir.instructions import AllReduce, Collective, Op, Send, Value
 from chimerac.chimera_ir.profile import Link
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.causes import critical_path, idle_times
 from chimerac.compiler.analyze.durations import Durations, Network, measured_durations
 from chimerac.compiler.analyze.simulate import simulate
@@ -76,6 +77,8 @@ def test_random_programs_with_random_times(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):
         check(r, p)
+        if r.random() < 0.1:
+            check(r, evaluation_of(p))
 
 
 def test_the_library_with_random_times() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chimerac.chimera_ir.instructions import AllReduce, Send
-from chimerac.chimera_ir.model import model_to_json
+from chimerac.chimera_ir.model import TiedLayers, model_to_json
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import preset
@@ -93,6 +93,21 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert row["all_reduced_bytes"] == 869_504 * 4
 
 
+def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_its_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = preset("gpt-nano").description(4)
+    tied = TiedLayers("embedding", (0, 3), 1024, 4096, 4096)
+    (tmp_path / "m.json").write_text(model_to_json(replace(model, tied=(tied,))))
+    (tmp_path / "t.sched").write_text(find("1f1b").text.replace("order ", "tied embedding on stages 0, 1\norder ", 1))
+    words = (str(tmp_path / "t.sched"), "-p", "D=2", "--width", "2", "--model", str(tmp_path / "m.json"))
+    row = compared(capsys, *words)[words[0]]
+    first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
+    # Over a ring of 2 ranks the stage without the tied parameter, and over one of 4 the tied parameter
+    assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
+    assert row["all_reduced"] == 1
+
+
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
     rows = compared(capsys, "chimera", "1f1b", "gems", "-p", "D=4", "-p", "N=5")
     assert rows["1f1b"]["makespan"] == 24
@@ -142,6 +157,7 @@ def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest
         (["chimera", "--optimizer", "adamw"], "give --model"),
         (["chimera", "--memory", "1GB"], "--memory needs a model"),
         (["chimera", "--recompute", "x"], "'x' is no stage"),
+        (["chimera", "--emit", "timeline", "--columns", "19"], "--columns 19: a timeline needs at least 20"),
     ],
 )
 def test_wrong_options_are_findings(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:

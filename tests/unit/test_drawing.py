@@ -133,6 +133,13 @@ def test_costs_without_a_common_unit_are_rounded() -> None:
     assert rounded_line.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in rounded_line
 
 
+def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
+    p = program("1f1b", D=2, N=2)
+    costs = dict.fromkeys("FBIW", Fraction(1, 20))
+    assert draw_timeline(p, simulate(p, costs).timeline).splitlines()[0].split() == ["0", "0.2"]
+    assert draw_timeline(p, simulate(p, {"F": 40, "B": 40}).timeline).splitlines()[0].split() == ["0", "200"]
+
+
 def test_a_timeline_has_a_maximal_width() -> None:
     p = program("1f1b", D=2, N=2)
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):

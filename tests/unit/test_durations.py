@@ -13,10 +13,11 @@ from chimerac.chimera_ir.profile import AllReduceTime, LayerTimes, Link, Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_schedule
-from chimerac.compiler.analyze.causes import critical_path, idle_times, path_sums, path_text
-from chimerac.compiler.analyze.durations import Network, cost_durations, measured_durations, profiled_durations
+from chimerac.compiler.analyze.causes import critical_path, idle_times, path_sums
+from chimerac.compiler.analyze.durations import Durations, Network, cost_durations, measured_durations, profiled_durations
 from chimerac.compiler.analyze.formula import closed_equation
 from chimerac.compiler.analyze.memory import held_bytes, memory
+from chimerac.compiler.analyze.report import path_text
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.verify import verify
@@ -67,7 +68,7 @@ def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
     }
     idle = idle_times(s)
     assert [(x.all_reduce, x.drain) for x in idle] == [(3 * MS, 0), (3 * MS, 1 * MS)] * 2
-    assert path_sums(s) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
+    assert path_sums(s, critical_path(s)) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
     assert "ALLREDUCE s0" in path_text(s).splitlines()[-1]
     assert timed(p, 0, 0).makespan == 4 * MS
 
@@ -184,6 +185,22 @@ def test_a_profile_of_another_model_is_refused() -> None:
         profiled_durations(program, find_model("gpt-nano/3", lambda b: b), replace(p, model="gpt-nano/3"))
     with pytest.raises(ChimeraError, match=r"E714: the profile gives layer 0 \(embedding\) 12,288 parameters"):
         profiled_durations(program, find_model("gpt-nano", lambda b: b, seq_len=64), p)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e300])
+@pytest.mark.parametrize("bytes_per_s", [1e9, 1e-3, 5e-324])  # at the last rate a message takes an infinite time
+def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
+    p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
+    tasks = {op: [seconds, 0.0] for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+
+    def durations() -> Durations:
+        return measured_durations(p, tasks, Network(Link(0.001, bytes_per_s)), lambda *_: 2**22, lambda _: 2**22)
+
+    if (seconds, bytes_per_s) == (0.0, 1e9):
+        assert durations().occupied.max() == 4194304
+        return
+    with pytest.raises(ChimeraError, match=r"E002: tasks, messages and all-reduces take more than 2\.3e\+09 s"):
+        durations()
 
 
 @pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])

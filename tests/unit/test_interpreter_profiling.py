@@ -103,13 +103,14 @@ def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None
         (["--model", "gpt-nono"], 1, "E801"),
         (["--model", "gpt2-nano", "--seq-len", "4096"], 1, "E821"),
         (["--modell", "gpt-nano"], 2, "did you mean '--model'"),
+        (["-o", "no/such/folder/p.json"], 1, "E811"),
     ],
 )
 def test_wrong_command_lines_are_findings(
     words: list[str], status: int, fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        found = main([*words, "-o", str(tmp_path / "p.json")])
+        found = main(["-o", str(tmp_path / "p.json"), *words])
     except SystemExit as stop:
         found = int(stop.code or 0)
     assert found == status and fact in capsys.readouterr().err

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.model import model_to_json
 from chimerac.chimera_ir.profile import Profile, profile_from_json, profile_to_json
 from chimerac.compiler.command.main import main
+from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text, profile_names
 from tools import profiles
 
@@ -109,7 +111,7 @@ def test_links(text: str, latency_s: float, bytes_per_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["10us", "10us,0GB/s", "10,12", "-1us,1GB/s", "1us,1GB", "1us;1GB/s", "", "9999s,1B/s", "1us,1GB/s,2"]
+    "text", ["10us", "10us,0GB/s", "1us,1iB/s", "10,12", "-1us,1GB/s", "1us,1GB", "1us;1GB/s", "", "9999s,1B/s", "1us,1GB/s,2"]
 )
 def test_wrong_links_are_findings(text: str) -> None:
     with pytest.raises(ChimeraError, match="E717"):
@@ -171,6 +173,37 @@ def test_every_command_takes_a_profile(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*BERT, "--width", "2", "--emit", "report"]) == 0
     assert f"makespan        {rows['chimera']['makespan']:.4g} ms" in capsys.readouterr().out
     assert rows["chimera"]["exposed"] > rows["1f1b"]["exposed"] > 0
+
+
+def test_a_profile_of_sequences_fits_a_description_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sequence length is the default of presets. A file has one of its own, and no option was given."""
+    (tmp_path / "m.json").write_text(model_to_json(find_model("gpt-nano", lambda b: b)))
+    assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *NANO[2:]]) == 0
+    expected = capsys.readouterr().out
+    words = ["--model", str(tmp_path / "m.json"), "--profile", str(EXAMPLE)]
+    assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *words]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["compare", "1f1b", "-p", "D=2", *words]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--profile", "bert48-p100"], "E714"), (["--profile", str(EXAMPLE), "--link", "fast"], "E717")]
+)
+def test_a_wrong_profile_or_link_is_one_finding_of_compare(
+    words: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "1f1b", "chimera", "-p", "D=2", "--model", "gpt-nano", *words]) in (1, 2)
+    out, err = capsys.readouterr()
+    assert not out and err.count(code) == 1
+
+
+def test_where_no_schedule_can_run_with_the_profile_times_are_still_in_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "1f1b", *NANO, "--micro-batch", "64"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "times in ms, by the profile" in out and "1f1b      E715" in out
+    assert main([*words, "--emit", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["unit"] == "ms"
 
 
 def test_compare_draws_all_schedules_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:

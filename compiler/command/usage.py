@@ -34,7 +34,8 @@ the reason in its row. Runs that train are compared by another command: python -
 SEARCH = """\
 Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
 scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
-The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'"""
+The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'
+With --texts the search is for a text with parameters, whose order is made by rules; it needs no extra packages."""
 
 PLAN = """\
 Choose how to train a model on a number of ranks: schedule, ranks of a replica (D), replicas (W), parameters of the
@@ -155,17 +156,29 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--hop", metavar="VALUE", help="the same as --cost hop=VALUE: the time of a message between ranks")
     p.add_argument("--costs", metavar="PATH", dest="costs_path",
                    help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
-    p.add_argument("--limit", metavar="L", type=_whole,
+    p.add_argument("--limit", metavar="L",
                    help="the most activations that a rank may hold, in the unit of the file's activations; default: as many as "
-                   "the schedule itself")  # fmt: skip
+                   "the schedule itself; with --texts a formula such as D, or none")  # fmt: skip
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
-    p.add_argument("--time", metavar="SECONDS", default="60", help="end after this time, default 60")
-    p.add_argument("--seed", metavar="K", type=int, default=0, help="of the random numbers, default 0")
+    p.add_argument("--time", metavar="SECONDS", help="end after this time, default 60")
+    p.add_argument("--seed", metavar="K", type=_whole, default=0, help="of the random numbers, default 0")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", help="where the certificate goes, default that of -o with .json at its end")
+    _add_description(p)
+    _add_profile(p)
+    _add_link(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.set_defaults(memory=None, split=None)
+    p.add_argument("--texts", action="store_true",
+                   help="search for a text with parameters instead, good at several sizes and hop costs at once")  # fmt: skip
+    p.add_argument("--sizes", metavar="SIZE", nargs="+",
+                   help="with --texts: the parameters of each size; default D=4,N=16 D=8,N=32")  # fmt: skip
+    p.add_argument("--hops", metavar="HOP", nargs="+",
+                   help="with --texts: the times of a message, in forwards of the first stage; default 0 0.1 0.5")  # fmt: skip
+    p.add_argument("--tries", metavar="K", type=_whole, help="with --texts: the number of texts that are tried, default 300")
     return p
 
 
@@ -274,19 +287,23 @@ def _add_sizes(p: argparse.ArgumentParser) -> None:
                    "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
 
 
-def _add_model(p: argparse.ArgumentParser) -> None:
+def _add_description(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", metavar="NAME",
                    help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
                    "bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--micro-batch", metavar="b", type=_whole, help="samples of a micro-batch, default 4; for a --model by name")
     p.add_argument("--seq-len", metavar="L", type=_whole, help="tokens of a sample, default the model's; for a --model by name")
+    p.add_argument("--precision", choices=PRECISIONS, default="float32",
+                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
+                   "optimizer keeps float32 weights and state, too")  # fmt: skip
+
+
+def _add_model(p: argparse.ArgumentParser) -> None:
+    _add_description(p)
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
                    "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
-    p.add_argument("--precision", choices=PRECISIONS, default="float32",
-                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
-                   "optimizer keeps float32 weights and state, too")  # fmt: skip
     p.add_argument("--zero", action="store_true", help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1)")
     p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
 

@@ -306,72 +306,45 @@ def anneal(
         first, last = place_in_all[sequence[r, low]], place_in_all[sequence[r, high]]
         _shift(sequence, place, r, i, j)
         # Repair the topological order between the first and the last task of the section.
-        kept, taken = 0, 0
+        taken = 0
         mark[u] = True
         cycle = False
-        if forward:
-            for p in range(first, last + 1):
-                x = topological[p]
-                window[p - first] = x
-                if x != u:
-                    marked = False
-                    for k in range(2):
-                        y = waits[x, k]
-                        if y >= 0 and mark[y]:
-                            marked = True
-                    if rank[x] == r:
-                        if marked:
-                            cycle = True
-                            break
-                    elif not marked and place[x] > 0 and mark[sequence[rank[x], place[x] - 1]]:
+        # Of the tasks between, those that wait for it go behind it; if it goes backward, those that it waits for go before it.
+        begin, end, side = (first, last + 1, 1) if forward else (last, first - 1, -1)
+        related = waits if forward else feeds
+        for p in range(begin, end, side):
+            x = topological[p]
+            window[p - first] = x
+            if x != u:
+                marked = False
+                for k in range(2):
+                    y = related[x, k]
+                    if y >= 0 and mark[y]:
                         marked = True
-                    mark[x] = marked
-                if mark[x]:
-                    buffer[taken] = x
-                    taken += 1
-        else:
-            for p in range(last, first - 1, -1):
-                x = topological[p]
-                window[p - first] = x
-                if x != u:
-                    marked = False
-                    for k in range(2):
-                        y = feeds[x, k]
-                        if y >= 0 and mark[y]:
-                            marked = True
-                    if rank[x] == r:
-                        if marked:
-                            cycle = True
-                            break
-                    elif not marked and place[x] + 1 < length[rank[x]] and mark[sequence[rank[x], place[x] + 1]]:
-                        marked = True
-                    mark[x] = marked
-                if mark[x]:
-                    buffer[taken] = x
-                    taken += 1
+                beside = place[x] - side
+                if rank[x] == r:
+                    if marked:
+                        cycle = True
+                        break
+                elif not marked and 0 <= beside < length[rank[x]] and mark[sequence[rank[x], beside]]:
+                    marked = True
+                mark[x] = marked
+            if mark[x]:
+                buffer[taken] = x
+                taken += 1
         if cycle:
             for p in range(first, last + 1):
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
-        if forward:
-            kept = first
-            for p in range(first, last + 1):
-                x = window[p - first]
-                if not mark[x]:
-                    topological[kept] = x
-                    kept += 1
-            for k in range(taken):
-                topological[kept + k] = buffer[k]
-        else:
-            for k in range(taken):
-                topological[first + k] = buffer[taken - 1 - k]
-            kept = first + taken
-            for p in range(first, last + 1):
-                x = window[p - first]
-                if not mark[x]:
-                    topological[kept] = x
-                    kept += 1
+        kept = first if forward else first + taken
+        for p in range(first, last + 1):
+            x = window[p - first]
+            if not mark[x]:
+                topological[kept] = x
+                kept += 1
+        for k in range(taken):
+            topological[kept + k if forward else first + taken - 1 - k] = buffer[k]
         for p in range(first, last + 1):
             x = topological[p]
             place_in_all[x] = p

@@ -50,7 +50,7 @@ TOUR_PARTS = {
     "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
     "partition": "which layers form which stage, what a rank needs, recomputation",
     "performance": "schedules compared: more micro-batches, slower messages",
-    "autotune": "the fastest schedule of the library that fits into memory",
+    "autotune": "the fastest way to train a model on four ranks: schedule, replicas, micro-batches and recomputation",
     "train": "a short training on two ranks; needs torch",
 }
 

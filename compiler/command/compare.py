@@ -16,13 +16,8 @@ from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setti
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.command.files import check_keeps_inputs, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import (
-    compare_parser,
-    costs_of,
-    number_of_bytes,
-    parameters_of,
-    state_of,
-)
+from chimerac.compiler.command.usage import compare_parser
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names

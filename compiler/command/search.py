@@ -24,7 +24,8 @@ from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import costs_of, integer, named_values, parameters_of, search_parser
+from chimerac.compiler.command.usage import search_parser
+from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program
@@ -61,6 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _search_texts(options: argparse.Namespace) -> int:
+    """Search for a text, and write it; return the exit status."""
     from chimerac.compiler.search import texts  # start-up: 90 ms
 
     for name, default in OF_ORDERS.items():
@@ -76,7 +78,7 @@ def _search_texts(options: argparse.Namespace) -> int:
     limit = "" if options.limit == "none" else options.limit
     found, points = texts.search(source, sizes, hops, limit, tries, options.seed, _print_score)
     write_product(texts.result_text(found, points, hops), options.output)
-    return 0
+    return 130 if found.is_interrupted else 0
 
 
 def _print_score(found: Found) -> None:
@@ -101,6 +103,7 @@ def _source(options: argparse.Namespace) -> Source:
 
 
 def _search_orders(options: argparse.Namespace) -> int:
+    """Search for an order, and write its schedule and its certificate; return the exit status."""
     for name in OF_TEXTS:
         if getattr(options, name) is not None:
             raise refuse("E002", f"--{name} is for a search of texts: give --texts, too")

@@ -54,11 +54,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound."""
+    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound; is_interrupted: by Ctrl-C."""
 
     text: str
     makespans: tuple[tuple[int, ...], ...]
     score: float
+    is_interrupted: bool = False
 
 
 def limited(source: Source, activations: str | None) -> tuple[Source, str]:
@@ -214,19 +215,22 @@ def search(
     if not isinstance(order, n.Greedy | n.Ticks):
         help = "give a schedule whose order is greedy or ticks"
         raise refuse("E002", f"{source.name} has an order listing, which has no formulas to change", help=help)
-    best = evaluated(source.text, given)
+    best: Found | None = None
     results: Iterator[Found]
     if isinstance(order, n.Greedy):
         results = tried(GreedyTexts(schedule, activations), given, tries, seed)
     else:
         results = tried(TickTexts(schedule), given, tries, seed)
     try:
+        best = evaluated(source.text, given)
         for found in results:
             if best is None or found.score < best.score:
                 best = found
                 report(best)
     except KeyboardInterrupt:
-        pass
+        if best is None:
+            raise
+        best = replace(best, is_interrupted=True)
     if best is None:
         held = f" with at most {activations} activations on a rank" if activations else ""
         help = "allow more activations, or try more texts" if activations else "try more texts"
@@ -241,7 +245,7 @@ def _simulated(found: Found, given: Sequence[Point]) -> Found:
         program = compile_source(Source("found", found.text), point.parameters).program
         simulations = [simulate(replace(program, costs=costs)) for costs in point.costs]
         makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))
-    return Found(found.text, tuple(makespans), _score(makespans, given))
+    return replace(found, makespans=tuple(makespans), score=_score(makespans, given))
 
 
 def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:

@@ -120,7 +120,10 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(texts, "evaluated", interrupted)
     found = run(1, tries=1000)
-    assert calls[0] == 10 and compile_text(found.text, SIZES[0]).program
+    assert calls[0] == 10 and found.is_interrupted and compile_text(found.text, SIZES[0]).program
+    calls[0] = 9
+    with pytest.raises(KeyboardInterrupt):  # nothing was found yet
+        run(1)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,8 @@ from chimerac.compiler.command.modelled import (
     profile_of,
     with_partition,
 )
-from chimerac.compiler.command.usage import (
-    compare_parser,
-    costs_of,
-    number_of_bytes,
-    parameters_of,
-    state_of,
-)
+from chimerac.compiler.command.usage import compare_parser
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 

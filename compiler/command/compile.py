@@ -13,7 +13,8 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import check_keeps_inputs, coloured, columns, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import costs_of, make_parser, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.usage import make_parser
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import read, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import read, short_path, write, write_stderr, write_stdout
+
+INPUTS = {"model": "model", "profile": "profile", "partition": "partition", "costs": "costs_path"}  # options that name files
 
 
 def stdin() -> Source:
@@ -30,14 +32,20 @@ def write_product(product: str, path: str | None) -> None:
         write(product, path)
 
 
+def check_folder(path: str | None) -> None:
+    """Raise ChimeraError E003 if the folder of a product does not exist: before long work, not after it."""
+    if path and not os.path.isdir(os.path.dirname(path) or "."):
+        raise refuse("E003", f"{short_path(path)} cannot be written: there is no folder {short_path(os.path.dirname(path))}")
+
+
 def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of --model, --profile or --partition."""
+    """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of one of the options `INPUTS`."""
     if not output or not os.path.isfile(output):
         return
     inputs = [("the schedule itself", source.name) for source in schedules]
-    inputs += [(f"the file of --{name}", getattr(options, name)) for name in ("model", "profile", "partition")]
-    for what, path in inputs:
-        if path is not None and os.path.isfile(path) and os.path.samefile(path, output):
+    named = ((f"the file of --{name}", getattr(options, of, None)) for name, of in INPUTS.items())
+    for what, path in [*inputs, *((what, path) for what, path in named if path is not None)]:
+        if os.path.isfile(path) and os.path.samefile(path, output):
             raise refuse("E002", f"-o {output} would write over {what}", help="give another path")
 
 

@@ -12,7 +12,7 @@ from chimerac.chimera_ir.partition import partition_for, partition_from_json, sp
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
-from chimerac.compiler.command.usage import counts
+from chimerac.compiler.command.values import counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 

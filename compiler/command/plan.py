@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +13,11 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
-from chimerac.chimera_ir.files import write_stdout
+from chimerac.chimera_ir.files import short_path, write_stdout
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.command.files import print_findings, write_product
-from chimerac.compiler.command.usage import integer, named_values, number_of_bytes, plan_parser, state_of
+from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, write_product
+from chimerac.compiler.command.usage import plan_parser
+from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source
@@ -46,6 +48,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.output in ("", "-"):
         message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
         raise refuse("E002", message, help="give the path of a file for the plan")
+    check_folder(options.output)
+    check_keeps_inputs(options.output, problem.schedules.values(), options)
     with ExitStack() as stack:
         found = search(problem, options.processes or processors(), _progress(stack))
     plan = _Plan(found)
@@ -102,9 +106,10 @@ def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() and 1 <= int(word) <= 2**31 for word in words if len(word) < 20) or "" in words:
-        raise refuse("E002", f"{option} {text}: expected numbers from 1 on, for instance {option} 1,2,4")
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,10}", word) and 1 <= int(word) <= 2**31 for word in words):
+        expected = f"expected numbers from 1 to {2**31}, for instance {option} 1,2,4"
+        raise refuse("E002", f"{option} {short_path(text)}: {expected}")
     return [int(word) for word in words]
 
 

@@ -1,8 +1,10 @@
-"""`chimerac search`: an order of the tasks of a placement, with a proved lower bound of its makespan."""
+"""`chimerac search`: an order of the tasks of a placement with a proved bound, or a text that is good at many sizes."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -13,42 +15,111 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.command.files import print_findings, stdin, write_product
-from chimerac.compiler.command.usage import costs_of, parameters_of, search_parser
+from chimerac.compiler.analyze.durations import Durations
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, stdin, write_product
+from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.usage import search_parser
+from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program
-from chimerac.compiler.search.given import Given, given_from_json
+from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
 
 if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
+    from chimerac.compiler.search.texts import Found
 
 MOST_SECONDS = 7 * 24 * 3600
 LINE = 5.0  # seconds between two lines of progress where there is no terminal
+SEEDS = 2**31
+SIZES = ("D=4,N=16", "D=8,N=32")
+MOST_HOP = 1000
+SPLIT = {"split": True, "fused": False, None: None}
+OF_TEXTS = ("sizes", "hops", "tries")
+OF_ORDERS: dict[str, object] = {  # options that a search for a text does not have, and their defaults
+    "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
+    "model": None, "profile": None,
+}  # fmt: skip
+OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split and --fused"}
 
 
 def run(argv: Sequence[str]) -> int:
     """Search, write the schedule and its certificate, and return the exit status; 130 after Ctrl-C, with the best so far."""
     options = search_parser().parse_args(argv)
     try:
-        return _run(options)
+        if not 0 <= options.seed < SEEDS:
+            raise refuse("E002", f"--seed {options.seed}: expected a number from 0 to {SEEDS - 1}")
+        return _search_texts(options) if options.texts else _search_orders(options)
     except ChimeraError as error:
         return print_findings(error)
 
 
-def _run(options: argparse.Namespace) -> int:
-    seconds = _seconds(options.time)
+def _search_texts(options: argparse.Namespace) -> int:
+    """Search for a text, and write it; return the exit status."""
+    from chimerac.compiler.search import texts  # start-up: 90 ms
+
+    for name, default in OF_ORDERS.items():
+        if getattr(options, name) != default:
+            option = OPTIONS.get(name, f"--{name}")
+            raise refuse("E002", f"{option} is for a search of orders, not with --texts", help="give --sizes and --hops")
+    tries = 300 if options.tries is None else options.tries
+    if tries < 1:
+        raise refuse("E002", f"--tries {tries}: expected 1 or more")
+    hops, sizes = [_hop(x) for x in options.hops or ("0", "0.1", "0.5")], [_size(x) for x in options.sizes or SIZES]
+    source = _source(options)
+    check_folder(options.output)
+    limit = "" if options.limit == "none" else options.limit
+    found, points = texts.search(source, sizes, hops, limit, tries, options.seed, _print_score)
+    write_product(texts.result_text(found, points, hops), options.output)
+    return 130 if found.is_interrupted else 0
+
+
+def _print_score(found: Found) -> None:
+    print(f"mean makespan / bound {found.score:.4f}", file=sys.stderr, flush=True)
+
+
+def _size(text: str) -> dict[str, int]:
+    return {name: integer(name, value) for name, value in named_values("--sizes", text.split(","), "D").items()}
+
+
+def _hop(text: str) -> Fraction:
+    value = cost_from_text("hop", text)
+    if value > MOST_HOP or value.denominator > MOST_HOP:
+        raise refuse("E002", f"--hops {text}: expected 0 to {MOST_HOP}, in parts of at least 1/{MOST_HOP}")
+    return value
+
+
+def _source(options: argparse.Namespace) -> Source:
+    source = stdin() if options.schedule == "-" else find(options.schedule, ("search",))
+    check_keeps_inputs(options.output, [source], options)
+    return source
+
+
+def _search_orders(options: argparse.Namespace) -> int:
+    """Search for an order, and write its schedule and its certificate; return the exit status."""
+    for name in OF_TEXTS:
+        if getattr(options, name) is not None:
+            raise refuse("E002", f"--{name} is for a search of texts: give --texts, too")
+    seconds = _seconds("60" if options.time is None else options.time)
     certificate_path = _check_paths(options)
+    check_model_options(options)
+    profile = profile_of(options)
     if missing := [name for name in ("numba", "ortools") if find_spec(name) is None]:
         message = f"chimerac search needs packages that are not installed: {', '.join(missing)}"
         raise refuse("E002", message, help="pip install 'chimerac[search]'")
     program, statements = _placement(options)
-    given = _given(options)
+    if profile is not None:
+        program = _with_partition(program, profile, options)
+    elif options.model is not None:
+        raise refuse("E002", "--model gives nothing to a search without its times: give --profile NAME, too")
+    given = _given(options) if profile is None else _measured(program, profile, options)
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.search.certificate import certificate
     from chimerac.compiler.search.orders import search
@@ -63,13 +134,18 @@ def _run(options: argparse.Namespace) -> int:
     progress.close()
     assert state.best is not None, "a search ends with an order"
     name = f"{program.header.schedule}_found"
-    lines = _summary(state, program, problem)
+    lines = _summary(state, program, problem, "" if profile is None else " ms")
     text, compiled = schedule_text(problem, state.best, name, lines, statements)
     write_product(text, options.output)
     if certificate_path is not None:
         write_product(certificate(state, name, compiled.program.digest), certificate_path)
     for line in lines:
         print(line, file=sys.stderr)
+    if profile is not None:
+        found = compiled.program.with_partition(program.partition)
+        before, after = (_milliseconds(x, profile, options) for x in (program, found))
+        words = f"simulated with busy links and all-reduces: {after:.6g} ms, the given schedule {before:.6g} ms"
+        print(words, file=sys.stderr)
     if options.output is not None:
         print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
         print(f"  python -m chimerac.compiler.search.check {certificate_path} {options.output}", file=sys.stderr)
@@ -91,15 +167,18 @@ def _check_paths(options: argparse.Namespace) -> str | None:
     named = [x for x in (options.schedule, options.costs_path, options.output, path) if x not in (None, "-")]
     if options.output == "" or path == "":
         raise refuse("E002", "-o: the path is empty")
+    paths = [os.path.realpath(x) for x in named]
     for k, x in enumerate(named):
-        if x in named[:k]:
+        if paths[k] in paths[:k]:
             raise refuse("E002", f"{x} is named twice: one of them would be written over", help="give another path")
+    for x in (options.output, path):
+        check_folder(x)
     return path
 
 
 def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
     """Return a verified program with the placement, and the statements of its schedule that a found one repeats."""
-    source = stdin() if options.schedule == "-" else find(options.schedule, ("search",))
+    source = _source(options)
     parameters = parameters_of(options.parameters)
     sync = "eager"
     if is_program(source):
@@ -126,25 +205,57 @@ def _given(options: argparse.Namespace) -> Given:
         costs["hop"] = cost_from_text("hop", options.hop)
     if "R" in costs:
         raise refuse("E002", "--cost R: a search orders no recomputation")
-    if options.limit is not None and options.limit < 0:
-        message = f"--limit {options.limit}: expected a number of activations, or what they hold in the file's unit"
-        raise refuse("E002", message)
     return replace(
         given,
         uniform={k: v for k, v in costs.items() if k != "hop"},
         hop=costs.get("hop", given.hop),
         links=None if "hop" in costs else given.links,
-        limits=given.limits if options.limit is None else options.limit,
-        split={"split": True, "fused": False, None: None}[options.backward],
+        limits=given.limits if options.limit is None else _limit(options.limit),
+        split=SPLIT[options.backward],
     )
+
+
+def _with_partition(program: Program, profile: Profile, options: argparse.Namespace) -> Program:
+    """Return the program with a partition of --model. Raises ChimeraError E002 for options that give other times."""
+    for option, value in (("--hop", options.hop), ("--costs", options.costs_path)):
+        if value is not None:
+            raise refuse("E002", f"--profile and {option} both say how long messages take: give one of them")
+    model = model_for(program, options, profile)
+    assert model is not None, "it has a name"
+    return with_partition(program, model, options)
+
+
+def _durations(program: Program, profile: Profile, options: argparse.Namespace) -> Durations:
+    found = durations_for(program, model_for(program, options, profile), profile, options)
+    assert found is not None, "there is a profile"
+    return found
+
+
+def _milliseconds(program: Program, profile: Profile, options: argparse.Namespace) -> float:
+    """Return the makespan of a program by the simulator, whose messages occupy links and whose all-reduces take time."""
+    s = simulate(program, durations=_durations(program, profile, options))
+    return float(Fraction(s.makespan, s.scale))
+
+
+def _measured(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
+    """Return the costs and links of a profile."""
+    given = given_from_durations(program, _durations(program, profile, options))
+    return replace(given, limits=None if options.limit is None else _limit(options.limit), split=SPLIT[options.backward])
+
+
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        message = f"--limit {text}: expected a number of activations, or what they hold in the file's unit"
+        raise refuse("E002", message)
+    return int(text)
 
 
 def _number(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"
 
 
-def _summary(state: State, program: Program, problem: Problem) -> list[str]:
-    """Return what was found, line by line, in the unit of the costs."""
+def _summary(state: State, program: Program, problem: Problem, unit: str) -> list[str]:
+    """Return what was found, line by line. unit: of the costs, after a space; '' if it has no name."""
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
     gap = "proved optimal" if state.is_proved else f"bound {_number(bound)}, gap {float(1 - bound / makespan):.2%}"
@@ -153,7 +264,8 @@ def _summary(state: State, program: Program, problem: Problem) -> list[str]:
     sizes = f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
     lines = [
         f"Found by chimerac search for the placement of {h.schedule}: {sizes}",
-        f"makespan {_number(makespan)}, wall bubble of the busiest rank {_number(makespan - busy)}; {gap}; by {state.best_by}",
+        f"makespan {_number(makespan)}{unit}, wall bubble of the busiest rank {_number(makespan - busy)}; {gap}; "
+        f"by {state.best_by}",
     ]
     if state.known is not None:
         known, name = state.known

@@ -1,21 +1,15 @@
-"""The command lines of chimerac and its verbs: their options, and the values of options (E002)."""
+"""The command lines of chimerac and its verbs: their options."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import NoReturn
 
 from chimerac.chimera_ir.arguments import Parser
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.machines import MACHINES
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
-from chimerac.chimera_ir.profile import Profile
-from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
 from chimerac.compiler.command.emit import EMITTERS
-from chimerac.compiler.given import cost_from_text
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is lowered to one stream of instructions per rank
@@ -34,7 +28,8 @@ the reason in its row. Runs that train are compared by another command: python -
 SEARCH = """\
 Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
 scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
-The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'"""
+The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'
+With --texts the search is for a text with parameters, whose order is made by rules; it needs no extra packages."""
 
 PLAN = """\
 Choose how to train a model on a number of ranks: schedule, ranks of a replica (D), replicas (W), parameters of the
@@ -49,7 +44,7 @@ TOUR_PARTS = {
     "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
     "partition": "which layers form which stage, what a rank needs, recomputation",
     "performance": "schedules compared: more micro-batches, slower messages",
-    "autotune": "the fastest schedule of the library that fits into memory",
+    "autotune": "the fastest way to train a model on four ranks: schedule, replicas, micro-batches and recomputation",
     "train": "a short training on two ranks; needs torch",
 }
 
@@ -155,17 +150,29 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--hop", metavar="VALUE", help="the same as --cost hop=VALUE: the time of a message between ranks")
     p.add_argument("--costs", metavar="PATH", dest="costs_path",
                    help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
-    p.add_argument("--limit", metavar="L", type=_whole,
+    p.add_argument("--limit", metavar="L",
                    help="the most activations that a rank may hold, in the unit of the file's activations; default: as many as "
-                   "the schedule itself")  # fmt: skip
+                   "the schedule itself; with --texts a formula such as D, or none")  # fmt: skip
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
-    p.add_argument("--time", metavar="SECONDS", default="60", help="end after this time, default 60")
-    p.add_argument("--seed", metavar="K", type=int, default=0, help="of the random numbers, default 0")
+    p.add_argument("--time", metavar="SECONDS", help="end after this time, default 60")
+    p.add_argument("--seed", metavar="K", type=_whole, default=0, help="of the random numbers, default 0")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", help="where the certificate goes, default that of -o with .json at its end")
+    _add_description(p)
+    _add_profile(p)
+    _add_link(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.set_defaults(memory=None, split=None)
+    p.add_argument("--texts", action="store_true",
+                   help="search for a text with parameters instead, good at several sizes and hop costs at once")  # fmt: skip
+    p.add_argument("--sizes", metavar="SIZE", nargs="+",
+                   help="with --texts: the parameters of each size; default D=4,N=16 D=8,N=32")  # fmt: skip
+    p.add_argument("--hops", metavar="HOP", nargs="+",
+                   help="with --texts: the times of a message, in forwards of the first stage; default 0 0.1 0.5")  # fmt: skip
+    p.add_argument("--tries", metavar="K", type=_whole, help="with --texts: the number of texts that are tried, default 300")
     return p
 
 
@@ -274,19 +281,23 @@ def _add_sizes(p: argparse.ArgumentParser) -> None:
                    "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
 
 
-def _add_model(p: argparse.ArgumentParser) -> None:
+def _add_description(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", metavar="NAME",
                    help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
                    "bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--micro-batch", metavar="b", type=_whole, help="samples of a micro-batch, default 4; for a --model by name")
     p.add_argument("--seq-len", metavar="L", type=_whole, help="tokens of a sample, default the model's; for a --model by name")
+    p.add_argument("--precision", choices=PRECISIONS, default="float32",
+                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
+                   "optimizer keeps float32 weights and state, too")  # fmt: skip
+
+
+def _add_model(p: argparse.ArgumentParser) -> None:
+    _add_description(p)
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
                    "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
-    p.add_argument("--precision", choices=PRECISIONS, default="float32",
-                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
-                   "optimizer keeps float32 weights and state, too")  # fmt: skip
     p.add_argument("--zero", action="store_true", help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1)")
     p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
 
@@ -303,80 +314,3 @@ class _Version(argparse.Action):
             found = "(not installed)"
         print(f"chimerac {found}")
         parser.exit()
-
-
-def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str, str]:
-    """Return the values of an option NAME=VALUE by name. example: a name for the message if one is missing."""
-    found: list[Diagnostic] = []
-    values: dict[str, str] = {}
-    for text in given:
-        name, value = (part.strip() for part in text.partition("=")[::2])
-        if not name or not value:
-            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or example}=4"))
-        elif name in values:
-            found.append(Diagnostic("E002", f"{option} {text}: {name} was given before, as {values[name]}"))
-        else:
-            values[name] = value
-    if found:
-        raise ChimeraError(found)
-    return values
-
-
-def parameters_of(given: Sequence[str]) -> dict[str, int]:
-    """Return the parameters of -p. Raises ChimeraError E002."""
-    return {name: integer(name, value) for name, value in named_values("-p", given, "D").items()}
-
-
-def integer(name: str, value: str) -> int:
-    """Return an integer value of -p. Raises ChimeraError E002."""
-    if not re.fullmatch(r"[+-]?[0-9]+", value):
-        raise refuse("E002", f"-p {name}={value}: '{value}' is not an integer")
-    digits = len(value.lstrip("+-"))
-    if digits > 20:
-        raise refuse("E002", f"-p {name}={value[:8]}...: a number of {digits} digits is too large")
-    return int(value)
-
-
-def number_of_bytes(text: str) -> int:
-    """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
-    powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
-    if not found:
-        raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
-    return int(Fraction(found[1]) * powers[found[2] or ""])
-
-
-def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
-    """Return the state of --optimizer, --zero and --precision. profile: its optimizer is used where none is given."""
-    if optimizer is None and profile is not None:
-        state, gradients = (sum(getattr(x, f"{name}_bytes") for x in profile.layers) for name in ("optimizer", "gradient"))
-        factor = Fraction(state, gradients) if gradients else Fraction(0)
-    elif optimizer in (None, "none"):
-        if zero:
-            raise refuse("E002", "--zero is about the state of an optimizer: give --optimizer too")
-        return NO_STATE
-    elif optimizer in OPTIMIZERS:
-        factor = Fraction(OPTIMIZERS[optimizer])
-    elif re.fullmatch(r"[0-9]{1,4}", optimizer):
-        factor = Fraction(int(optimizer), 4)
-    else:
-        raise _unknown_optimizer(optimizer)
-    # Of a gradient of two bytes the optimizer has its state in four, and a copy of the weight in four.
-    return OptimizerState(factor if precision == "float32" else 2 * factor + 2, zero)
-
-
-def _unknown_optimizer(optimizer: str) -> ChimeraError:
-    expected = f"expected {', '.join(OPTIMIZERS)}, none or a number of bytes for each parameter"
-    return refuse("E002", f"--optimizer {optimizer}: {expected}")
-
-
-def counts(option: str, text: str) -> list[int]:
-    """Return the numbers of an option, separated by commas."""
-    if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", text):
-        raise refuse("E002", f"{option} {text}: expected the number of layers of each stage, for instance {option} 3,2,2,3")
-    return [int(word) for word in text.split(",")]
-
-
-def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
-    """Return the costs of --cost. Raises ChimeraError E002."""
-    return {name: cost_from_text(name, value) for name, value in named_values("--cost", given, "F").items()}

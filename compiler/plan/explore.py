@@ -104,17 +104,16 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
         if not running:
             raise _nothing_fits(problem, possible, bounds, workers, state)
         best = min(running, key=lambda o: o.key)
+        impossible.update(o.reason.partition(":")[0] for o in state.outcomes.values() if o.reason)
         left = len(fitting) - len(state.outcomes) - state.too_slow
         found = Found(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
         if interrupted:
             return found
         try:
-            found = replace(found, neighbours=_neighbours(best.configuration, possible, workers, state))
+            return replace(found, neighbours=_neighbours(best.configuration, possible, workers, state))
         except KeyboardInterrupt:
             workers.kill()
             return found
-    impossible.update(o.reason.partition(":")[0] for o in found.outcomes.values() if o.reason)
-    return found
 
 
 def _try(
@@ -186,8 +185,6 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
     for what, name in (("D x W", "ranks"), ("micro-batch", "micro_batch")):
         if different == [what]:
             here, there = getattr(best, name), getattr(other, name)
-            fixed = {"ranks": other.ranks, "width": other.width, "micro_batch": other.micro_batch}
-            fixed |= {"micro_batches": other.micro_batches}
             between = (
                 getattr(c, name)
                 for c in possible
@@ -234,7 +231,7 @@ def _nothing_fits(
     own = "".join(f" -p {name}={value}" for name, value in c.own)
     again = ", recomputation" * c.recompute + ", ZeRO-1" * least.zero
     note = f"{least.memory:,} bytes: {c.schedule}{own}, D={c.ranks}, W={c.width}, micro-batches of {c.micro_batch}{again}"
-    help = f"the least that would do is --memory {least.memory}" + ("" if p.zero is None else "; or allow --zero auto")
+    help = f"the least that would do is --memory {least.memory}" + ("; or allow --zero auto" if p.zero is False else "")
     return refuse("E718", message, notes=(note,), help=help)
 
 

@@ -38,8 +38,9 @@ class Problem:
 
     schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
     bytes that a rank may need. network: a link in the place of the profile's links. own: values by the name of a schedule's
-    parameter, in the place of `CHOICES`. micro_batches, recompute: the sizes and choices that are tried; None for all sizes.
-    zero: share the optimizer's state out where a rank would not fit otherwise; None: never, True: always.
+    parameter, in the place of `CHOICES`. sizes: of micro-batches that are tried, in samples; None for all. recompute: the
+    choices that are tried. zero: whether the copies of a stage share the optimizer's state out; None: where a rank would
+    not fit otherwise.
     """
 
     schedules: Mapping[str, Source]

@@ -63,6 +63,10 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     order, kinds = tasks_of(program), kinds_of(program)
     last, top = kinds[-1], program.header.stages - 1
     cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
+    own = {"F": program.costs.FWD, "B": program.costs.BWD, "I": program.costs.BWD_INPUT, "W": program.costs.BWD_WEIGHT}
+    for k in kinds:
+        if list(c["costs"][k]) != list(own[k]):
+            yield f"costs of {k}: the certificate has {c['costs'][k]}, and the schedule has {list(own[k])}"
     end: dict[tuple[str, int, int], int] = {}
     position = [0] * len(order)
     while any(position[r] < len(tasks) for r, tasks in enumerate(order)):
@@ -158,12 +162,18 @@ def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
     return bool(solver.solve(model) == cp_model.INFEASIBLE)
 
 
+def _seconds(text: str) -> float:
+    if not 0 < (seconds := float(text)) < float("inf"):
+        raise ValueError
+    return seconds
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print whether the certificate holds, and return the exit status: 1 if it does not."""
     parser = argparse.ArgumentParser(description="Check the certificate of a search again.")
     parser.add_argument("certificate")
     parser.add_argument("schedule")
-    parser.add_argument("--solve", metavar="SECONDS", type=float, help="also prove the solver's bound again, within this time")
+    parser.add_argument("--solve", metavar="SECONDS", type=_seconds, help="also prove the solver's bound again")
     options = parser.parse_args(argv)
     try:
         content, program = json.loads(read(options.certificate)), compile_schedule(options.schedule).program
@@ -174,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 2
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         found = [f"{options.certificate} is no certificate of this schedule: {type(error).__name__} {error}"]
     for line in found:
         print(line)

@@ -17,12 +17,16 @@ from fractions import Fraction
 from functools import cache
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import STRICT, Op
 from chimerac.chimera_ir.json_checks import Kind
+from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.reading import VersionOne, read_json
+from chimerac.compiler.analyze.durations import Durations
 
 FORMAT = "chimera-search-costs"
 Number = Annotated[Decimal, Field(ge=0, le=limits.COST, max_digits=24, decimal_places=12)]
@@ -76,6 +80,8 @@ def _adapter() -> TypeAdapter[_File]:
 def given_from_json(text: str, name: str) -> Given:
     """Return what a file of costs gives. name: of the file, for messages. Raises ChimeraError E002."""
     file = read_json(_adapter(), _KIND, text, name)
+    if file.hop is not None and file.links is not None:
+        raise refuse("E002", f"{name}: hop and links both give the time of a message", help="leave one of them out")
     costs = {k: tuple(map(Fraction, v)) for k in "FBIW" if (v := getattr(file, k)) is not None}
     return Given(
         costs,
@@ -85,3 +91,22 @@ def given_from_json(text: str, name: str) -> Given:
         file.activations,
         file.limits,
     )
+
+
+def given_from_durations(program: Program, durations: Durations) -> Given:
+    """Return measured costs and links, in the unit of the durations.
+
+    A link takes the time of its longest message, latency and transfer. Between ranks that send each other nothing it takes the
+    time of the slowest link.
+    """
+    c, t, scale = durations.costs, program.table, durations.scale
+    costs = {
+        name: [Fraction(x, scale) for x in column]
+        for name, column in (("F", c.FWD), ("B", c.BWD), ("I", c.BWD_INPUT), ("W", c.BWD_WEIGHT))
+    }
+    rows = np.flatnonzero(t.op == Op.SEND)
+    times = durations.latency[rows] + durations.occupied[rows]
+    longest = np.full((program.header.ranks, program.header.ranks), -1, np.int64)
+    np.maximum.at(longest, (program.rank_of[rows], t.peer[rows]), times)
+    longest[longest < 0] = times.max(initial=0)
+    return Given(costs, links=[[Fraction(x, scale) for x in row] for row in longest.tolist()])

@@ -1,4 +1,4 @@
-"""Compiled loops of the search: times of an order, list scheduling, and simulated annealing with incremental times.
+"""Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
 An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`. A task starts as soon as the task before it on its rank
 has ended and its two waits are over. Every function works on the columns of problem.Tasks.
@@ -15,15 +15,14 @@ from numba import njit
 from chimerac.compiler.search.problem import Ints
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-FAR = 2**62
 
 
-def _compiled(function: Function) -> Function:
+def compiled(function: Function) -> Function:
     """Compile a function when it is called first; the result is kept beside the module, or in the user's cache."""
     return cast(Function, njit(cache=True)(function))
 
 
-@_compiled
+@compiled
 def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Ints, start: Ints, topological: Ints) -> int:
     """Fill in the start of every task, and an order of all tasks that every wait agrees with; return the makespan, -1 if tasks
     wait for each other."""
@@ -58,7 +57,7 @@ def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Int
     return makespan if count == len(duration) else -1
 
 
-@_compiled
+@compiled
 def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, after: Ints) -> bool:
     """Fill in what each rank holds after each of its tasks; return whether no rank ever exceeds its limit."""
     fits = True
@@ -74,129 +73,7 @@ def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, af
     return fits
 
 
-@_compiled
-def list_schedule(
-    letters_of: Ints,
-    letter_counts: Ints,
-    letter_first: Ints,
-    letter_size: Ints,
-    kinds: int,
-    priority: Ints,
-    look_ahead: int,
-    caps: Ints,
-    duration: Ints,
-    waits: Ints,
-    delays: Ints,
-    feeds: Ints,
-    rank: Ints,
-    held: Ints,
-    freed: Ints,
-    limit: Ints,
-    sequence: Ints,
-    length: Ints,
-) -> bool:
-    """Schedule all tasks, at each turn on the rank that can start one earliest; return whether it came to the end.
-
-    Of the tasks of that rank that could start within `look_ahead` of the earliest one, that of the least priority starts. caps:
-    the most micro-batches of a cell between their forward and their input gradient. A forward leaves room for every other cell
-    of its rank that has forwards left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
-    """
-    ranks = len(length)
-    start = np.full(len(duration), -1, np.int64)
-    done = np.zeros(len(letter_first), np.int64)
-    clock = np.zeros(ranks, np.int64)
-    now = np.zeros(ranks, np.int64)
-    best_of = np.full(ranks, -2, np.int64)  # earliest start on each rank; -2: unknown, -1: nothing can start
-    length[:] = 0
-    for _ in range(len(duration)):
-        chosen_rank, chosen_at = -1, FAR
-        for r in range(ranks):
-            if best_of[r] == -2:
-                least = FAR
-                for k in range(letter_counts[r]):
-                    at = _earliest(
-                        letters_of[r, k], r, letters_of, letter_counts, letter_first, letter_size, kinds, done, caps, start,
-                        clock, now, duration, waits, delays, held, limit,
-                    )  # fmt: skip
-                    if at >= 0:
-                        least = min(least, at)
-                best_of[r] = -1 if least == FAR else least
-            if best_of[r] >= 0 and best_of[r] < chosen_at:
-                chosen_rank, chosen_at = r, best_of[r]
-        if chosen_rank < 0:
-            return False
-        r = chosen_rank
-        task, task_at = -1, 0
-        for k in range(letter_counts[r]):
-            a = letters_of[r, k]
-            at = _earliest(
-                a, r, letters_of, letter_counts, letter_first, letter_size, kinds, done, caps, start, clock, now,
-                duration, waits, delays, held, limit,
-            )  # fmt: skip
-            if at < 0 or at > chosen_at + look_ahead:
-                continue
-            x = letter_first[a] + done[a]
-            if task < 0 or priority[x] < priority[task] or (priority[x] == priority[task] and at < task_at):
-                task, task_at = x, at
-                chosen = a
-        start[task] = task_at
-        clock[r] = task_at + duration[task]
-        now[r] += held[task] - freed[task]
-        sequence[r, length[r]] = task
-        length[r] += 1
-        done[chosen] += 1
-        best_of[r] = -2
-        for k in range(2):
-            if feeds[task, k] >= 0:
-                best_of[rank[feeds[task, k]]] = -2
-    return True
-
-
-@_compiled
-def _earliest(
-    a: int,
-    r: int,
-    letters_of: Ints,
-    letter_counts: Ints,
-    letter_first: Ints,
-    letter_size: Ints,
-    kinds: int,
-    done: Ints,
-    caps: Ints,
-    start: Ints,
-    clock: Ints,
-    now: Ints,
-    duration: Ints,
-    waits: Ints,
-    delays: Ints,
-    held: Ints,
-    limit: Ints,
-) -> int:
-    """Return when the next task of a letter could start on its rank, -1 if it cannot."""
-    if done[a] == letter_size[a]:
-        return -1
-    x = letter_first[a] + done[a]
-    at = clock[r]
-    for k in range(2):
-        y = waits[x, k]
-        if y >= 0:
-            if start[y] < 0:
-                return -1
-            at = max(at, start[y] + duration[y] + delays[x, k])
-    if a % kinds == 0:
-        if done[a] - done[a + 1] >= caps[a // kinds]:
-            return -1
-        needed = now[r] + held[x]
-        for k in range(letter_counts[r]):
-            b = letters_of[r, k]
-            if b != a and b % kinds == 0 and done[b] < letter_size[b] and done[b] == done[b + kinds - 1]:
-                needed += held[letter_first[b]]
-        if needed > limit[r]:
-            return -1
-    return int(at)
-
-
-@_compiled
+@compiled
 def anneal(
     sequence: Ints,
     length: Ints,
@@ -306,72 +183,45 @@ def anneal(
         first, last = place_in_all[sequence[r, low]], place_in_all[sequence[r, high]]
         _shift(sequence, place, r, i, j)
         # Repair the topological order between the first and the last task of the section.
-        kept, taken = 0, 0
+        taken = 0
         mark[u] = True
         cycle = False
-        if forward:
-            for p in range(first, last + 1):
-                x = topological[p]
-                window[p - first] = x
-                if x != u:
-                    marked = False
-                    for k in range(2):
-                        y = waits[x, k]
-                        if y >= 0 and mark[y]:
-                            marked = True
-                    if rank[x] == r:
-                        if marked:
-                            cycle = True
-                            break
-                    elif not marked and place[x] > 0 and mark[sequence[rank[x], place[x] - 1]]:
+        # Of the tasks between, those that wait for it go behind it; if it goes backward, those that it waits for go before it.
+        begin, end, side = (first, last + 1, 1) if forward else (last, first - 1, -1)
+        related = waits if forward else feeds
+        for p in range(begin, end, side):
+            x = topological[p]
+            window[p - first] = x
+            if x != u:
+                marked = False
+                for k in range(2):
+                    y = related[x, k]
+                    if y >= 0 and mark[y]:
                         marked = True
-                    mark[x] = marked
-                if mark[x]:
-                    buffer[taken] = x
-                    taken += 1
-        else:
-            for p in range(last, first - 1, -1):
-                x = topological[p]
-                window[p - first] = x
-                if x != u:
-                    marked = False
-                    for k in range(2):
-                        y = feeds[x, k]
-                        if y >= 0 and mark[y]:
-                            marked = True
-                    if rank[x] == r:
-                        if marked:
-                            cycle = True
-                            break
-                    elif not marked and place[x] + 1 < length[rank[x]] and mark[sequence[rank[x], place[x] + 1]]:
-                        marked = True
-                    mark[x] = marked
-                if mark[x]:
-                    buffer[taken] = x
-                    taken += 1
+                beside = place[x] - side
+                if rank[x] == r:
+                    if marked:
+                        cycle = True
+                        break
+                elif not marked and 0 <= beside < length[rank[x]] and mark[sequence[rank[x], beside]]:
+                    marked = True
+                mark[x] = marked
+            if mark[x]:
+                buffer[taken] = x
+                taken += 1
         if cycle:
             for p in range(first, last + 1):
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
-        if forward:
-            kept = first
-            for p in range(first, last + 1):
-                x = window[p - first]
-                if not mark[x]:
-                    topological[kept] = x
-                    kept += 1
-            for k in range(taken):
-                topological[kept + k] = buffer[k]
-        else:
-            for k in range(taken):
-                topological[first + k] = buffer[taken - 1 - k]
-            kept = first + taken
-            for p in range(first, last + 1):
-                x = window[p - first]
-                if not mark[x]:
-                    topological[kept] = x
-                    kept += 1
+        kept = first if forward else first + taken
+        for p in range(first, last + 1):
+            x = window[p - first]
+            if not mark[x]:
+                topological[kept] = x
+                kept += 1
+        for k in range(taken):
+            topological[kept + k if forward else first + taken - 1 - k] = buffer[k]
         for p in range(first, last + 1):
             x = topological[p]
             place_in_all[x] = p
@@ -472,7 +322,7 @@ def anneal(
     return least
 
 
-@_compiled
+@compiled
 def _shift(sequence: Ints, place: Ints, r: int, i: int, j: int) -> None:
     """Take the task at place i of a rank to place j."""
     x = sequence[r, i]
@@ -490,7 +340,7 @@ def _shift(sequence: Ints, place: Ints, r: int, i: int, j: int) -> None:
     place[x] = j
 
 
-@_compiled
+@compiled
 def _critical(
     sequence: Ints,
     length: Ints,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimerac.compiler.search import kernels
+from chimerac.compiler.search import kernels, list_scheduling
 from chimerac.compiler.search.problem import Ints, Problem
 
 
@@ -76,7 +76,7 @@ def list_schedule(
         caps = np.full(letters // kinds, np.iinfo(np.int64).max)
     length = np.zeros(problem.ranks, np.int64)
     sequence = np.zeros((problem.ranks, int(np.bincount(t.rank).max())), np.int64)
-    is_complete = kernels.list_schedule(
+    is_complete = list_scheduling.list_schedule(
         letters_of, counts, first, size, kinds, priority, look_ahead, caps, assumed.duration, assumed.waits, assumed.delays,
         t.feeds, t.rank, t.held, t.freed, problem.limit_of, sequence, length,
     )  # fmt: skip

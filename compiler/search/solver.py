@@ -18,7 +18,8 @@ WORKERS = 4  # searches of different strategies that it runs at the same time
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the solver found within its time. bound: no order is faster; order: its best one, None if it found none."""
+    """What the solver found within its time. bound: no order is faster, 0 if it proved no more than was known; order: its best
+    one, None if it found none."""
 
     bound: int
     order: Order | None
@@ -38,9 +39,10 @@ def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int) 
     solver.parameters.catch_sigint_signal = False
     status = _status(solver, model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solved(bound, None)
+        return Solved(0, None)
     order = _in_order_of_time(problem, [solver.value(start[x]) for x in range(len(start))])
-    return Solved(max(bound, ceil(solver.best_objective_bound - 1e-6)), order)
+    proved = ceil(solver.best_objective_bound - 1e-6)
+    return Solved(proved if proved > bound else 0, order)
 
 
 def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
@@ -51,7 +53,9 @@ def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSo
             while not running.done():
                 wait([running], timeout=0.2)
         except KeyboardInterrupt:
-            solver.stop_search()
+            while not running.done():  # a solver that has not begun yet does not heed the first call
+                solver.stop_search()
+                wait([running], timeout=0.1)
             raise
         return running.result()
 

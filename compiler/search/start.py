@@ -31,6 +31,8 @@ def problem_of(program: Program, given: Given) -> Problem:
     h = program.header
     if h.width != 1:
         raise refuse("E002", f"a search orders one replica, and this program has {h.width}", help="leave out --width")
+    if h.kind != "training":
+        raise refuse("E002", "a search orders forwards and backwards, and this program has forwards only")
     if program.recomputed_stages:
         help = "give --recompute none"
         raise refuse("E002", "a search orders no recomputation, and stages of this schedule recompute", help=help)

@@ -3,14 +3,11 @@
 An order that is found for one size is of little use at another. A text with parameters holds for all of them. Every try
 changes the best text a little, or begins anew, compiles the new one at every size, and simulates it at every hop cost. The
 mean of makespan / lower bound decides. The same seed gives the same result.
-
-python -m chimerac.compiler.search.texts SCHEDULE --sizes D=8,N=16 D=8,N=64 --hops 0 0.1 0.5 --activations D
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,13 +15,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from chimerac.chimera_ir.arguments import Parser
-from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Costs, Header, Program
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.format import format_schedule
-from chimerac.compiler.library import find
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.pipeline import compile_source, parse_source
 from chimerac.compiler.resolve.budget import Budget
@@ -33,9 +28,11 @@ from chimerac.compiler.search.spaces import GreedyTexts, Space, TickTexts
 from chimerac.compiler.size import check_sizes
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import expression, print_schedule
 from chimerac.compiler.tasks import task_times
 
 State = TypeVar("State")
+DEFAULT_LIMIT = "D"  # of activations, where neither the caller nor the schedule gives one
 ANEW = 0.15  # of the tries begin with a text that does not depend on the best one
 
 
@@ -57,20 +54,27 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound."""
+    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound; is_interrupted: by Ctrl-C."""
 
     text: str
     makespans: tuple[tuple[int, ...], ...]
     score: float
+    is_interrupted: bool = False
 
 
-def limited(source: Source, activations: str) -> Source:
-    """Return a schedule with a limit of activations, if it has none and the formula is not ''."""
+def limited(source: Source, activations: str | None) -> tuple[Source, str]:
+    """Return a schedule with a limit of activations, and the formula of the limit.
+
+    activations: in the place of the schedule's own, '' for none; None for its own, or D if it has none.
+    """
     schedule = parse_source(source)
-    has_one = any(isinstance(s, n.MemoryLimit) and s.what.name == "activations" for s in schedule.statements)
-    if has_one or not activations:
-        return source
-    return Source(f"{source.name} with --activations", f"{source.text.rstrip()}\nlimit activations <= {activations}\n")
+    own = [s for s in schedule.statements if isinstance(s, n.MemoryLimit) and s.what.name == "activations"]
+    if activations is None and own:
+        return source, expression(own[0].value)
+    formula = DEFAULT_LIMIT if activations is None else activations
+    rest = replace(schedule, statements=tuple(s for s in schedule.statements if s not in own))
+    limit = f"limit activations <= {formula}\n" if formula else ""
+    return Source(f"{source.name} with --limit {formula}", print_schedule(rest) + limit), formula
 
 
 def points(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
@@ -189,7 +193,7 @@ def search(
     source: Source,
     sizes: Sequence[Mapping[str, int]],
     hops: Sequence[Fraction],
-    activations: str,
+    activations: str | None,
     tries: int = 300,
     seed: int = 0,
     report: Callable[[Found], None] = lambda found: None,
@@ -197,12 +201,12 @@ def search(
     """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
 
     source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
-    hops: in units of the first stage's forward; activations: a formula of the most that a rank may hold, or ''. report: is
-    called with each better text. Ctrl-C ends the search early, without an error.
+    hops: in units of the first stage's forward; activations: as in `limited`; report: called with each better
+    text. Ctrl-C ends the search early, without an error.
 
     Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere.
     """
-    source = limited(source, activations)
+    source, activations = limited(source, activations)
     schedule = parse_source(source)
     order = next((s for s in schedule.statements if isinstance(s, n.Order)), None)
     if not sizes or not hops:
@@ -211,19 +215,22 @@ def search(
     if not isinstance(order, n.Greedy | n.Ticks):
         help = "give a schedule whose order is greedy or ticks"
         raise refuse("E002", f"{source.name} has an order listing, which has no formulas to change", help=help)
-    best = evaluated(source.text, given)
+    best: Found | None = None
     results: Iterator[Found]
     if isinstance(order, n.Greedy):
         results = tried(GreedyTexts(schedule, activations), given, tries, seed)
     else:
         results = tried(TickTexts(schedule), given, tries, seed)
     try:
+        best = evaluated(source.text, given)
         for found in results:
             if best is None or found.score < best.score:
                 best = found
                 report(best)
     except KeyboardInterrupt:
-        pass
+        if best is None:
+            raise
+        best = replace(best, is_interrupted=True)
     if best is None:
         held = f" with at most {activations} activations on a rank" if activations else ""
         help = "allow more activations, or try more texts" if activations else "try more texts"
@@ -238,7 +245,7 @@ def _simulated(found: Found, given: Sequence[Point]) -> Found:
         program = compile_source(Source("found", found.text), point.parameters).program
         simulations = [simulate(replace(program, costs=costs)) for costs in point.costs]
         makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))
-    return Found(found.text, tuple(makespans), _score(makespans, given))
+    return replace(found, makespans=tuple(makespans), score=_score(makespans, given))
 
 
 def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
@@ -256,57 +263,3 @@ def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> lis
 def result_text(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> str:
     """Return the text as a file: formatted, after a comment with its table."""
     return "".join(f"# {line}\n" for line in table(found, given, hops)) + "\n" + format_schedule(Source("found", found.text))
-
-
-def _size(text: str) -> dict[str, int]:
-    try:
-        return {name.strip(): int(value) for name, value in (part.split("=") for part in text.split(","))}
-    except ValueError:
-        raise refuse("E002", f"--sizes {text}: expected parameters like D=8,N=32") from None
-
-
-def _number(name: str, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
-        raise refuse("E002", f"--{name} {text}: expected an integer from {least} to 999999999")
-    return int(text)
-
-
-def _hop(text: str) -> Fraction:
-    try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise refuse("E002", f"--hops {text}: expected a number like 2, 0.5 or 1/3") from None
-    if not 0 <= value <= 1000 or value.denominator > 1000:
-        raise refuse("E002", f"--hops {text}: expected 0 to 1000, in parts of at least 1/1000")
-    return value
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Search, and print the text that was found; return the exit status."""
-    parser = Parser(prog="chimerac.compiler.search.texts", description="Find the text of an order that is good at many sizes.")
-    parser.add_argument("schedule", help="a schedule of the library, or a file; its placement and costs are kept")
-    parser.add_argument("--sizes", nargs="+", default=["D=4,N=16", "D=8,N=32"], help="parameters of each size: D=8,N=32")
-    parser.add_argument("--hops", nargs="+", default=["0", "0.1", "0.5"], help="costs of a transfer, in forwards")
-    parser.add_argument("--activations", default="D", help="the most activations of a rank, a formula (default D)")
-    parser.add_argument("--tries", default="300", help="texts to try (default 300)")
-    parser.add_argument("--seed", default="0", help="of the random numbers (default 0)")
-    options = parser.parse_args(arguments)
-    try:
-        hops = [_hop(x) for x in options.hops]
-        sizes = [_size(x) for x in options.sizes]
-        found, given = search(
-            find(options.schedule), sizes, hops, options.activations, _number("tries", options.tries, 1),
-            _number("seed", options.seed, 0),
-            lambda better: print(f"mean makespan / bound {better.score:.4f}", file=sys.stderr),
-        )  # fmt: skip
-        sys.stdout.write(result_text(found, given, hops))
-    except ChimeraError as error:
-        sys.stderr.write(render(error.diagnostics))
-        return 1
-    except KeyboardInterrupt:  # before the first try, or a second time
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

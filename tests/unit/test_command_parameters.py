@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.compiler.command.usage import costs_of, parameters_of
+from chimerac.compiler.command.values import costs_of, parameters_of
 
 
 def messages(given: list[str]) -> list[str]:

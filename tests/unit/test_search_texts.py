@@ -11,10 +11,11 @@ import pytest
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find, names
 from chimerac.compiler.search import texts
 from chimerac.compiler.search.spaces import GreedyTexts
-from chimerac.compiler.search.texts import Found, lower_bound, main, search
+from chimerac.compiler.search.texts import Found, limited, lower_bound, search
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 from tests.helpers import SMALL, library_program
@@ -40,6 +41,15 @@ def test_the_bound_of_two_pipes(D: int, hop: int, above: int) -> None:  # noqa: 
     p = library_program("chimera_zb", (("D", D), ("N", 2 * D), ("hop", hop)))
     assert above == (D // 2 - 1) * (1 + hop) + (D - 1) * hop
     assert lower_bound(p.header, p.costs, D) == 6 * D + above
+
+
+@pytest.mark.parametrize(("given", "formula"), [(None, "D"), ("2*D", "2*D"), ("", "")])
+def test_a_given_limit_replaces_that_of_the_schedule(given: str | None, formula: str) -> None:
+    source, found = limited(find("chimera_zb"), given)
+    limits = compile_text(source.text, {"D": 4, "N": 8}).program.header.limits
+    assert (found, limits.get("activations")) == (formula, {"D": 4, "2*D": 8, "": None}[formula])
+    assert limited(Source("x", FILLED), None)[1] == "D"
+    assert limited(find("chimera_fill"), None) == (find("chimera_fill"), "D")
 
 
 def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> Found:
@@ -110,30 +120,36 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(texts, "evaluated", interrupted)
     found = run(1, tries=1000)
-    assert calls[0] == 10 and compile_text(found.text, SIZES[0]).program
+    assert calls[0] == 10 and found.is_interrupted and compile_text(found.text, SIZES[0]).program
+    calls[0] = 9
+    with pytest.raises(KeyboardInterrupt):  # nothing was found yet
+        run(1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["zb_h1", "--sizes", "D"], "--sizes D: expected parameters like D=8,N=32"),
-        (["zb_h1", "--hops", "-1"], "--hops -1: expected 0 to 1000"),
-        (["zb_h1", "--hops", "fast"], "--hops fast: expected a number like 2, 0.5 or 1/3"),
+        (["zb_h1", "--sizes", "D"], "--sizes D: expected NAME=VALUE"),
+        (["zb_h1", "--hops=-1"], "hop=-1: expected a number like 2, 0.5 or 1/3"),
+        (["zb_h1", "--hops", "1e999999999"], "hop=1e999999999: expected a number"),
+        (["zb_h1", "--hops", "1001"], "--hops 1001: expected 0 to 1000"),
+        (["zb_h1", "--hops", "fast"], "hop=fast: expected a number like 2, 0.5 or 1/3"),
         (["zb_h1", "--sizes", "D=0,N=1"], "error[E2"),
-        (["zb_h1", "--tries", "0"], "--tries 0: expected an integer from 1"),
-        (["zb_h1", "--seed", "x"], "--seed x: expected an integer from 0"),
+        (["zb_h1", "--tries", "0"], "--tries 0: expected 1 or more"),
+        (["zb_h1", "--limit", "D +"], "error[E1"),
+        (["zb_h1", "-o", "none/x.sched"], "none/x.sched cannot be written"),
         (["dualpipe"], "has an order listing, which has no formulas to change"),
-        (["chimera_zb", "--activations", "1", "--tries", "5"], "none of the 5 texts compiles at every size with at most 1"),
+        (["chimera_zb", "--limit", "1", "--tries", "5"], "none of the 5 texts compiles at every size with at most 1"),
         (["nothing"], "nothing"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 1
+    assert main(["search", "--texts", *arguments]) in (1, 2)
     assert message in capsys.readouterr().err
 
 
 def test_the_command_prints_a_schedule_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chimera_zb", "--sizes", "D=4,N=8", "--hops", "0.5", "--tries", "20"]) == 0
+    assert main(["search", "chimera_zb", "--texts", "--sizes", "D=4,N=8", "--hops", "0.5", "--tries", "20"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# size     hop   makespan      bound      above\n# D=4 N=8  0.5")
     p = compile_text(text, {"D": 4, "N": 8}).program

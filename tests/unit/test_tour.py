@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -98,22 +97,18 @@ def test_slots_are_drawn_of_tasks_of_equal_length_only() -> None:
         draw_slots(program, simulate(program).timeline)
 
 
-def test_the_schedule_that_is_picked_is_the_fastest_that_fits(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
-    """The choice is made again here, from the JSON form of the comparisons."""
-    for size, share in (("8", "medium"), ("16", "small")):
+def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    """Its command is shown with a file, too. Where nothing fits, the tour says so and goes on."""
+    for batch, memory in (("16", "3GiB"), ("32", "1GiB")):
         terminal(
-            lambda prompt, size=size, share=share: size if "micro-batches" in prompt else share if "memory" in prompt else ""
+            lambda prompt, batch=batch, memory=memory: batch if "samples" in prompt else memory if "memory" in prompt else ""
         )
         assert main(["tour", "autotune"]) == 0
-        text = capsys.readouterr().out
-        found = []
-        for line in re.findall(r"^\$ chimerac (compare .*)$", text, re.MULTILINE):
-            assert main([*line.split(), "--emit", "json"]) == 0
-            rows = json.loads(capsys.readouterr().out)["schedules"]
-            found += [(r["makespan"], "--recompute" in line, r["schedule"]) for r in rows if "makespan" in r]
-        _, again, name = min(found, key=lambda x: x[0])
-        command = re.findall(r"^python interpreter/run.py (\S+) .*?( --recompute all)?$", text, re.MULTILINE)
-        assert command == [(name, " --recompute all" if again else "")]
+        output = capsys.readouterr()
+        (command,) = re.findall(r"^\$ chimerac (plan .*)$", output.out, re.MULTILINE)
+        assert f"--batch {batch} --memory {memory}" in command
+        assert ("Nothing fits" in output.out) == ("error[E718]" in output.err) == (memory == "1GiB")
+        assert (f"chimerac {command} -o plan.yaml" in output.out) == (memory != "1GiB")
 
 
 def test_questions_have_answers_and_an_end(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:

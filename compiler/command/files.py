@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import read, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
+
+MIN_COLUMNS = 20  # of a timeline
 
 
 def stdin() -> Source:
@@ -32,13 +34,10 @@ def write_product(product: str, path: str | None) -> None:
 
 def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of --model, --profile or --partition."""
-    if not output or not os.path.isfile(output):
-        return
     inputs = [("the schedule itself", source.name) for source in schedules]
-    inputs += [(f"the file of --{name}", getattr(options, name)) for name in ("model", "profile", "partition")]
-    for what, path in inputs:
-        if path is not None and os.path.isfile(path) and os.path.samefile(path, output):
-            raise refuse("E002", f"-o {output} would write over {what}", help="give another path")
+    named = [(name, getattr(options, name, None)) for name in ("model", "profile", "partition")]  # some verbs have fewer
+    inputs += [(f"the file of --{name}", path) for name, path in named if path is not None]
+    check_keeps(output, inputs)
 
 
 def print_findings(error: ChimeraError, colour: str = "auto") -> int:
@@ -61,6 +60,14 @@ def coloured(choice: str, stream: object) -> bool:
         return choice == "always"
     terminal = bool(getattr(stream, "isatty", lambda: False)())
     return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def check_columns(chosen: int, is_drawn: bool, readers: str) -> None:
+    """Raise ChimeraError E002 unless a product is drawn for this width. readers: the options whose products are."""
+    if not is_drawn:
+        raise refuse("E002", f"--columns is for {readers}")
+    if chosen < MIN_COLUMNS:
+        raise refuse("E002", f"--columns {chosen}: a timeline needs at least {MIN_COLUMNS}")
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:

@@ -36,7 +36,8 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
+from chimerac.chimera_ir.files import write_stderr
+from chimerac.interpreter.launch.failures import LAUNCHER, end_with
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import make_plan
@@ -72,7 +73,7 @@ class Agent(LocalElasticAgent):
             if self._remaining_restarts > 0:
                 text += f"restarting all ranks, restart {limit - self._remaining_restarts + 1} of at most {limit}\n"
             if text:
-                write(text)
+                write_stderr(text)
         return result
 
 
@@ -128,7 +129,7 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
         options.log_dir = options.log_dir or folder
 
         def interrupted(signum: int, frame: FrameType | None) -> None:
-            write("interrupted\n")
+            write_stderr("interrupted\n")
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(INTERRUPTED)
 
@@ -151,7 +152,7 @@ def _run(options: Any) -> int:
         reason = str(error).split(". ")[0].rstrip(".") or type(error).__name__
         if isinstance(error, RendezvousTimeoutError):
             reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
-        write(f"error: {what}: {reason}\n")
+        write_stderr(f"error: {what}: {reason}\n")
         return 1
     return 0
 

@@ -56,6 +56,8 @@ def capture_help() -> str:
         (["-p", "D"], "argument -p: 'D' is not NAME=VALUE"),
         (["-p", "D=two"], "argument -p: D: expected an integer, found 'two'"),
         (["--iterations", "0"], "expected 1 or more, found '0'"),
+        (["--micro-batch", str(10**21)], f"expected 2147483647 or less, found '{10**21}'"),
+        (["--split", "1,x"], "argument --split: value 2: expected an integer, found 'x'"),
         (["--iterations", "x"], "expected an integer, found 'x'"),
         (["--lr", "nan"], "expected a finite number, found 'nan'"),
         (["--lr", "inf"], "expected a finite number, found 'inf'"),

@@ -82,6 +82,13 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
     assert message in capsys.readouterr().err
 
 
+def test_a_closed_stderr_gets_no_usage_into_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(["--lr", "nan"])
+    assert capsys.readouterr().out == ""
+
+
 def test_the_help_imports_neither_torch_nor_numpy() -> None:
     """Each of them takes a quarter of a second or more to import."""
     code = """

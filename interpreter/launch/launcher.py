@@ -154,7 +154,8 @@ def _run(options: Any) -> int:
         return 128 + int(error.sigval)
     except Exception as error:
         what = "the ranks cannot be restarted" if Agent.has_reported else "the launcher cannot start the ranks"
-        write_stderr(f"error: {what}: {_reason(error, torchrun.get_rdzv_endpoint(options))}\n")
+        endpoint = torchrun.get_rdzv_endpoint(options)  # type: ignore[no-untyped-call]
+        write_stderr(f"error: {what}: {_reason(error, endpoint)}\n")
         return 1
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -25,6 +26,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and end the process with status 2."""
+        if sys.stderr is None:  # the shell closed it; argparse would write the usage to stdout
+            sys.exit(2)
         super().error(visible(message) + self._suggestion(message))
 
     def _suggestion(self, message: str) -> str:

@@ -1,4 +1,4 @@
-"""Files and standard streams: reading text of limited size, atomic writes, and output that may be closed (E001, E003)."""
+"""Files and standard streams: reading text of limited size, atomic writes, and output that may be closed (E001 to E003)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import BinaryIO, TextIO
 
@@ -113,6 +114,15 @@ def write(text: str, path: str) -> None:
     except (OSError, ValueError) as error:
         raise refuse("E003", f"{short_path(path)} cannot be written: {reason(error)}") from None
     write_stdout(text)  # the path is stdout: if that is a file, opening it would truncate it
+
+
+def check_keeps(output: str | None, inputs: Iterable[tuple[str, str]]) -> None:
+    """Raise ChimeraError E002 if -o names a file that is read. inputs: what each path is, and the path."""
+    if not output or not os.path.isfile(output):
+        return
+    for what, path in inputs:
+        if os.path.isfile(path) and os.path.samefile(path, output):
+            raise refuse("E002", f"-o {output} would write over {what}", help="give another path")
 
 
 def _status(path: str) -> os.stat_result | None:

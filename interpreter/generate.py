@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import discard_output, write_stdout
+from chimerac.chimera_ir.files import discard_output, write_stderr, write_stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choice = Choice(given.tokens, given.temperature, given.top_k, given.seed)
         write_stdout(given.prompt + generator.continued(given.prompt, choice) + "\n")
     except ChimeraError as error:
-        print(render(error.diagnostics), end="", file=sys.stderr)
+        write_stderr(render(error.diagnostics))
         return 1
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         discard_output(sys.stdout)

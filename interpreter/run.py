@@ -18,6 +18,7 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.errors import InterpreterError
 from chimerac.interpreter.launch.failures import EXIT_DELAY_S, end, end_with, write_error_file
 from chimerac.interpreter.launch.options import parse_options
@@ -34,7 +35,7 @@ def main() -> int:
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # the first rank of each host prints messages
     settings = _settings(is_first_here)
     try:
-        plan = make_plan(settings, notify=lambda text: print(text, file=sys.stderr) if is_first_here else None)
+        plan = make_plan(settings, notify=lambda text: write_stderr(f"{text}\n") if is_first_here else None)
         if not settings.loopback:
             if "RANK" not in os.environ:
                 # The launcher imports torch, which takes 2.6 s. Findings about the program are printed before that.

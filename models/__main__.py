@@ -6,14 +6,15 @@ The compiler knows the presets by name without it (models/descriptions/), and ev
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import discard_output, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_keeps, discard_output, write, write_stderr, write_stdout
 from chimerac.chimera_ir.model import ModelDescription, model_to_json
-from chimerac.interpreter.adapters.own import check_own, is_own, own_model
+from chimerac.interpreter.adapters.own import check_own, files_of, is_own, own_model
 from chimerac.models.presets import check_sequence, table
 
 MODEL = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         describe_parser.error("-o: the path is empty")
     to_stdout = options.output in (None, "-")
     try:
+        _check_keeps_model(options)
         description = _description(options)
         if to_stdout:
             write_stdout(model_to_json(description))
@@ -65,9 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _description(options: argparse.Namespace) -> ModelDescription:
     """Return the description of the model that the options name."""
     name, samples, length = options.model, options.micro_batch, options.seq_len
-    if is_own(name):
-        check_own(name)
-    else:
+    if not is_own(name):
         check_sequence(name, length)
     # torch takes 2 s to import. Errors in options are reported before that.
     from chimerac.interpreter.runtime.describe import describe
@@ -76,6 +76,13 @@ def _description(options: argparse.Namespace) -> ModelDescription:
     if not is_own(name):
         return describe(preset(name, length), samples)
     return describe(own_model(name, samples, length, loss=options.loss, layers=options.layers, head=options.head), samples)
+
+
+def _check_keeps_model(options: argparse.Namespace) -> None:
+    """Raise ChimeraError E002 if the description would be written over a file of the model."""
+    if is_own(options.model):
+        check_own(options.model)
+        check_keeps(options.output, (("a file of --model", os.fspath(path)) for path in files_of(options.model)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
-from chimerac.compiler.command.files import check_keeps_inputs, columns, print_findings, write_product
+from chimerac.compiler.command.files import check_columns, check_keeps_inputs, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import (
     check_model_options,
     durations_for,
@@ -44,6 +44,8 @@ def run(argv: Sequence[str]) -> int:
     """Print the comparison, and return the exit status: 1 if no schedule can run at the setting."""
     options = compare_parser().parse_args(argv)
     try:
+        if options.columns is not None:
+            check_columns(options.columns, options.emit == "timeline", "--emit timeline")
         setting, rows = _rows(options)
         width = columns(options.columns, options.output)
         product = draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)

@@ -11,7 +11,15 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
-from chimerac.compiler.command.files import check_keeps_inputs, coloured, columns, print_findings, stdin, write_product
+from chimerac.compiler.command.files import (
+    check_columns,
+    check_keeps_inputs,
+    coloured,
+    columns,
+    print_findings,
+    stdin,
+    write_product,
+)
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import make_parser
 from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
@@ -42,6 +50,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
+    if options.columns is not None:
+        check_columns(options.columns, "--columns" in emitter.reads, f"--list and {readers('--columns')}")
     parameters = parameters_of(options.parameters)
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)

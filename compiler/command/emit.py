@@ -89,7 +89,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
-    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile")),
+    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns")),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",

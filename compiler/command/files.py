@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import read, short_path, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_keeps, read, short_path, write, write_stderr, write_stdout
 
 INPUTS = {"model": "model", "profile": "profile", "partition": "partition", "costs": "costs_path"}  # options that name files
+MIN_COLUMNS = 20  # of a timeline
 
 
 def stdin() -> Source:
@@ -40,13 +41,10 @@ def check_folder(path: str | None) -> None:
 
 def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of one of the options `INPUTS`."""
-    if not output or not os.path.isfile(output):
-        return
     inputs = [("the schedule itself", source.name) for source in schedules]
-    named = ((f"the file of --{name}", getattr(options, of, None)) for name, of in INPUTS.items())
-    for what, path in [*inputs, *((what, path) for what, path in named if path is not None)]:
-        if os.path.isfile(path) and os.path.samefile(path, output):
-            raise refuse("E002", f"-o {output} would write over {what}", help="give another path")
+    named = [(name, getattr(options, of, None)) for name, of in INPUTS.items()]  # some verbs have fewer
+    inputs += [(f"the file of --{name}", path) for name, path in named if path is not None]
+    check_keeps(output, inputs)
 
 
 def print_findings(error: ChimeraError, colour: str = "auto") -> int:
@@ -71,14 +69,17 @@ def coloured(choice: str, stream: object) -> bool:
     return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal.
+def check_columns(chosen: int, is_drawn: bool, readers: str) -> None:
+    """Raise ChimeraError E002 unless a product is drawn for this width. readers: the options whose products are."""
+    if not is_drawn:
+        raise refuse("E002", f"--columns is for {readers}")
+    if chosen < MIN_COLUMNS:
+        raise refuse("E002", f"--columns {chosen}: a timeline needs at least {MIN_COLUMNS}")
 
-    Raises ChimeraError E002 for a chosen width that is too small.
-    """
+
+def columns(chosen: int | None, output: str | None) -> int | None:
+    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal."""
     if chosen is not None:
-        if chosen < 20:
-            raise refuse("E002", f"--columns {chosen}: a timeline needs at least 20")
         return chosen
     terminal = not output and sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns if terminal else None

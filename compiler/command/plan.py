@@ -13,7 +13,7 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
-from chimerac.chimera_ir.files import short_path, write_stdout
+from chimerac.chimera_ir.files import short_path, write_stderr, write_stdout
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, write_product
 from chimerac.compiler.command.usage import plan_parser
@@ -56,9 +56,9 @@ def _run(options: argparse.Namespace) -> int:
     write_stdout(plan.json() if options.emit == "json" else plan.text())
     if options.output is not None:
         write_product(plan.file(), options.output)
-        print(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}", file=sys.stderr)
+        write_stderr(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}\n")
     if found.left:
-        print(f"interrupted: the best so far; {found.left:,} configurations were not tried", file=sys.stderr)
+        write_stderr(f"interrupted: the best so far; {found.left:,} configurations were not tried\n")
         return INTERRUPTED
     return 0
 
@@ -71,6 +71,7 @@ def _problem(options: argparse.Namespace) -> Problem:
         raise refuse("E002", f"--processes {options.processes}: expected a number from 1 to 1024")
     memory = number_of_bytes(options.memory)
     schedules = {name: find(name, ("plan",)) for name in options.schedules or names()}
+    check_keeps_inputs(options.output, schedules.values(), options)
     find_model(options.model, lambda samples: samples)  # an unknown model is a finding before its profile is
     profile = find_profile(options.profile, options.model)
     if profile.precision not in DTYPES:

@@ -132,7 +132,7 @@ def compare_parser() -> argparse.ArgumentParser:
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
     p.add_argument("--emit", choices=("table", "json", "markdown", "timeline"), default="table",
                    help="what to print, default table; timeline draws all schedules to one scale")  # fmt: skip
-    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
+    p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     return p
 

@@ -13,6 +13,7 @@ from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.index import ProgramIndex
 
+NOTHING_FOUND = "no move of one of them was found that corrects it"
 MAX_TRIED = 2_000_000  # instructions verified in all trials together; each trial verifies the whole program
 MAX_SHORTENED = 60  # groups of a cycle; in a longer one no shorter cycle is searched for
 
@@ -22,9 +23,7 @@ def explain_collectives(index: ProgramIndex) -> Diagnostic:
     pairs = shortest(cycle_of_groups(index))
     notes = [f"rank {index.rank[x]}: {index.program.text(x)} before {index.program.text(y)}" for x, y in pairs]
     tried = pairs[: max(1, MAX_TRIED // len(index.program))]
-    help = next(
-        (found for x, y in tried if (found := _move_help(index, x, y))), "swap the two collectives of one of these pairs"
-    )
+    help = next((found for x, y in tried if (found := _move_help(index, x, y))), NOTHING_FOUND)
     message = "no single order of the collectives agrees with every stream"
     about = tuple(x for pair in pairs for x in pair)
     return Diagnostic("E453", message, notes=tuple(shown(notes, "pairs")), help=help, about=about)

@@ -10,6 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.diagnose import collectives
 from chimerac.compiler.diagnose.cycle import shown
 from chimerac.compiler.diagnose.hang import NOTHING_FOUND
 from chimerac.compiler.diagnose.repair import moves_help, repair_order
@@ -26,16 +27,19 @@ def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program:
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
     """Return the findings about a program that hangs. If arranging it for its machine makes it terminate, their help says so.
 
-    arranged: the program arranged for its machine; keep: append to the existing hint. False for a compiled schedule, whose
-    transfers cannot be moved by hand.
+    arranged: the program arranged for its machine; keep: append to help that suggests a move. False for a compiled schedule,
+    whose transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
     machine = arranged.header.machine
     help = f"use --for {machine}, which puts all transfers and collectives in one order; tried: it then ends on {machine}"
-    return ChimeraError(
-        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if is_about_order(d) else d for d in error.diagnostics]
-    )
+
+    def helped(d: Diagnostic) -> Diagnostic:
+        keeps = keep and d.help not in (NOTHING_FOUND, collectives.NOTHING_FOUND)
+        return replace(d, help=f"{d.help}\nor {help}" if keeps else help) if is_about_order(d) else d
+
+    return ChimeraError(map(helped, error.diagnostics))
 
 
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:

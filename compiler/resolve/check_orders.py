@@ -15,6 +15,7 @@ from chimerac.compiler.resolve.scope import (
     define_let,
     index_binder,
     local,
+    names_in_group,
     needed_lets,
     type_of_let,
     with_hints,
@@ -30,6 +31,7 @@ _IN_TICKS = {
     "r": "the pipe defines the rank of a stage: write its formula, with s",
     "p": "a formula for one pipe names it: F main(s, m) at ...",
 }
+_IN_GROUP = "a range of groups is evaluated before s and m, so it cannot use a let of the order: put the let above the order"
 _RANK = "write: order listing for rank r"
 _FILL = "write: fill W(r, k) at TICK, for the weight gradient k of rank r"
 _IN_FILL = dict.fromkeys(
@@ -194,6 +196,7 @@ def _check_ticks(
     outside = scope
     scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)
+    instead_of_lets = {**_IN_TICKS, **dict.fromkeys(scope.others, _IN_GROUP)}
 
     def define_lets(inner: Scope, expressions: list[n.Expr]) -> None:
         for let in needed_lets(ticks.lets, expressions, budget):
@@ -214,9 +217,15 @@ def _check_ticks(
             binders += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:
                 check(rule.pipe.index, scope, "integer", found)
-        counter = counter_of(rule, scope)
+        names = names_in_group(rule)
+        used.update(name.name for name in names)
+        group_scope = with_hints(scope, instead_of_lets)
+        for binder, _ in binders:
+            group_scope.add(binder, "integer")
+        # A let of the order is not the number of the groups, although the range cannot use it.
+        counter = counter_of(rule, {name.name for name in names if name.name in group_scope or name.name in instead_of_lets})
         if rule.group is not None:
-            group_scope = local(scope, [(counter, "number of a group")], found) if counter else scope
+            group_scope = local(group_scope, [(counter, "number of a group")], found) if counter else group_scope
             check(rule.group.low, group_scope, "integer", found)
             check(rule.group.high, group_scope, "integer", found)
             if counter is None:

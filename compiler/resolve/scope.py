@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.compiler.resolve.budget import Budget
@@ -87,13 +87,17 @@ def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Binder | None
     return None
 
 
-def counter_of(rule: n.Rule, scope: Mapping[str, object]) -> n.Binder | None:
-    """Return the name that numbers the groups of a rule: the first name in its range that is not defined."""
+def names_in_group(rule: n.Rule) -> list[n.Name]:
+    """Return the names in the range of a rule's groups, in order."""
     if rule.group is None:
-        return None
-    parts = [part for e in (rule.group.low, rule.group.high) for part in inside(e)]
-    new = [part for part in parts if isinstance(part, n.Name) and part.name not in scope]
-    return n.Binder(new[0].name, span=new[0].span) if new else None
+        return []
+    return [part for e in (rule.group.low, rule.group.high) for part in inside(e) if isinstance(part, n.Name)]
+
+
+def counter_of(rule: n.Rule, known: Container[str]) -> n.Binder | None:
+    """Return the name that numbers the groups of a rule: the first name in its range that is not known."""
+    new = next((name for name in names_in_group(rule) if name.name not in known), None)
+    return n.Binder(new.name, span=new.span) if new else None
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:

@@ -96,6 +96,17 @@ class Given:
         return copy.deepcopy(module, memo)
 
 
+def returned(build: Callable[[], Any]) -> Any:
+    """Return what a function returns. A module that it builds has all parameters on the meta device.
+
+    Other results, such as a Model, may need the values of parameters, so the function is called again for them.
+    """
+    try:
+        return Built(build).structure()
+    except Exception:  # also TypeError for another result; if the function itself fails, it does so again
+        return build()
+
+
 class _Registered:
     """Called for each parameter that a module registers: it puts the parameter on the meta device unless it is chosen."""
 

@@ -96,6 +96,14 @@ def own_model(
     return huggingface(source, fields, loss=chosen, targets=targets, head=head, layers=paths)
 
 
+def files_of(name: str) -> list[Path]:
+    """Return the paths of the files from which a model is read."""
+    if not name.startswith(HUGGING_FACE):
+        return [_file_of(name)[0]]
+    path = Path(name.removeprefix(HUGGING_FACE))
+    return list(path.iterdir()) if path.is_dir() else [path]
+
+
 def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
     """Check that samples of so many tokens fit a configuration.
 
@@ -118,6 +126,7 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     from torch import nn
 
     # With torch, 2.6 s.
+    from chimerac.interpreter.adapters.construction import returned
     from chimerac.interpreter.adapters.model import cut
     from chimerac.interpreter.runtime.model import Model
 
@@ -125,7 +134,7 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     build = getattr(_imported(path), function, None)
     if not callable(build):
         raise refuse("E801", f"--model {name}: {function} is not a function", help="name a function that returns the model")
-    built = build()
+    built = returned(build)
     if isinstance(built, Model):
         return built
     if not isinstance(built, nn.Module):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, render
-from chimerac.chimera_ir.files import reason, short_path
+from chimerac.chimera_ir.files import reason, short_path, write_stderr
 from chimerac.interpreter.data.names import TEXT, below, name_below
 from chimerac.interpreter.data.sources import PREPARED, Source
 from chimerac.interpreter.data.tokenizer import KINDS, SPECIAL, load_tokenizer, train_tokenizer
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given.run(given)
     except ChimeraError as error:
-        print(render(error.diagnostics), end="", file=sys.stderr)
+        write_stderr(render(error.diagnostics))
         return 1
     return 0
 

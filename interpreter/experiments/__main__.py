@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.local import Progress, run_all, state_of
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     except ChimeraError as error:
-        sys.stderr.write(render(error.diagnostics))
+        write_stderr(render(error.diagnostics))
         return 1
     except OSError as error:  # the folder of results cannot be used
         return _failed(error, options.work_dir)
@@ -95,11 +96,11 @@ class Job:
             if cluster is not None:
                 return self._to_slurm(options, cluster)
             if not options.report:
-                print(f"{e.name}: {e.title}; {len(self.runs)} runs", file=sys.stderr)
+                write_stderr(f"{e.name}: {e.title}; {len(self.runs)} runs\n")
                 run_all(self.runs, e.discard, e.minutes, options.retry_failed)
             return self._report()
         except ChimeraError as error:
-            sys.stderr.write(render(error.diagnostics))
+            write_stderr(render(error.diagnostics))
             return 1
         except OSError as error:
             return _failed(error, self.folder)
@@ -116,7 +117,7 @@ class Job:
 
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
-        print(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}", file=sys.stderr)
+        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}\n")
         return 1 if options.submit and submit(scripts, cluster) else 0
 
     def _report(self) -> int:
@@ -125,11 +126,11 @@ class Job:
         paths += write_report(self.experiment, self.runs, self.impossible, found, self.folder)
         _print_impossible(self.impossible)
         for run, reason in found.failed:
-            print(f"failed: {run.title}: {reason}; {run.output}", file=sys.stderr)
+            write_stderr(f"failed: {run.title}: {reason}; {run.output}\n")
         if any(result_of(run.folder) for run, _ in found.failed):
-            print("--retry-failed runs these again", file=sys.stderr)
+            write_stderr("--retry-failed runs these again\n")
         if found.missing:
-            print(f"{len(found.missing)} runs have not ended yet", file=sys.stderr)
+            write_stderr(f"{len(found.missing)} runs have not ended yet\n")
         for path in paths:
             print(path)
         return 1 if found.failed else 0
@@ -137,18 +138,18 @@ class Job:
 
 def _failed(error: OSError, path: object) -> int:
     """Print what the system refuses, and return the exit status. path: of the folder, where the error names no file."""
-    print(f"error: {error.filename or path}: {error.strerror}", file=sys.stderr)
+    write_stderr(f"error: {error.filename or path}: {error.strerror}\n")
     return 1
 
 
 def _print_impossible(impossible: Sequence[Impossible]) -> None:
     for run in impossible:
-        print(f"not possible: {run.title}: {run.reason}", file=sys.stderr)
+        write_stderr(f"not possible: {run.title}: {run.reason}\n")
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it was stopped", file=sys.stderr)
+        write_stderr("\ninterrupted; the same command goes on where it was stopped\n")
         sys.exit(INTERRUPTED)

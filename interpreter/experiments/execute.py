@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.files import write, write_stderr
 from chimerac.interpreter.experiments.machine import GpuUtilization, machine, versions
 from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: None)  # ignored: the ranks get SIGTERM too, and end after their iteration
     with locked(Path(folder) / "lock") as lock:
         if lock is None:
-            print(f"another process executes the run of {folder}", file=sys.stderr)
+            write_stderr(f"another process executes the run of {folder}\n")
             return 1
         record = execute(Path(folder), command, int(discard), float(minutes), [lock])
     code = int(record["exit_code"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.diagnostics import visible
+from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.experiments.execute import MACHINE_LOCK, execute, is_locked, locked, result_of
 from chimerac.interpreter.experiments.runs import Run
 
@@ -39,7 +40,7 @@ class Progress:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
-        self.is_terminal = sys.stderr.isatty()
+        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._drawn_s, self._width = 0.0, 0
         self._seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
@@ -91,7 +92,7 @@ class Progress:
 
     def _write(self, text: str, end: str) -> None:
         erased = f"\r{' ' * self._width}\r" if self._width else ""
-        print(f"{erased}{text}", end=end, file=sys.stderr, flush=True)
+        write_stderr(f"{erased}{text}{end}")
         self._width = 0 if end else len(text)
 
 

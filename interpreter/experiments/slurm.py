@@ -10,12 +10,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimerac.chimera_ir.files import reason, write
+from chimerac.chimera_ir.files import reason, write, write_stderr
 from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.local import SCRIPT, state_of
 from chimerac.interpreter.experiments.runs import Run
@@ -133,15 +132,15 @@ def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
             command = [*_command(cluster), "--parsable"]
             completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            print(f"{run.title}: sbatch cannot be run: {reason(error)}", file=sys.stderr)
+            write_stderr(f"{run.title}: sbatch cannot be run: {reason(error)}\n")
             return refused + 1
         if completed.returncode:
             refused += 1
-            print(f"{run.title}: sbatch refuses it: {completed.stderr.strip()}", file=sys.stderr)
+            write_stderr(f"{run.title}: sbatch refuses it: {completed.stderr.strip()}\n")
             continue
         job = completed.stdout.strip().partition(";")[0]  # the name of the cluster may follow
         write(f"{job}\n", str(run.folder / "job"))
-        print(f"{run.title}: job {job}", file=sys.stderr)
+        write_stderr(f"{run.title}: job {job}\n")
     return refused
 
 

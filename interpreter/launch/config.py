@@ -65,6 +65,8 @@ def convert(name: str, value: Any, strict: bool) -> Any:
         return None
     if name == "parameters":
         kind = dict[str, int]
+    if name == "split" and isinstance(value, str):  # 1,3,2 is one word of a command line, and in YAML a text
+        value, strict = value.split(","), False
     adapter = _adapter(kind)
     try:
         # For the JSON form a list is also a tuple, and a text is also a path, but no text is a number.
@@ -98,8 +100,10 @@ def expected(error: Any) -> str:
             return f"{limits['le']:.15g} or less"
         case ["less", "than"]:
             return "a finite number" if limits["lt"] == math.inf else f"less than {limits['lt']:g}"
-        case ["too", "long" | "short"] | ["missing"] | ["tuple", *_]:
+        case ["too", "long" | "short"] | ["missing"]:
             return "a list of two numbers"
+        case ["tuple", *_]:
+            return "a list of numbers, as in [1, 2]"
         case ["dict", *_]:
             return "lines of the form 'NAME: NUMBER'"
         case ["string" | "path", *_]:

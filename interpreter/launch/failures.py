@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
 EXIT_DELAY_S = 20  # torchrun ends all ranks when one has exited, so the rank that reports must exit before the others
@@ -47,8 +48,10 @@ class JobEnd(Protocol):
 def end(code: int, after_s: float = 0) -> NoReturn:
     """End this process at once. A normal exit would wait for transfers whose peers may never post them."""
     time.sleep(after_s)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # what is left in the buffer of a closed or full stream is lost
+            if stream is not None:
+                stream.flush()
     os._exit(code)
 
 
@@ -72,7 +75,7 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
     claimed = job is None or job.claim_report()
     prints = claimed and not (peer_ended and LAUNCHER in os.environ)
     if prints:
-        write(text)
+        write_stderr(text)
     if job is not None and (peer_ended or not claimed):
         job.linger()  # torchrun takes the process that exits first as the first cause
     if claimed:
@@ -103,7 +106,7 @@ def end_silently(text: str, job: JobEnd | None) -> NoReturn:
 def error_text(error: Exception) -> str:
     """Return the message for an error, with the traceback if no message explains the failure; it ends with a newline."""
     if isinstance(error, ChimeraError):
-        return render(error.diagnostics, sys.stderr.isatty())
+        return render(error.diagnostics, sys.stderr is not None and sys.stderr.isatty())
     cause = error.cause if isinstance(error, RankError) else error
     trace = "" if isinstance(cause, InterpreterError) else "".join(traceback.format_exception(cause))
     return f"{trace}error: {error}\n"
@@ -114,12 +117,6 @@ def kill(processes: Iterable[int]) -> None:
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
-
-
-def write(text: str) -> None:
-    """Write a message to stderr in one call, so that messages of several processes do not mix."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
 
 
 def write_error_file(text: str, printed: bool = True) -> None:

@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,21 +28,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from torch.distributed import DistNetworkError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
+from chimerac.chimera_ir.files import reason, write_stderr
+from chimerac.interpreter.launch.failures import LAUNCHER, end_with
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.rendezvous_handler import NonBlockingHandler
-from chimerac.interpreter.launch.startup import INTERRUPTED
+from chimerac.interpreter.launch.startup import INTERRUPTED, LAUNCHER_LEVEL, LOG_LEVEL, RANK_LEVEL
 from chimerac.interpreter.launch.stopping import STOPPED
 from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
@@ -72,7 +76,7 @@ class Agent(LocalElasticAgent):
             if self._remaining_restarts > 0:
                 text += f"restarting all ranks, restart {limit - self._remaining_restarts + 1} of at most {limit}\n"
             if text:
-                write(text)
+                write_stderr(text)
         return result
 
 
@@ -121,6 +125,8 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
     options = _options(arguments)
     logging.disable(logging.CRITICAL)
     os.environ[LAUNCHER] = "1"
+    if os.environ.get(LOG_LEVEL) == LAUNCHER_LEVEL:  # torch has read it in this process; ranks print errors, as those of NCCL
+        os.environ[LOG_LEVEL] = RANK_LEVEL
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun does the same with a warning; start.py sets torch's threads
     # Ctrl-C ends this process at once, and the ranks end with it. torch would forward it to the ranks and wait for them.
     options.signals_to_handle = ",".join(name for name in options.signals_to_handle.split(",") if name != "SIGINT")
@@ -128,7 +134,7 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
         options.log_dir = options.log_dir or folder
 
         def interrupted(signum: int, frame: FrameType | None) -> None:
-            write("interrupted\n")
+            write_stderr("interrupted\n")
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(INTERRUPTED)
 
@@ -148,12 +154,25 @@ def _run(options: Any) -> int:
         return 128 + int(error.sigval)
     except Exception as error:
         what = "the ranks cannot be restarted" if Agent.has_reported else "the launcher cannot start the ranks"
-        reason = str(error).split(". ")[0].rstrip(".") or type(error).__name__
-        if isinstance(error, RendezvousTimeoutError):
-            reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
-        write(f"error: {what}: {reason}\n")
+        endpoint = torchrun.get_rdzv_endpoint(options)  # type: ignore[no-untyped-call]
+        write_stderr(f"error: {what}: {_reason(error, endpoint)}\n")
         return 1
     return 0
+
+
+def _reason(error: Exception, endpoint: str) -> str:
+    """Return in one line why torch's launcher has failed. endpoint: HOST:PORT of the rendezvous."""
+    if isinstance(error, RendezvousTimeoutError):
+        return "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
+    if not isinstance(error, (RendezvousConnectionError, DistNetworkError)):
+        return str(error).split(". ")[0].rstrip(".") or type(error).__name__
+    if "EADDRINUSE" in str(error):
+        return f"the port of {endpoint} is in use: give another one"
+    try:
+        socket.getaddrinfo(parse_rendezvous_endpoint(endpoint, default_port=0)[0], None)
+    except OSError as unresolved:
+        return f"the host of {endpoint} cannot be resolved: {reason(unresolved)}"
+    return f"no connection to the rendezvous at {endpoint}: its launcher does not run, or another program uses the port"
 
 
 def _options(arguments: Sequence[str]) -> Any:

@@ -118,8 +118,6 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
 def _from_words(name: str, value: Any) -> Any:
     """Return the value of a field from the words of the command line. Raises ValueError, which names the option."""
     try:
-        if name == "split":  # one word, unlike the other tuples
-            value = value.split(",")
         return convert(name, _parameters(value) if name == "parameters" else value, strict=False)
     except ValueError as error:
         raise ValueError(f"argument {option_names()[name]}: {error}") from None

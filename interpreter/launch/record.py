@@ -95,7 +95,7 @@ class Record:
 
     def start(self, done: int = 0) -> None:
         """Start the progress bar. done: iterations that are complete already."""
-        if self.is_writer and sys.stderr.isatty():
+        if self.is_writer and sys.stderr is not None and sys.stderr.isatty():
             # tqdm takes 0.1 s to import, which --help does not need.
             from tqdm import tqdm
 

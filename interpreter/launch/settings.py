@@ -16,8 +16,9 @@ from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
 LossName = Literal["cross-entropy", "next-token", "squared-error"]
 TransportName = Literal["gloo", "staged", "nccl"]
-Count = Annotated[int, Ge(1)]
-NumberFromZero = Annotated[int, Ge(0)]
+MAX_COUNT = 2**31 - 1  # of samples, tokens, iterations and layers; the size of a tensor is a product of them, and has 64 bits
+Count = Annotated[int, Ge(1), Le(MAX_COUNT)]
+CountFromZero = Annotated[int, Ge(0), Le(MAX_COUNT)]
 PositiveNumber = Annotated[float, Gt(0), Lt(math.inf)]
 Share = Annotated[float, Ge(0), Lt(1)]
 ShareOrOne = Annotated[float, Ge(0), Le(1)]
@@ -121,7 +122,7 @@ class RunSettings:
     lr: PositiveNumber = option(1e-3, TRAINING, "highest learning rate of AdamW", "RATE")
     lr_schedule: RateSchedule = option("cosine", TRAINING, "how the rate falls after the warm-up")
     lr_floor: ShareOrOne = option(0.1, TRAINING, "the rate falls to this share of the highest one", "SHARE")
-    warm_up: NumberFromZero | None = option(None, TRAINING, "iterations in which the rate rises (default: a tenth)", "T")
+    warm_up: CountFromZero | None = option(None, TRAINING, "iterations in which the rate rises (default: a tenth)", "T")
     betas: tuple[Share, Share] = option((0.9, 0.95), TRAINING, "decay of AdamW's means of gradients and their squares", "BETA")
     weight_decay: Annotated[float, Ge(0), Lt(math.inf)] = option(
         0.1, TRAINING, "weight decay of AdamW, for parameters of two or more dimensions: not for norms and biases", "RATE"
@@ -132,7 +133,7 @@ class RunSettings:
     skip_nonfinite: bool = option(False, TRAINING, "skip an update if its loss or gradient is not finite, and go on")
     max_skipped: Count = option(10, TRAINING, "with --skip-nonfinite: how many updates in a row may be skipped", "K")
     dropout: Share = option(0.0, TRAINING, "share of the activations that are set to zero", "SHARE")
-    seed: NumberFromZero = option(0, TRAINING, "seed of the weights, the sample order and dropout", "SEED")
+    seed: Annotated[int, Ge(0)] = option(0, TRAINING, "seed of the weights, the sample order and dropout", "SEED")
     compile: bool = option(False, TRAINING, "compile the stages with torch.compile")
     zero: bool = option(False, TRAINING, "shard the optimizer's state (ZeRO-1) over the ranks that hold copies of a stage")
 

@@ -18,12 +18,15 @@ PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when
 POLL_INTERVAL_S = 1.0  # interval at which a process checks whether its parent has ended, if the system cannot kill it then
 ENDS_WITH_PARENT = "CHIMERAC_ENDS_WITH_PARENT"  # in the environment of a run that ends when the process that started it ends
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"  # in the environment: which lines of torch's C++ code are printed
+RANK_LEVEL = "ERROR"  # no warnings about closed connections, with C++ stacks
+LAUNCHER_LEVEL = "3"  # no errors either, as of a rendezvous that fails: they are exceptions too, which the launcher reports
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
 
 def begin_process() -> None:
     """Set up this process: a rank if the environment has RANK, otherwise a process that a user has started."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of torch about closed connections, with C++ stacks
+    os.environ.setdefault(LOG_LEVEL, RANK_LEVEL if "RANK" in os.environ else LAUNCHER_LEVEL)
     allow_open_files()
     if "RANK" in os.environ:
         # Ctrl-C ends a rank at once and without a message, even while it waits inside gloo.

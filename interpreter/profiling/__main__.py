@@ -18,6 +18,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.interpreter.adapters.own import check_own, is_own
 from chimerac.interpreter.launch.record import check_output
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             check_sequence(options.model, options.seq_len)
     except ChimeraError as error:
-        sys.stderr.write(render(error.diagnostics))
+        write_stderr(render(error.diagnostics))
         return 1
     # torch and the modules that use it take 2.6 s to import. Errors in options are reported before that.
     if "RANK" not in os.environ:
@@ -81,7 +82,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
     arguments = ["--standalone", f"--nproc-per-node={ranks}", "-m", "chimerac.interpreter.profiling", *given]
     status = launch(arguments)
     if status == 0:
-        print(f"wrote {output}; next: chimerac SCHEDULE --model NAME --profile {output} --emit report", file=sys.stderr)
+        write_stderr(f"wrote {output}; next: chimerac SCHEDULE --model NAME --profile {output} --emit report\n")
     return status
 
 

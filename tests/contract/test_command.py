@@ -230,6 +230,25 @@ def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.Captur
         (["compare", "gpipe", mine, *size, "-o", mine], "the schedule itself"),
         ([mine, *size, "--model", model, "--partition", cut, "--emit", "json", "-o", cut], "the file of --partition"),
         ([mine, *size, "--model", model, "--emit", "json", "-o", model], "the file of --model"),
+        (
+            [
+                "plan",
+                mine,
+                "--ranks",
+                "2",
+                "--memory",
+                "1GB",
+                "--batch",
+                "4",
+                "--model",
+                model,
+                "--profile",
+                profile,
+                "-o",
+                mine,
+            ],
+            "the schedule itself",
+        ),
         ([mine, *size, "--model", model, "--profile", profile, "--emit", "report", "-o", profile], "the file of --profile"),
     ):
         capsys.readouterr()
@@ -303,7 +322,14 @@ def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.C
         assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err
 
 
+def test_the_width_is_for_drawings(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, readers in ((["chimera"], "--list and --emit timeline"), (["compare", "gpipe"], "--emit timeline")):
+        assert main([*words, "--columns", "80", "--emit", "json"]) == 2
+        assert f"E002]: --columns is for {readers}" in capsys.readouterr().err
+
+
 def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "gpipe", "--emit", "timeline", "--columns", "3"]) == 2
     assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
     assert "at least 20" in capsys.readouterr().err
 

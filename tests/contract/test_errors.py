@@ -16,6 +16,7 @@ PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 FILES_OF_CODES = {
     "E001": ("chimera_ir/files.py", "compiler/library.py", "compiler/command/files.py"),
     "E002": (
+        "chimera_ir/files.py",
         "compiler/command/",
         "compiler/explain/page.py",
         "compiler/given.py",
@@ -87,6 +88,14 @@ def raised() -> Iterator[tuple[str, str]]:
                     and re.fullmatch(r"E\d{3}", node.value)
                 ):
                     yield node.value, path.relative_to(ROOT).as_posix()
+
+
+def test_messages_are_written_by_write_stderr() -> None:
+    """If stderr is closed, print writes to stdout instead, and sys.stderr is None; if it is full, both raise OSError."""
+    for package in ("interpreter", "models"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            found = re.search(r"file=sys\.stderr|sys\.stderr\.(write|flush)", path.read_text(encoding="utf-8"))
+            assert not found, f"{path} has {found[0] if found else ''}: take chimera_ir.files.write_stderr"
 
 
 def test_a_code_is_raised_in_one_part_of_the_project() -> None:

@@ -387,6 +387,24 @@ def test_a_run_trains_the_function_of_a_file(
         check_own(f"{tmp_path}/none.py:Net")
 
 
+def test_the_whole_module_of_a_function_of_a_file_gets_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        MINE
+        + """
+def watched():
+    net = Net()
+    with open(__file__ + ".log", "a") as log:
+        print(sum(p.numel() for p in net.parameters() if not p.is_meta), file=log)
+    return net
+"""
+    )
+    model = own_model(f"{path}:watched", 4, 8)
+    assert set(Path(f"{path}.log").read_text().split()) == {"0"}
+    model.build_stage(range(1), 0)
+    assert Path(f"{path}.log").read_text().split()[-1] == str(256 * 8)
+
+
 def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MINE)

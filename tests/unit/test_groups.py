@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chimerac.chimera_ir.instructions import Fwd, Recv, Send
 from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler import evaluation_of
+from chimerac.compiler import compile_text, evaluation_of
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import peaks
@@ -35,6 +35,22 @@ def test_a_formula_may_place_groups() -> None:
     assert streams(by_number) == streams(p)
     backwards = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) at s - 4*g", B="B(s, m) at 90 + 2*D - 1 - s - 2*m")
     assert groups(backwards) == [(2, 3), (0, 1)]
+
+
+def test_a_range_of_groups_may_use_the_index_of_the_pipe() -> None:
+    text = """schedule x  param D = 2  ranks D  stages D
+    pipe down[i in 0 .. 1] { stage s on rank s   micro_batches 6 }
+    order ticks {
+        F down[i](s, m = (2 + i)*g .. (2 + i)*g + 1 + i) at 20*i + m + s
+        B down[i](s, m) at 100 + 20*i + m - s
+    }"""
+    assert groups(compile_text(text).program) == [(0, 1), (2, 3), (4, 5), (6, 7, 8), (9, 10, 11)]
+
+
+def test_a_let_of_the_order_is_not_the_number_of_the_groups() -> None:
+    wrong, _ = findings_of({"N": 4}, F="let k = 2  F(s, m = k*g .. k*g + 1) at s + 2*m", B=LATE)
+    assert (wrong.code, wrong.message) == ("E201", "unknown name 'k'")
+    assert wrong.help.endswith("it cannot use a let of the order: put the let above the order")
 
 
 def test_groups_of_different_sizes() -> None:

@@ -41,6 +41,12 @@ def test_the_command_line_overrides_the_file(file: Path) -> None:
     assert (s.seed, s.micro_batch, s.zero, dict(s.parameters)) == (5, 2, False, {"D": 4, "N": 16})
 
 
+@pytest.mark.parametrize("text", ["split: [1, 3]", "split: 1,3", "split: '1,3'"])
+def test_a_split_is_a_list_or_the_word_of_the_command_line(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert parse_options(["--config", str(file)]).split == (1, 3)
+
+
 def test_an_empty_file_changes_nothing(file: Path) -> None:
     file.write_text("# nothing\n")
     assert parse_options(["--config", str(file)]) == parse_options([])
@@ -54,7 +60,9 @@ def test_an_empty_file_changes_nothing(file: Path) -> None:
         ("seed: '1'", "seed: expected an integer, found '1'"),
         ("lr: no", "lr: expected a number, found 'no'"),
         ("zero: yes", "zero: expected true or false, found 'yes'"),
-        ("betas: [0.1]", "betas: "),
+        ("betas: [0.1]", "betas: value 2: expected a list of two numbers, found"),
+        ("split: '1,x'", "split: value 2: expected an integer, found 'x'"),
+        ("split: 3", "split: expected a list of numbers, as in [1, 2], found 3"),
         ("parameters: {D: two}", "parameters: D: expected an integer, found 'two'"),
         ("- seed", "expected lines of the form 'key: value', found ['seed']"),
         ("seed: 1\n  x: [", "run.yaml, line 2: "),

@@ -9,10 +9,12 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter import run
@@ -95,9 +97,31 @@ def test_a_host_that_does_not_join_in_time_is_reported_with_the_option_that_limi
 
     monkeypatch.setattr(launcher.torchrun, "run", run)
     monkeypatch.setattr(launcher.Agent, "has_reported", True)
-    assert launcher._run(None) == 1
+    options = launcher._options(["--nproc-per-node", "1", "run.py"])
+    assert launcher._run(options) == 1
     reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
     assert capsys.readouterr().err == f"error: the ranks cannot be restarted: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "addresses", "reason"),
+    [
+        (
+            DistNetworkError("The server socket has failed. name: EADDRINUSE"),
+            [],
+            "the port of node1:29777 is in use",
+        ),
+        (RendezvousConnectionError(), OSError(0, "Unknown name"), "the host of node1:29777 cannot be resolved: unknown name"),
+        (RendezvousConnectionError(), [], "no connection to the rendezvous at node1:29777: its launcher does not run"),
+    ],
+)
+def test_a_rendezvous_that_fails_is_named(
+    error: Exception, addresses: Any, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher.torchrun, "run", Mock(side_effect=error))
+    monkeypatch.setattr(launcher.socket, "getaddrinfo", Mock(side_effect=[addresses]))
+    assert launcher._run(launcher._options(["--nproc-per-node", "1", "--rdzv-endpoint", "node1:29777", "run.py"])) == 1
+    assert capsys.readouterr().err.startswith(f"error: the launcher cannot start the ranks: {reason}")
 
 
 def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,8 @@ def capture_help() -> str:
         (["-p", "D"], "argument -p: 'D' is not NAME=VALUE"),
         (["-p", "D=two"], "argument -p: D: expected an integer, found 'two'"),
         (["--iterations", "0"], "expected 1 or more, found '0'"),
+        (["--micro-batch", str(10**21)], f"expected 2147483647 or less, found '{10**21}'"),
+        (["--split", "1,x"], "argument --split: value 2: expected an integer, found 'x'"),
         (["--iterations", "x"], "expected an integer, found 'x'"),
         (["--lr", "nan"], "expected a finite number, found 'nan'"),
         (["--lr", "inf"], "expected a finite number, found 'inf'"),
@@ -78,6 +80,13 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
         parse_options(words)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_closed_stderr_gets_no_usage_into_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(["--lr", "nan"])
+    assert capsys.readouterr().out == ""
 
 
 def test_the_help_imports_neither_torch_nor_numpy() -> None:

@@ -150,6 +150,16 @@ def test_the_output_of_describe_is_read_by_the_compiler(capsys: pytest.CaptureFi
     assert json.loads(text)["samples"] == 3
 
 
+def test_a_description_is_not_written_over_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, folder = tmp_path / "mine.py", tmp_path / "hf"
+    folder.mkdir()
+    for path, model in ((mine, f"{mine}:build"), (folder / "config.json", f"hf:{folder}")):
+        path.write_text("def build(): ...")
+        assert main(["describe", "--model", model, "-o", str(path)]) == 1
+        assert "E002]: -o " in (shown := capsys.readouterr().err) and "would write over a file of --model" in shown
+        assert path.read_text() == "def build(): ..."
+
+
 def test_describe_refuses_with_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "--model", "gpt"]) == 1
     shown = capsys.readouterr()

@@ -14,6 +14,7 @@ from chimerac.chimera_ir.program import Header, Pipe, Program, Tied
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import verify
 from chimerac.compiler.command.main import main
+from chimerac.compiler.diagnose import collectives
 from chimerac.compiler.diagnose.collectives import shortest
 from tests.helpers import program, streams, with_move, with_streams
 
@@ -96,6 +97,12 @@ def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: p
     )
     assert main([str(path), "--for", "window", "--emit", "json"]) == 0
     assert verify(program_from_json(capsys.readouterr().out))
+
+
+def test_without_a_move_that_helps_only_arranging_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "_move_help", lambda *_: "")
+    *_, help = first_finding(three_ranks((0, 2), (1, 0), (2, 1)))
+    assert help.startswith("use --for window,") and help.count("tried") == 1
 
 
 def test_the_cycle_that_is_named_is_the_shortest() -> None:

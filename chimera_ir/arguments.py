@@ -24,8 +24,12 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace(super().format_usage(), self.format_usage(), 1)
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and end the process with status 2."""
-        super().error(visible(message) + self._suggestion(message))
+        """Print the usage and what is wrong, and end the process with status 2. Of a command with verbs, one line of usage."""
+        usage = f"usage: {self.prog} ...   ({self.prog} --help lists all options and commands)\n"
+        self.exit(
+            2,
+            f"{usage if self.verbs else self.format_usage()}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n",
+        )
 
     def _suggestion(self, message: str) -> str:
         option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)
@@ -33,7 +37,10 @@ class Parser(argparse.ArgumentParser):
         word, known = "", list[str]()
         if option:
             word, known = option[1], list(self._option_string_actions)
-        elif choice and choice[1] in self._option_string_actions:
-            word, known = choice[2], list(self._option_string_actions[choice[1]].choices or [])
+        elif choice:
+            word, known = (
+                choice[2],
+                [x for a in self._actions if choice[1] in (*a.option_strings, a.metavar) for x in a.choices or ()],
+            )
         near = did_you_mean(word, known)
         return f"; {near}" if near.startswith("did you mean") else ""

@@ -21,9 +21,9 @@ SHARES = {"medium": 0.6, "small": 0.3, "large": 1.0}  # of the memory that the s
 def run(guide: Guide) -> int:
     """Run this part, and return the exit status."""
     guide.title("Autotune: choose by figures")
-    guide.say("""This part does what can be done today. It compares all schedules that come with the project for one size,
-        and takes the fastest one whose ranks fit into the memory that they have. It does not choose the size: a search over
-        the numbers of ranks, replicas and micro-batches, and over new orders, is planned and will have its place here.""")
+    guide.say("""This part compares all schedules that come with the project for one size, and takes the fastest one whose
+        ranks fit into the memory that they have. Two other commands search further. `chimerac plan` also chooses the numbers
+        of ranks, replicas and micro-batches, from the times of a model. `chimerac search` finds new orders of tasks.""")
     size = int(guide.choose("How many micro-batches?", ["8", "16"]))
     rows = _rows(size)
     highest = max(row.figures.bytes.memory for row in rows if row.figures and row.figures.bytes)

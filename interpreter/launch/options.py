@@ -78,7 +78,7 @@ def _name(field: Field[Any]) -> str:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="torchrun --nproc-per-node RANKS interpreter/run.py",
+        prog="python interpreter/run.py",
         usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
         description="Compile a pipeline schedule and train a model with it, one process per rank.",
         epilog=EPILOG.format(models=model_table()),

@@ -25,11 +25,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and end the process with status 2. Of a command with verbs, one line of usage."""
-        usage = f"usage: {self.prog} ...   ({self.prog} --help lists all options and commands)\n"
-        self.exit(
-            2,
-            f"{usage if self.verbs else self.format_usage()}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n",
-        )
+        brief = f"usage: {self.prog} ...   ({self.prog} --help lists all options and commands)\n"
+        usage = brief if self.verbs else self.format_usage()
+        self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
         option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)
@@ -38,9 +36,7 @@ class Parser(argparse.ArgumentParser):
         if option:
             word, known = option[1], list(self._option_string_actions)
         elif choice:
-            word, known = (
-                choice[2],
-                [x for a in self._actions if choice[1] in (*a.option_strings, a.metavar) for x in a.choices or ()],
-            )
+            actions = [a for a in self._actions if choice[1] in (*a.option_strings, a.metavar)]
+            word, known = choice[2], [str(x) for a in actions for x in a.choices or ()]
         near = did_you_mean(word, known)
         return f"; {near}" if near.startswith("did you mean") else ""

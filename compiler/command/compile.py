@@ -43,11 +43,10 @@ def _refuse_rest(
     if options.schedule is not None and options.schedule != "-":
         find(options.schedule, verbs)  # explian E303
     if options.schedule is not None and not rest[0].startswith("-"):
-        both = f"{options.schedule} {rest[0]}"
-        parser.error(
-            f"unrecognized arguments: {' '.join(rest)}; one schedule is expected; chimerac compare {both} compares two"
-        )
-    parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        advice = f"; one schedule is expected; chimerac compare {options.schedule} {rest[0]} compares two"
+    else:
+        advice = ""
+    parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
 def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:

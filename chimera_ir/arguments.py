@@ -25,8 +25,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and end the process with status 2. Of a command with verbs, one line of usage."""
-        brief = f"usage: {self.prog} ...   ({self.prog} --help lists all options and commands)\n"
-        usage = brief if self.verbs else self.format_usage()
+        verbs = [verb.prog.removeprefix(f"{self.prog} ") for verb in self.verbs]
+        first = " | ".join([*(action.dest.upper() for action in self._get_positional_actions()), *verbs])
+        usage = f"usage: {self.prog} {first} ...; see {self.prog} --help\n" if verbs else self.format_usage()
         self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:

@@ -49,7 +49,7 @@ proof-fuzz: $(READY)
 proof-growth: $(READY)
 	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
-check: $(READY) ## lint, check types and import contracts, run the fast tests: under a minute, before every commit
+check: $(READY) ## lint, check types and import contracts, run the fast tests: before every commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -69,7 +69,7 @@ profiles: $(READY) ## write the shipped profiles of published hardware again, fo
 descriptions: $(READY) ## measure the presets' descriptions again, for chimerac --model NAME
 	$(BIN)/python -m tools.descriptions --write
 
-bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (15 to 20 minutes)
+bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (half an hour)
 	$(BIN)/python -m tools.bench_runtime
 	@echo
 	$(BIN)/python -m tools.bench_instructions

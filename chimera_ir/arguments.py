@@ -25,10 +25,13 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace(super().format_usage(), self.format_usage(), 1)
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and end the process with status 2."""
+        """Print the usage and what is wrong, and end the process with status 2. Of a command with verbs, one line of usage."""
         if sys.stderr is None:  # the shell closed it; argparse would write the usage to stdout
             sys.exit(2)
-        super().error(visible(message) + self._suggestion(message))
+        verbs = [verb.prog.removeprefix(f"{self.prog} ") for verb in self.verbs]
+        first = " | ".join([*(action.dest.upper() for action in self._get_positional_actions()), *verbs])
+        usage = f"usage: {self.prog} {first} ...; see {self.prog} --help\n" if verbs else self.format_usage()
+        self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
         option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)
@@ -36,7 +39,8 @@ class Parser(argparse.ArgumentParser):
         word, known = "", list[str]()
         if option:
             word, known = option[1], list(self._option_string_actions)
-        elif choice and choice[1] in self._option_string_actions:
-            word, known = choice[2], list(self._option_string_actions[choice[1]].choices or [])
+        elif choice:
+            actions = [a for a in self._actions if choice[1] in (*a.option_strings, a.metavar)]
+            word, known = choice[2], [str(x) for a in actions for x in a.choices or ()]
         near = did_you_mean(word, known)
         return f"; {near}" if near.startswith("did you mean") else ""

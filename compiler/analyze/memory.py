@@ -181,7 +181,7 @@ def check_memory(
         help = f"let every stage recompute: --recompute all; tried: it then needs {recomputed_bytes:,} bytes"
     raise refuse(
         "E461",
-        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its peak, and has {limit_bytes:,}",
+        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its peak, and has {limit_bytes:,} bytes",
         notes=tuple(notes),
         help=help,
     )

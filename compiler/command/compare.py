@@ -32,12 +32,14 @@ HEAD = ("schedule", "makespan", "speed", "bubble", "wall bubble", "activations",
 NOTES = """\
 speed: makespan of the first row that can run, divided by that of this row; bubble: idle share of all ranks; wall bubble:
 idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds; messages:
-values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a ring.
+values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a ring."""
+NOTES_SHARES = """\
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_TIMED = """\
 exposed: communication that the rank with most of it waits for"""
 NOTES_BYTES = """\
-memory, messages and all-reduce are bytes of the rank with most of them; memory is at its peak"""
+Activations and weights are in shares of the model: a share is the model divided by the ranks.
+Messages, all-reduce and memory are bytes of the rank with most of them; memory is at its peak."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -227,5 +229,7 @@ def _text(value: Fraction) -> str:
 
 def _notes(setting: Setting, rows: Sequence[Compared]) -> list[str]:
     shown = [row.figures for row in rows if row.figures]
-    exposed = [NOTES_TIMED] if shown and setting.unit else []
-    return [*([NOTES] if shown else []), *exposed, *([NOTES_BYTES] if shown and shown[0].bytes else [])]
+    if not shown:
+        return []
+    exposed = [NOTES_TIMED] if setting.unit else []
+    return [NOTES, *exposed, NOTES_BYTES if shown[0].bytes else NOTES_SHARES]

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.forms import is_program, read_program
@@ -33,12 +34,28 @@ from chimerac.compiler.verify import findings, is_about_order
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     """Compile, print the product, and return the exit status. verbs: suggested for a schedule of a similar name."""
     parser = make_parser()
-    options = parser.parse_args(argv)
+    options, rest = parser.parse_known_args(argv)
     try:
+        if rest:
+            _refuse_rest(rest, options, parser, verbs)
         write_product(_product(options, parser, verbs), options.output)
     except ChimeraError as error:
         return print_findings(error, options.color)
     return 0
+
+
+def _refuse_rest(
+    rest: Sequence[str], options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]
+) -> NoReturn:
+    """Refuse the arguments that the command line does not know, by the likeliest cause."""
+    parameters_of(options.parameters)  # -p D 4
+    if options.schedule is not None and options.schedule != "-":
+        find(options.schedule, verbs)  # explian E303
+    if options.schedule is not None and not rest[0].startswith("-"):
+        advice = f"; one schedule is expected; chimerac compare {options.schedule} {rest[0]} compares two"
+    else:
+        advice = ""
+    parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
 def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:

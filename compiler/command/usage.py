@@ -65,7 +65,7 @@ examples:
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
-  chimerac chimera -p D=8 --model bert48 --profile p100 --emit report   times in milliseconds on a machine
+  chimerac chimera -p D=8 --model bert48 --profile p100 --emit report   times in milliseconds, on P100 GPUs
   chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side

@@ -102,7 +102,7 @@ def _nothing_fits(
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)
             help = f"{enough}; or recompute every stage (--recompute all; tried: every rank then fits)"
-    return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
+    return refuse("E709", f"{subject}, and a rank has {limit:,} bytes", notes=tuple(notes), help=help)
 
 
 def _layers_text(layers: range) -> str:

@@ -35,7 +35,8 @@ def config_values(path: Path) -> dict[str, Any]:
         name = key.replace("-", "_") if isinstance(key, str) else ""
         if name not in types():
             near = did_you_mean(name, types())
-            raise ValueError(f"{path}: unknown key '{key}'" + (f"; {near}" if near.startswith("did you mean") else ""))
+            help = near if near.startswith("did you mean") else "parameters of the schedule are below the key 'parameters'"
+            raise ValueError(f"{path}: unknown key '{key}'; {help}")
         if name in values:
             raise ValueError(f"{path}: {key}: this key is given twice")
         try:

@@ -182,6 +182,7 @@ class Training:
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:
         self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
         self.tokens = trainer.samples_per_iteration * job.data.tokens
+        self.unit = "images" if job.data.target == "image" else "tokens"
         self.difference: float | None = None
         self.ranks = RankSummary()
         self.evaluator = None
@@ -221,11 +222,11 @@ class Training:
             self.ranks.add(measured)
             speed = self.tokens / taken_s
             if iteration % print_every == 0 or is_last or result.is_skipped:
-                state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
+                state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} {self.unit}/s"
                 record.print_text(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
             held_out = None if stops else self._evaluate(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
-            record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
+            record.draw(done, result.loss, f"{self.tokens * len(losses) / trained_s:,.0f} {self.unit}/s")
             self._print(self.checkpoints.save_if_due(done, last=stops or is_last))
             if stops:
                 write_trace(trainer.pipeline, self.job.settings.trace, record)
@@ -313,7 +314,7 @@ class Training:
             rows.append(("held-out accuracy", f"{held_out.accuracy:.2%}", f"of {held_out.targets} {data.target}s"))
         samples = min(job.settings.eval_samples, data.held_out_count)
         rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(samples)]
-        rows.append(("tokens per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
+        rows.append((f"{self.unit} per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
         if recomputed := job.plan.program.recomputed_stages:
             rows.append(("stages that recompute", stages_text(recomputed), "their forwards ran again"))
         if self.difference is not None:

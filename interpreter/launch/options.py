@@ -25,15 +25,16 @@ models (NAME/BLOCKS chooses another number of blocks; one layer is before the bl
 {models}
 
 examples:
-  torchrun --nproc-per-node 4 interpreter/run.py
-  torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 -p N=8 --model gpt-small --data PATH
-  torchrun --nproc-per-node 4 interpreter/run.py p.json --log-file run.jsonl   a program that chimerac --emit json wrote
-  torchrun --nproc-per-node 4 interpreter/run.py --config run.yaml --seed 1    settings of a file, and another seed
-  torchrun --nproc-per-node 8 interpreter/run.py plan.yaml                     a plan that chimerac plan -o wrote
-  torchrun --nproc-per-node 4 interpreter/run.py --timed 20                    stages that only sleep
-  python interpreter/run.py -p D=4 --loopback                                  all ranks in one process, without torchrun
+  python interpreter/run.py                                              as many processes as the schedule has ranks
+  python interpreter/run.py schedules/chimera.sched -p D=4 -p N=8 --model gpt-small --data PATH
+  python interpreter/run.py p.json --log-file run.jsonl                  a program that chimerac --emit json wrote
+  python interpreter/run.py --config run.yaml --seed 1                   settings of a file, and another seed
+  python interpreter/run.py plan.yaml                                    a plan that chimerac plan -o wrote
+  python interpreter/run.py --timed 20                                   stages that only sleep
+  torchrun --nproc-per-node 4 interpreter/run.py                         where torchrun starts the processes
+  python interpreter/run.py -p D=4 --loopback                            all ranks in one process
 
-exit status: 0; 1 for findings and failures; 2 for a wrong command line or config file"""
+exit status: 0; 1 for findings and failures; 2 for a wrong command line or config file; 130 after Ctrl-C; 143 after SIGTERM"""
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
@@ -78,7 +79,7 @@ def _name(field: Field[Any]) -> str:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="torchrun --nproc-per-node RANKS interpreter/run.py",
+        prog="python interpreter/run.py",
         usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
         description="Compile a pipeline schedule and train a model with it, one process per rank.",
         epilog=EPILOG.format(models=model_table()),

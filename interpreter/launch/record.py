@@ -102,10 +102,10 @@ class Record:
             tqdm.monitor_interval = 0  # so tqdm starts no thread
             self._bar = tqdm(total=self.iterations, initial=done, unit="it", dynamic_ncols=True, leave=False)
 
-    def draw(self, done: int, loss: float, tokens_per_second: float) -> None:
-        """Set the bar to `done` iterations. tqdm draws it at most ten times a second."""
+    def draw(self, done: int, loss: float, speed: str) -> None:
+        """Set the bar to `done` iterations. speed: with its unit. tqdm draws the bar at most ten times a second."""
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {speed}", refresh=False)
             self._bar.update(done - self._bar.n)
 
     def clear(self) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
+from chimerac.compiler.command.usage import make_parser
+from chimerac.interpreter.launch.options import parse_options
 from tools import ROOT, figures
 from tools.console import SLOW, chimerac
 from tools.generated import EXAMPLES, PARTS
@@ -76,6 +78,32 @@ def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+
+
+def test_commands_in_shell_blocks_have_options_that_exist() -> None:
+    """They are parsed and not run: they train, or need files of the reader."""
+    parsers = {p.prog.split()[-1]: p for p in (make_parser(), *make_parser().verbs)}
+    parsed = 0
+    for path, body in fences("sh"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            try:
+                if words[:1] == ["chimerac"]:
+                    verb = parsers.get(words[1], parsers["chimerac"])
+                    verb.parse_args(words[1 + (verb.prog != "chimerac") :])
+                elif "interpreter/run.py" in words:
+                    parse_options(words[words.index("interpreter/run.py") + 1 :])
+                else:
+                    continue
+            except SystemExit:
+                pytest.fail(f"{name(path)}: {line}")
+            parsed += 1
+    assert parsed > 10
+
+
+def test_readme_links_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [p.name for p in figures.DOCUMENTS[1:] if f"](docs/{p.name})" not in readme] == []
 
 
 def test_python_blocks_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -136,11 +136,13 @@ def test_broken_schedules(path: Path, run: Run, compare: Compare) -> None:
 COMMANDS = {  # wrong command lines, and files that cannot be read or written: exit status 2
     "file_unknown": "chimerac nowhere/some.sched",
     "schedule_unknown": "chimerac chimara",
+    "command_unknown": "chimerac explian E303",
     "file_is_a_folder": "chimerac .",
     "file_is_not_text": "chimerac noise.sched",
     "file_not_writable": "chimerac chimera -o nowhere/p.json",
     "parameter_without_value": "chimerac chimera -p N",
     "parameter_not_a_number": "chimerac chimera -p N=many",
+    "parameter_in_two_words": "chimerac chimera -p D 4",
     "parameter_twice": "chimerac chimera -p N=4 -p N=8",
     "cost_unknown": "chimerac chimera --emit report --cost X=2",
     "cost_not_a_number": "chimerac chimera --emit report --cost F=-1",
@@ -167,13 +169,15 @@ def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
         ("chimerac chimera --emit nonsense", "argument --emit: invalid choice: 'nonsense'"),
         ("chimerac chimera --width two", "argument --width: 'two' is not an integer of at most 18 digits"),
         ("chimerac chimera --nonsense", "unrecognized arguments: --nonsense"),
+        ("chimerac chimera --emti report", "unrecognized arguments: --emti report; did you mean '--emit'?"),
+        ("chimerac chimera gpipe", "unrecognized arguments: gpipe; one schedule is expected; chimerac compare chimera gpipe"),
     ],
 )
 def test_usage_that_argparse_refuses(line: str, message: str, run: Run) -> None:
     """Only the message is compared, because argparse words the rest differently in each version of Python."""
     out, err, status = run(line)
     assert (out, status) == ("", 2)
-    assert err.startswith("usage: chimerac")
+    assert err.startswith("usage: chimerac") and err.count("\n") == 2
     assert f"chimerac: error: {message}" in err
 
 

@@ -57,7 +57,9 @@ def record(name: str, body: str, page: Path = PAGE) -> None:
 def stamp(seconds: float, seed: object, packages: Sequence[str] = ("numpy", "torch", "hypothesis")) -> str:
     """Return a line with the date, the duration, the seed and the versions of a run."""
     versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)])
-    line = f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {max(1, round(seconds / 60))} minutes. Seed {seed}. {versions}."
+    minutes = max(1, round(seconds / 60))
+    duration = f"{minutes} minute{'s' * (minutes > 1)}"
+    line = f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {duration}. Seed {seed}. {versions}."
     return textwrap.fill(line, 120) + "\n\n"
 
 

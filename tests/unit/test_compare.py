@@ -91,6 +91,9 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds, and all-reduces all gradients
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 869_504 * 4
+    assert main(["compare", "chimera", "-p", "D=2", "-p", "N=4", *model]) == 0
+    notes = " ".join(capsys.readouterr().out.split())
+    assert "Activations and weights are in shares" in notes and "Messages, all-reduce and memory are bytes" in notes
 
 
 def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_its_stages(

@@ -133,10 +133,12 @@ def test_a_wrong_number_is_named(words: list[str], message: str, capsys: pytest.
 
 
 @pytest.mark.timeout(300)
-def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Path) -> None:
+def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     words = "-p N=4 --model cnn-digits-gn --micro-batch 16 --iterations 75 --lr 3e-3 --eval-samples 1000 --eval-every 50"
     lines = run(tmp_path, words + " --export w.pt")
+    shown = capsys.readouterr().out
+    assert " images/s" in shown and "images per second" in shown and "token" not in shown
     evaluated = [line for line in lines if "held_out_accuracy" in line]
     assert [line["iteration"] for line in evaluated] == [50, 75] and evaluated[-1]["held_out_accuracy"] >= 0.97
     data, model = image_data(digits(), 0, augments=False), preset("cnn-digits-gn", 128)

@@ -56,6 +56,7 @@ def test_an_empty_file_changes_nothing(file: Path) -> None:
     ("text", "message"),
     [
         ("sead: 1", "unknown key 'sead'; did you mean 'seed'?"),
+        ("D: 4", "unknown key 'D'; parameters of the schedule are below the key 'parameters'"),
         ("seq-len: 1\nseq_len: 2", "seq_len: this key is given twice"),
         ("seed: '1'", "seed: expected an integer, found '1'"),
         ("lr: no", "lr: expected a number, found 'no'"),

@@ -85,11 +85,11 @@ def test_only_rank_0_prints_and_the_bar_is_for_terminals(
         monkeypatch.setattr(sys, "stderr", terminal)
         record = Record(rank, iterations=2)
         record.start()
-        record.draw(1, 2.5, 12345.6)
+        record.draw(1, 2.5, "12,346 tokens/s")
         record.print_text("words")
         shown = terminal.getvalue()
         assert shown.endswith("\r") == bars, "the bar is erased before the words"
-        record.draw(2, 1.0, 1.0)
+        record.draw(2, 1.0, "1 tokens/s")
         assert capsys.readouterr().out == "words\n" * lines, "piped output has no trace of the bar"
         assert ("0/2" in shown) == bars and "\x1b[?25l" not in shown, "the cursor stays: a rank may be killed at any time"
 
@@ -101,7 +101,7 @@ def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     record.start(done=4)
     assert record._bar is not None
     record._bar.mininterval = 0  # seconds between two drawings
-    record.draw(5, 2.5, 12345.6)
+    record.draw(5, 2.5, "12,346 tokens/s")
     assert re.search(r"5/20 .*loss 2.500, 12,346 tokens/s", terminal.getvalue())
     record.close()
     assert terminal.getvalue().endswith("\r"), "the bar is erased: a finding that follows begins a line"

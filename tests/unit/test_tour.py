@@ -156,4 +156,5 @@ def test_the_last_part_trains_on_two_ranks(tmp_path: Path) -> None:
 def test_a_part_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["tour", "schedul"])
-    assert end.value.code == 2 and "invalid choice: 'schedul'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and "invalid choice: 'schedul'" in error and error.endswith("did you mean 'schedule'?\n")

@@ -48,7 +48,7 @@ def integer(name: str, value: str) -> int:
 def number_of_bytes(text: str) -> int:
     """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
     powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
+    found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
     if not found:
         raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
     return int(Fraction(found[1]) * powers[found[2] or ""])

@@ -58,10 +58,11 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
 
 
 def _brace_is_missing(p: Place) -> bool:
-    """Return whether a statement begins within a block, in a text with fewer } than {."""
+    """Return whether a statement begins within a block, or an else within its if, in a text with fewer } than {."""
     symbols = [w.text for w in p.tokens]
     statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _most_similar(p.text(), p.literal)
-    return statement and bool(p.blocks) and symbols.count("{") > symbols.count("}")
+    begins = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
+    return (statement or begins) and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
 
 def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:

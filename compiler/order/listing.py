@@ -168,7 +168,9 @@ class _Lister:
             held = f"0 .. {count - 1}" if count else "none"
             message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {named}; it has {held}"
             help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
-            if kind == RECOMPUTATION:
+            if a.first is not None and count:
+                help = "micro-batches are numbered from 0 in their pipe, and a range includes both ends"
+            elif kind == RECOMPUTATION:
                 help = "each micro-batch is recomputed at most once, before its backward"
             raise refuse("E306", message, a.span, label, help=help)
         return first, last

@@ -84,6 +84,9 @@ def _product(name: str, scope: Mapping[str, Type]) -> str:
     return ""
 
 
+_CONDITIONS = {"true": "0 == 0", "false": "0 == 1"}  # what people write for truth values -> a condition with that value
+
+
 def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diagnostic]) -> None:
     """Check an expression under these names; add its errors to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
@@ -118,6 +121,8 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
                 return scope[e.name]
             hints, others = (scope.hints.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
             help = hints or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
+            if condition := _CONDITIONS.get(e.name.casefold()):
+                help = f"write '{condition}' instead of '{e.name}'; the language has no words for truth values"
             found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
             return None
         case n.Unary():

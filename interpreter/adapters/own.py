@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from chimerac.interpreter.runtime.model import Model
 
 HUGGING_FACE = "hf:"
+DEFAULT_LOSS = "cross-entropy"
 BYTES = 256
 
 
@@ -78,7 +79,7 @@ def own_model(
 
     from chimerac.interpreter.adapters.losses import LOSSES  # with torch, 2.6 s
 
-    chosen, paths = LOSSES[loss or "cross-entropy"], tuple((layers or "").replace(",", " ").split())
+    chosen, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
     if not name.startswith(HUGGING_FACE):
         return _from_file(name, samples, length, chosen, paths)
     # With torch, 2.6 s, and transformers.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
@@ -30,14 +31,21 @@ Product = tuple[str, str, str]
 
 
 def compare(
-    transport: Transport, settings: DataclassInstance, program: Sequence[Product], data: Sequence[Product] = ()
+    transport: Transport,
+    settings: DataclassInstance,
+    program: Sequence[Product],
+    data: Sequence[Product] = (),
+    defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Compare the settings, and the products made from them, between all ranks; called by all ranks together.
+
+    defaults: by name, the values of settings that are None. So an option that is left out equals its default.
 
     Raises ChimeraError on all ranks where two differ: first the codes of `program`, then E809 for settings, then the codes
     of `data`.
     """
-    values = {f.name: _text(getattr(settings, f.name)) for f in fields(settings) if f.name not in NOT_COMPARED}
+    given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in NOT_COMPARED}
+    values = {name: _text(defaults.get(name) if value is None else value) for name, value in given.items()}
     own = {"settings": values, "products": {name: value for _, name, value in (*program, *data)}}
     by_rank = [json.loads(text) for text in transport.all_gather(json.dumps(own))]
     settings_by_rank = [rank["settings"] for rank in by_rank]

@@ -17,7 +17,7 @@ import torch
 
 from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
-from chimerac.interpreter.adapters.own import is_own
+from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own
 from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
@@ -75,6 +75,12 @@ def training_settings(settings: RunSettings) -> Settings:
         zero=s.zero,
         compile_stages=s.compile,
     )
+
+
+def training_defaults(settings: RunSettings) -> dict[str, object]:
+    """Return the values of the settings that the trainer needs, if they are not given."""
+    training = training_settings(settings)
+    return {"iterations": training.iterations, "warm_up": training.warm_up_iterations}
 
 
 def products(plan: Plan, model: PartitionedModel) -> list[Product]:
@@ -136,7 +142,13 @@ class TrainingJob:
     def run(self, transport: Transport) -> int:
         """Train, report on rank 0, and return the exit code."""
         data = [("E809", "training (model or data)", self.data.identity)]
-        compare(transport, self.settings, products(self.plan, self.model), data)
+        defaults = {
+            **training_defaults(self.settings),
+            "model": self.model.description.name,
+            "loss": DEFAULT_LOSS,
+            "check_gradients": self.check_gradients,
+        }
+        compare(transport, self.settings, products(self.plan, self.model), data, defaults)
         options, settings = self.settings, training_settings(self.settings)
         trainer = Trainer(
             self.plan.program,

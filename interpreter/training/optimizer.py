@@ -46,7 +46,7 @@ def learning_rate(settings: Settings, iteration: int) -> float:
 
     It rises linearly over the warm-up to `settings.rate`, and then falls to `settings.rate_floor` times that.
     """
-    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
+    warm_up = settings.warm_up_iterations
     if iteration < warm_up:
         return settings.rate * (iteration + 1) / warm_up
     progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)

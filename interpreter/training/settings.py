@@ -41,6 +41,11 @@ class Settings:
     zero: bool = False
     compile_stages: bool = False
 
+    @property
+    def warm_up_iterations(self) -> int:
+        """Return the number of iterations in which the rate rises."""
+        return max(1, self.iterations // 10) if self.warm_up is None else self.warm_up
+
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
     """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""

@@ -10,6 +10,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_from_json
 from chimerac.compiler.command.main import main
+from chimerac.compiler.command.usage import number_of_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 
@@ -50,6 +51,16 @@ def test_wrong_options_are_findings(words: list[str], status: int, fact: str, ca
     assert main(["partition", *SCHEDULE, *MODEL, *words]) == status
     error = capsys.readouterr().err
     assert all(part in error for part in fact.split(": ", 1))
+
+
+def test_memory_is_a_number_of_any_size() -> None:
+    for text, expected in (
+        ("1.5GB", 1_500_000_000),
+        ("24GiB", 24 * 2**30),
+        ("18446744073709551616", 2**64),
+        ("1000000", 10**6),
+    ):
+        assert number_of_bytes(text) == expected
 
 
 @pytest.mark.parametrize("option", ["--memory", "--split", "--partition", "--micro-batch", "--seq-len"])

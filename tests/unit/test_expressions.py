@@ -141,6 +141,14 @@ def test_every_unknown_name_is_found() -> None:
     assert findings("abs(1)", "integer") == [("E201", "unknown function 'abs'")]
 
 
+def test_a_word_for_a_truth_value_is_replaced_by_a_condition() -> None:
+    for word, condition, expected in (("true", "0 == 0", True), ("False", "0 == 1", False)):
+        found: list[Diagnostic] = []
+        check(expression(f"not {word}"), {"m": "integer"}, "truth value", found)
+        assert found[0].help == f"write '{condition}' instead of '{word}'; the language has no words for truth values"
+        assert value(condition) is expected
+
+
 def test_names_in_order() -> None:
     assert names_in(expression("b + min(a, b) - (if c == 0 then -d else b)")) == ["b", "a", "c", "d"]
 

@@ -12,7 +12,9 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.agreement import COMPARED_AS_PRODUCTS, NOT_COMPARED, Product, compare
 from chimerac.interpreter.launch.options import option_names, parse_options
+from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.start import make_job
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
@@ -80,6 +82,38 @@ def test_every_option_is_compared_and_named(name: str) -> None:
         start, text = found.message.split(": ", 1)
         assert start == "rank 0 and rank 1 have a different training (settings)"
     assert text.startswith(f"{option} is ") and " on ranks 0, 2 and " in text and text.endswith(" on rank 1")
+
+
+SHORT = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-samples", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "defaults", "other", "message"),
+    [
+        (["--timed", "0.01"], ["--iterations", "5"], ["--iterations", "6"], "--iterations is 5 on rank 0 and 6 on rank 1"),
+        (SHORT, ["--model", "gpt-small", "--warm-up", "1"], ["--warm-up", "2"], "--warm-up is 1 on rank 0 and 2 on rank 1"),
+        (
+            SHORT,
+            ["--check-gradients"],
+            ["--no-check-gradients"],
+            "--check-gradients is yes on rank 0 and no on rank 1",
+        ),
+    ],
+)
+def test_an_option_that_is_left_out_equals_its_default(
+    words: list[str], defaults: list[str], other: list[str], message: str
+) -> None:
+    ranks = program("gpipe", D=2, N=1)
+
+    def run_rank(transport: Transport, of_rank_1: list[str]) -> int:
+        settings = parse_options(
+            ["schedules/gpipe.sched", "-p", "D=2", "-p", "N=1", *words, *(of_rank_1 if transport.rank else [])]
+        )
+        return make_job(make_plan(settings), settings, ranks_here=2).run(transport)
+
+    assert run_in_loopback(ranks, lambda t: run_rank(t, defaults)) == [0, 0]
+    with pytest.raises(ChimeraError, match=f"E809: .*: {message}\n"):
+        run_in_loopback(ranks, lambda t: run_rank(t, other))
 
 
 def test_a_new_option_is_compared_without_further_code() -> None:

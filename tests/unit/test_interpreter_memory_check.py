@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.program import Machine
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.memory import memory
 from chimerac.interpreter.launch import job, measure
@@ -51,6 +53,18 @@ def test_more_than_there_is_is_refused_with_every_sum(monkeypatch: pytest.Monkey
         f"weights {weights:,}, gradients {gradients:,}, optimizer state {2 * gradients:,}, activations and messages {rest:,}",
     )
     check(0, monkeypatch, "--no-memory-check")
+
+
+@pytest.mark.parametrize("machine", ["posted", "rendezvous"])
+def test_the_bytes_are_those_of_the_machine_that_runs_the_program(machine: Machine, tmp_path: Path) -> None:
+    """A SEND holds its message until it is known to be complete. On the machine of the header that is another instruction."""
+    path, program = tmp_path / "p.json", compile_schedule("chimera", {"D": 2, "N": 8}, machine=machine).program
+    path.write_text(program_to_json(program))
+    bytes_on = {m: [r.peak for r in memory(program.with_header(machine=m), NANO)] for m in ("window", machine)}
+    assert bytes_on["window"] != bytes_on[machine]
+    for words, runs_on in (([], "window"), (["--loopback"], machine), (["--loopback", "--machine", "window"], "window")):
+        found = make_plan(parse_options([str(path), *words])).memory(NANO, False)
+        assert [r.weights + r.gradients + r.others for r in found] == bytes_on[runs_on]
 
 
 def test_only_the_ranks_of_this_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:

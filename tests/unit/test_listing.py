@@ -106,7 +106,9 @@ def test_an_undetermined_task_is_refused() -> None:
     assert first_finding("F main[0]").code == "E202"
     assert first_finding("F(0, 2 .. 1)").message == "rank 0 lists F of main s0, micro-batch none; it has 0 .. 2"
     assert first_finding("F(0, 0 - 1)").message == "rank 0 lists F of main s0, micro-batch -1; it has 0 .. 2"
-    assert first_finding("F(0, 1 .. 3)").message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
+    d = first_finding("F(0, 1 .. 3)")
+    assert d.message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
+    assert d.help == "micro-batches are numbered from 0 in their pipe, and a range includes both ends"
 
 
 def test_a_loop_with_a_huge_count_terminates() -> None:

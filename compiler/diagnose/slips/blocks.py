@@ -43,7 +43,7 @@ _ADVICE = {
 _WORDS_OF_BLOCK = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
-    "listing": (*TASKS, "repeat", "if"),
+    "listing": (*TASKS, "repeat", "if", "else"),
     "pipe": ("stage", "micro_batches"),
 }
 
@@ -58,6 +58,8 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
         if text in _WORDS_OF_BLOCK.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")
             yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.tokens[block.close].line}"
+    if text == "else" and p.kind == "listing" and p.text(-1) == "}":
+        yield "an else comes right after the block of its if: if r == 0 { F } else { B }"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)

@@ -34,7 +34,7 @@ test-all: $(READY) ## run all tests, including those that need root, a browser o
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --everything $(ARGS)
 
 proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
-	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
+	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
 	$(MAKE) proof-growth

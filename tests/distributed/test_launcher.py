@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, have_ended, start_process
+from tests.helpers_processes import LONG, QUICK, TORCHRUN, children, have_ended, start_process, wait_for_iteration
 
 pytestmark = pytest.mark.distributed
 
 LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
-QUICK = [RUN, *CHIMERA, *TINY, "--no-check-gradients", "--eval-samples", "1"]
-LONG = [*QUICK, "--iterations", "1000000"]
 
 
 def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -28,14 +26,6 @@ def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) ->
     while not happens():
         assert process.poll() is None and time.monotonic() < limit, process.communicate()
         time.sleep(0.02)
-
-
-def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of the ranks, once the first iteration is complete."""
-    assert process.stdout is not None
-    while not (line := process.stdout.readline()).startswith("iteration"):
-        assert line, process.communicate()
-    return children(process.pid)
 
 
 def imports_torch(process: subprocess.Popen[str]) -> bool:

@@ -28,8 +28,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
 from tests.distributed.programs import TWO_RANKS
-from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, run_command
 from tests.helpers import program
+from tests.helpers_processes import RUN, TINY, TORCHRUN, run_command
 from tests.helpers_text import small
 from tests.helpers_trace import check_trace, phase, scalars
 

@@ -74,7 +74,7 @@ def check_products(p: Program) -> None:
 
 
 @given(st.integers(0, 2**32))
-@examples(60)
+@examples(30)
 def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):
@@ -96,7 +96,7 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
 
 
 @given(st.integers(0, 2**32))
-@examples(60)
+@examples(30)
 def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
     for p in random_programs(random.Random(seed)):
         ends = machines(ProgramIndex(p))

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 import torch
+import torch._dynamo.config  # what torch imports when a model is described: as much again as torch itself
 from torch.distributed import TCPStore
 
 from chimerac.interpreter import Pipeline  # noqa: F401 (its imports are those of most scripts)

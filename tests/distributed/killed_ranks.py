@@ -40,11 +40,15 @@ class WrongError(Exception):
 
 
 def job(folder: Path, kills: int, iterations: int) -> list[str]:
-    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights."""
+    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights.
+
+    The job without kills trains in loopback: one process instead of three.
+    """
     save = ["--save-dir", str(folder / "saved"), "--save-every", str(EVERY), "--keep", "2", "--async-save"]
     files = ["--log-file", str(folder / "log"), "--export", str(folder / "weights.safetensors"), "--work-dir", str(folder)]
     training = [*QUICK, "--dropout", "0.1", "--iterations", str(iterations)]
-    return [*LAUNCHER, "--max-restarts", str(kills), *training, *save, *files]
+    start = [*LAUNCHER, "--max-restarts", str(kills), *training] if kills else [sys.executable, *training, "--loopback"]
+    return [*start, *save, *files]
 
 
 def attempts_of(log: Path) -> list[list[dict[str, Any]]]:

@@ -6,19 +6,16 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chimerac.chimera_ir.jsonform import program_to_json
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers_processes import (
     CHIMERA,
     LONG,
     ROOT,
     RUN,
-    TINY,
     TORCHRUN,
     have_ended,
     kill,
@@ -60,28 +57,6 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
 
 def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
     assert results["sharded optimizer"] == [True, True]  # the second: messages are staged through other memory
-
-
-def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
-    run = run_command(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "60", "--lr", "1e-2")
-    assert (run.returncode, run.stderr) == (0, "")
-    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", run.stdout)
-    figures = dict(re.findall(r"^(\S.*?) {2,}([0-9.,]+)", run.stdout, re.MULTILINE))
-    first, last, held_out, entropy = (
-        float(figures[k]) for k in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy")
-    )
-    assert 5.3 < first < 5.8  # log 256 = 5.55: the loss of an untrained model
-    assert last < first - 2 and held_out < entropy
-    assert len(re.findall("^iteration", run.stdout, re.MULTILINE)) == 11
-
-
-def test_a_compiled_program_trains_too(tmp_path: Path) -> None:
-    path = tmp_path / "program.json"
-    path.write_text(program_to_json(TWO_RANKS["two replicas"]))
-    run = run_command(*TORCHRUN, RUN, str(path), *TINY, "--iterations", "3", "--dropout", "0.1", "--micro-batch", "2")
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
-    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
 
 
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:

@@ -23,7 +23,7 @@ from tests.helpers_loopback import deep_model, differences, rank_of, run_and_com
 from tests.helpers_text import small
 
 MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
-INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty for each schedule, besides one for each machine
+INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # by D, for each schedule, besides one for each machine
 # Parameters besides D. N is 2D (D for 8 ranks) if not given here; where possible it is given so that pipes differ in size.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},

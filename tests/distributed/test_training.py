@@ -17,6 +17,9 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter.data.text import load_text, split_text
 from chimerac.interpreter.data.windows import Windows
 from chimerac.interpreter.launch.measure import processors
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import start
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
@@ -232,28 +235,46 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert re.search(rf"{peak / 1e6:,.0f} MB$", second)
 
 
-def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
+def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # D has the schedule's default, four ranks, but samples and weights are those of two.
     log = tmp_path / "log"
-    loop = run_command(
-        sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
-    )
-    assert (loop.returncode, loop.stderr) == (0, "")
-    assert "chimera: 4 ranks" in loop.stdout
-    one, two = figures(loop.stdout), figures(run.stdout)
+    printed = in_loopback(capsys, "-p", "N=4", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log))
+    assert "chimera: 4 ranks" in printed
+    one, two = figures(printed), figures(run.stdout)
     for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
         assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
     assert lines_of(log)[0].get("oversubscribed", False) == (processors() < 4)
 
 
+def test_a_schedule_trains_a_gpt(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = in_loopback(capsys, "-p", "D=2", "-p", "N=8", *TINY, "--iterations", "60", "--lr", "1e-2")
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", printed)
+    found = figures(printed)
+    assert 5.3 < found["loss at the start"] < 5.8  # log 256 = 5.55: the loss of an untrained model
+    assert found["loss at the end"] < found["loss at the start"] - 2 and found["held-out loss"] < found["unigram entropy"]
+    assert len(re.findall("^iteration", printed, re.MULTILINE)) == 11
+
+
+def in_loopback(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run the command in this process with --loopback; return what it prints."""
+    settings = parse_options([*options, "--loopback"])
+    assert start(make_plan(settings), settings) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
     program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
-    program.write_text(program_to_json(TWO_RANKS["two pipes"]))
+    program.write_text(program_to_json(TWO_RANKS["two replicas"]))
     path = {"PYTHONPATH": f"{tmp_path}:{root}"}
-    run = run_command(*TORCHRUN, RUN, str(program), *TINY, "--iterations", "2", **path)
+    options = [*TINY, "--iterations", "2", "--dropout", "0.1", "--micro-batch", "2"]
+    run = run_command(*TORCHRUN, RUN, str(program), *options, **path)
     assert run.returncode == 0 and len(run.stderr.splitlines()) == 1
     assert "is not verified again, and nothing is evaluated" in run.stderr
+    assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
     assert re.search(r"held-out loss +- +not measured", run.stdout)
     refused = run_command(sys.executable, RUN, **path)
     assert refused.returncode == 1 and "error[E813]" in refused.stderr

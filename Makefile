@@ -49,7 +49,7 @@ proof-fuzz: $(READY)
 proof-growth: $(READY)
 	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
-check: $(READY) ## lint, check types and import contracts, run the fast tests: under a minute, before every commit
+check: $(READY) ## lint, check types and import contracts, run the unit, golden and contract tests: some minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -97,8 +97,9 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
 
 def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
-    port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
-    first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
+    port = free_port()
+    first = one_of_two(0, "-p", "D=2", *TINY, port=port)
+    second = one_of_two(1, "-p", "D=2", *TINY, "--eval-every", "1", "--no-check-gradients", port=port)
     with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]) as process_1:
         _, message = process_0.communicate(timeout=60)
         assert process_0.returncode == 1
@@ -162,14 +163,9 @@ def test_each_mistake_is_a_finding(options: list[str], code: str, tmp_path: Path
         (tmp_path / name).write_text(text)
     words = [str(tmp_path / word) if word in files else word for word in options]
     given = parse_options([*words, *TINY] if "--model" not in options else words)
-
-    def whole() -> None:
-        plan = make_plan(given)
-        job = make_job(plan, given, ranks_here=2)
-        run_in_loopback(plan.program, lambda transport: job.run(transport))
-
     with pytest.raises(ChimeraError) as error:
-        whole()
+        job = make_job(plan := make_plan(given), given, ranks_here=2)
+        run_in_loopback(plan.program, lambda transport: job.run(transport))
     assert [d.code for d in error.value.diagnostics] == [code]
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +73,17 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("dualpipe", {"D": 2, "N": 4}, 1),
     ("dualpipev", {"D": 2, "N": 4}, 1),
 ]
-_one_process: dict[int, tuple[list[tuple[float, float]], float]] = {}
 
 
+@cache
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
     """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
-    if samples not in _one_process:
-        whole = reference.whole_model(MODEL, SETTINGS.seed)
-        curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
-        numbers = range(EVALUATED)
-        with torch.no_grad():
-            losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
-        _one_process[samples] = curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
-    return _one_process[samples]
+    whole = reference.whole_model(MODEL, SETTINGS.seed)
+    curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
+    numbers = range(EVALUATED)
+    with torch.no_grad():
+        losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
+    return curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
 
 
 def test_every_shipped_schedule_is_here() -> None:

@@ -23,7 +23,7 @@ from tests.proof.explorer import NEEDED, Tally, explored, needed_waits
 
 
 def test_the_verifier_loopback_and_the_model_agree() -> None:
-    tally = explored(seed=3, count=150, limit=60, large=400)
+    tally = explored(seed=3, count=240, limit=60, large=400)
     assert not tally.disagreements
     assert tally.thorough > 3 and tally.model_only < 100
     for machine in MACHINES:

@@ -42,7 +42,7 @@ def maybe_deadlocking(r: random.Random) -> Program | None:
 
 def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
     verdicts = []
-    for seed in range(90):
+    for seed in range(150):
         p = maybe_deadlocking(random.Random(1000 + seed))
         if p is None:
             continue

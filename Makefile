@@ -34,7 +34,7 @@ test-all: $(READY) ## run all tests, including those that need root, a browser o
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --everything $(ARGS)
 
 proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
-	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
+	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
 	$(MAKE) proof-growth
@@ -49,7 +49,7 @@ proof-fuzz: $(READY)
 proof-growth: $(READY)
 	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
-check: $(READY) ## lint, check types and import contracts, run the fast tests: before every commit
+check: $(READY) ## lint, check types and import contracts, run the unit, golden and contract tests: some minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

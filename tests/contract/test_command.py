@@ -157,14 +157,17 @@ def test_the_list_fits_its_terminal(columns: int, capsys: pytest.CaptureFixture[
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_finding_names_a_file_of_the_library_so_that_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = Path(find("chimera").name).resolve()
     line = file.read_text().splitlines().index("param N = D          require N >= 1 and N % D == 0") + 1
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
-        for argument in ("chimera", "schedules/chimera.sched"):
-            assert f" --> {name}:{line}:22\n" in chimerac(argument, "-p", "N=5", cwd=cwd).stderr
-        # An example runs in its own folder, but its paths are shown relative to the current one.
-        assert f" --> {name}:{line}:22\n" in chimerac("explain", "E210", cwd=cwd).stdout
+        monkeypatch.chdir(cwd)
+        # An example of `explain` runs in its own folder, but its paths are shown relative to the current one.
+        for words in (["chimera", "-p", "N=5"], ["schedules/chimera.sched", "-p", "N=5"], ["explain", "E210"]):
+            main(words)
+            assert f" --> {name}:{line}:22\n" in "".join(capsys.readouterr())
     monkeypatch.chdir(tmp_path)
     assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text
     (tmp_path / "gone").mkdir()

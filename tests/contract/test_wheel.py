@@ -10,7 +10,6 @@ import tarfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -89,34 +88,6 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     return env
 
 
-def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
-    python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
-    (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
-    homes = run(python, "-c", WHERE, *(f"chimerac.{folder}" for folder in FOLDERS), cwd=tmp_path).splitlines()
-    (site,) = (installed / "lib").glob("python*/site-packages")
-    assert homes == [str(site / "chimerac" / folder / "__init__.py") for folder in FOLDERS]
-    assert "chimera_zb" in run(chimerac, "--list", cwd=tmp_path)
-    for verb in VERBS:
-        assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
-    assert (tmp_path / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
-    (tmp_path / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=tmp_path))
-    for emit in EMITTERS:
-        more = ["--model", "model.json"] if emit == "report" else []
-        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=tmp_path)
-    assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
-    assert "9 of 9 runs are pending" in run(
-        python, "-m", "chimerac.interpreter.experiments", "baseline", "--dry-run", cwd=tmp_path
-    )
-
-
-def test_a_checkout_without_links_has_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "chimerac").mkdir()
-    shutil.copy(ROOT / "chimerac" / "__init__.py", tmp_path / "chimerac")
-    (tmp_path / "chimerac" / "compiler").write_text("../compiler")  # as git writes a link with core.symlinks=false
-    completed = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
-    assert completed.returncode == 1 and "without links" in completed.stderr and "core.symlinks=true" in completed.stderr
-
-
 # Names that packages of a user's project may have. Importing one of these fails.
 PACKAGES_OF_A_PROJECT = (
     "chimera_ir",
@@ -139,21 +110,49 @@ print(simulate(compile_schedule("chimera", {"D": 2, "N": 2}).program).makespan)
 """
 
 
-@pytest.mark.distributed
-@pytest.mark.parametrize("is_installed", [True, False], ids=["wheel", "checkout"])
-def test_packages_of_a_project_with_the_same_names_are_not_imported(is_installed: bool, request: Any, tmp_path: Path) -> None:
-    python = request.getfixturevalue("installed") / "bin" / "python" if is_installed else Path(sys.executable)
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return the folder of a project with a schedule, and with packages that have the names of this project's."""
     for name in PACKAGES_OF_A_PROJECT:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of the project was imported')\n")
-    (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text())
+    (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
+    return tmp_path
+
+
+RUN = ["mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano"]  # options of a short run
+
+
+def test_every_command_runs_from_the_wheel_alone(installed: Path, project: Path) -> None:
+    """Also in a project that has packages of the same names."""
+    python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
+    homes = run(python, "-c", WHERE, *(f"chimerac.{folder}" for folder in FOLDERS), cwd=project).splitlines()
+    (site,) = (installed / "lib").glob("python*/site-packages")
+    assert homes == [str(site / "chimerac" / folder / "__init__.py") for folder in FOLDERS]
+    assert "chimera_zb" in run(chimerac, "--list", cwd=project)
     for verb in VERBS:
-        run(python.with_name("chimerac"), verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
-    assert run(python, "-m", "chimerac", "mine.sched", "-p", "D=2", cwd=tmp_path)
-    assert int(run(python, "-c", API, cwd=tmp_path)) > 0
-    assert '"layers"' in run(python, "-m", "chimerac.models", "describe", "--model", "gpt-nano", cwd=tmp_path)
-    script = run(python, "-c", WHERE, "chimerac.interpreter", cwd=tmp_path).strip().replace("__init__", "run")
-    started = ["-m", "chimerac.interpreter.run"] if is_installed else [script]  # one way each, because starting takes long
-    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *started]
-    output = run(*torchrun, "mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano", cwd=tmp_path)
-    assert "loss" in output
+        assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=project)
+    assert (project / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
+    (project / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", "--model", "gpt-nano", cwd=project))
+    for emit in EMITTERS:
+        more = ["--model", "model.json"] if emit == "report" else []
+        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=project)
+    assert "loss" in run(python, "-m", "chimerac.interpreter.run", *RUN, "--loopback", cwd=project)
+    assert "9 of 9 runs are pending" in run(
+        python, "-m", "chimerac.interpreter.experiments", "baseline", "--dry-run", cwd=project
+    )
+
+
+@pytest.mark.distributed
+def test_packages_of_a_project_with_the_same_names_are_not_imported_from_the_checkout(project: Path) -> None:
+    assert run(sys.executable, "-m", "chimerac", "mine.sched", "-p", "D=2", cwd=project)
+    assert int(run(sys.executable, "-c", API, cwd=project)) > 0
+    assert "loss" in run(sys.executable, ROOT / "interpreter" / "run.py", *RUN, cwd=project)
+
+
+def test_a_checkout_without_links_has_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "chimerac").mkdir()
+    shutil.copy(ROOT / "chimerac" / "__init__.py", tmp_path / "chimerac")
+    (tmp_path / "chimerac" / "compiler").write_text("../compiler")  # as git writes a link with core.symlinks=false
+    completed = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 1 and "without links" in completed.stderr and "core.symlinks=true" in completed.stderr

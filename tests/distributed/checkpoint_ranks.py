@@ -1,8 +1,8 @@
-"""Four ranks that one rank's death ends, that torchrun starts again, and that go on from the last checkpoint.
+"""Two ranks that one rank's death ends, that torchrun starts again, and that go on from the last checkpoint.
 
-Usage: torchrun --nproc-per-node 4 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
+Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
 
-The first time rank 2 kills itself. The second time the ranks finish the run, go on from one of its checkpoints under another
+The first time rank 1 kills itself. The second time the ranks finish the run, go on from one of its checkpoints under another
 schedule and width, and train once without a pause. The folder of OUT has the checkpoints; OUT gets the losses as JSON.
 """
 
@@ -21,7 +21,7 @@ from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
 DEATH = 8  # after so many iterations
-FOUR, TWO_WIDE = compiled("chimera", 1, D=4, N=4), compiled("1f1b", 2, D=2, N=2)
+TWO, TWO_WIDE = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
 
 
 def main() -> None:
@@ -32,16 +32,16 @@ def main() -> None:
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def die(transport: Transport, done: int, loss: float) -> None:
-        if (restarts, transport.rank, done) == (0, 2, DEATH):
+        if (restarts, transport.rank, done) == (0, 1, DEATH):
             while not (out.parent / "run" / "iteration_00000006").exists():  # saved in the background, and renamed at the end
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)
-    again = training(FOUR, save, "no", restarts=restarts, after=die)(Gloo())
+    again = training(TWO, save, "no", restarts=restarts, after=die)(Gloo())
     none = CheckpointSettings()
     other = training(TWO_WIDE, none, str(out.parent / "run" / "iteration_00000009"))(Gloo())
-    whole = training(FOUR, none)(transport := Gloo())
+    whole = training(TWO, none)(transport := Gloo())
     equal = all(t.equal(whole.tensors[name]) for name, t in again.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))
     if transport.rank == 0:

@@ -6,7 +6,6 @@ All jobs run at the same time. Their processes are forks of this one, so torch i
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from chimerac.interpreter.transport.progress import NONE, position_of
 from chimerac.interpreter.transport.rendezvous import rendezvous
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import program
+from tests.helpers_processes import free_port, rank_environment
 
 TIMEOUT_S = 5.0
 CHIMERA = compile_schedule("chimera", {"D": 2, "N": 2}).program
@@ -158,9 +158,7 @@ def main() -> None:
     description = describe(model, samples=1)
     folder, ranks = Path(tempfile.mkdtemp()), {}
     for name in sys.argv[1:] or JOBS:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         for rank in (0, 1):
             place = folder / name / str(rank)
             place.mkdir(parents=True)
@@ -168,9 +166,7 @@ def main() -> None:
                 ranks[pid] = name, rank
                 continue
             os.dup2(os.open(place / "output", os.O_WRONLY | os.O_CREAT), 2)
-            where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-            os.environ |= {key: str(value) for key, value in where.items()}
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_ERROR_FILE": str(place / "error.json")}
+            os.environ |= rank_environment(rank, 2, port) | {"TORCHELASTIC_ERROR_FILE": str(place / "error.json")}
             try:
                 run(name, model, description)
             except Exception as error:

@@ -26,7 +26,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from tests.distributed.test_first_run import CHIMERA, RUN, TINY, children, have_ended, start_process
+from tests.helpers_processes import QUICK, children, have_ended, start_process
 
 EVERY = 2  # iterations from one checkpoint to the next
 PER_KILL = 12  # iterations of the run for each kill: more than an attempt makes before it is killed
@@ -40,11 +40,15 @@ class WrongError(Exception):
 
 
 def job(folder: Path, kills: int, iterations: int) -> list[str]:
-    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights."""
+    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights.
+
+    The job without kills trains in loopback: one process instead of three.
+    """
     save = ["--save-dir", str(folder / "saved"), "--save-every", str(EVERY), "--keep", "2", "--async-save"]
     files = ["--log-file", str(folder / "log"), "--export", str(folder / "weights.safetensors"), "--work-dir", str(folder)]
-    checks = ["--no-check-gradients", "--eval-samples", "1", "--iterations", str(iterations)]
-    return [*LAUNCHER, "--max-restarts", str(kills), RUN, *CHIMERA, *TINY, "--dropout", "0.1", *save, *files, *checks]
+    training = [*QUICK, "--dropout", "0.1", "--iterations", str(iterations)]
+    start = [*LAUNCHER, "--max-restarts", str(kills), *training] if kills else [sys.executable, *training, "--loopback"]
+    return [*start, *save, *files]
 
 
 def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
@@ -69,7 +73,7 @@ def wait_for(happens: Callable[[], object], launcher: Popen[str]) -> None:
     while not happens():
         if launcher.poll() is not None or time.monotonic() > limit:
             raise WrongError(f"the job has ended with {launcher.poll()}, or does not go on")
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.Random) -> str:
@@ -134,7 +138,7 @@ def run(folder: Path, kills: int, iterations: int, drawn: random.Random) -> tupl
 
 def main(kills: int, seed: int, folder: Path) -> int:
     """Return the exit code."""
-    drawn, iterations = random.Random(seed), 20 + PER_KILL * kills
+    drawn, iterations = random.Random(seed), 8 + PER_KILL * kills
     never_killed, _ = run(folder / "whole", 0, iterations, drawn)
     expected = [line["loss"] for line in never_killed[0]]
     attempts, moments = run(folder / "killed", kills, iterations, drawn)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_torchrun import run_script
+from tests.helpers_processes import run_script
 
 pytest.importorskip("transformers", reason="needs the extra huggingface")
 

@@ -20,8 +20,10 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import make_job, start
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.distributed.test_first_run import (
+from tests.distributed.programs import TWO_RANKS
+from tests.helpers_processes import (
     CHIMERA,
+    LONG,
     RUN,
     TINY,
     TORCHRUN,
@@ -95,11 +97,13 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
 
 def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
-    port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
-    first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
-    with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]):
+    port = free_port()
+    first = one_of_two(0, "-p", "D=2", *TINY, port=port)
+    second = one_of_two(1, "-p", "D=2", *TINY, "--eval-every", "1", "--no-check-gradients", port=port)
+    with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]) as process_1:
         _, message = process_0.communicate(timeout=60)
         assert process_0.returncode == 1
+        assert process_1.poll() is None, "rank 1 must not exit before rank 0 has printed its message"
     assert message == (
         "error[E809]: rank 0 and rank 1 have a different training (settings): "
         "--eval-every is not given on rank 0 and 1 on rank 1\n"
@@ -145,22 +149,23 @@ def test_an_evaluation_program_cannot_train(tmp_path: Path) -> None:
         (["-p", "D=2", "--iterations", "30", "--lr", "1e30"], "E812"),
         (["-p", "D=6", *TINY], "E705"),  # more stages than the model has layers
         (["-p", "D=2", "--data", "/nowhere"], "E802"),
+        (["-p", "D=2", "--data", "SHORT"], "E803"),
+        (["PROGRAM", "-p", "D=2"], "E808"),
         (["/nowhere/p.json"], "E001"),
         (["-p", "D=2", "--model", "gpt"], "E801"),
         (["-p", "D=3"], "E210"),
         (["-p", "Q=3"], "E203"),
     ],
 )
-def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
-    given = parse_options([*options, *TINY] if "--model" not in options else options)
-
-    def whole() -> None:
-        plan = make_plan(given)
-        job = make_job(plan, given, ranks_here=2)
-        run_in_loopback(plan.program, lambda transport: job.run(transport))
-
+def test_each_mistake_is_a_finding(options: list[str], code: str, tmp_path: Path) -> None:
+    files = {"SHORT": "short", "PROGRAM": program_to_json(TWO_RANKS["two replicas"])}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    words = [str(tmp_path / word) if word in files else word for word in options]
+    given = parse_options([*words, *TINY] if "--model" not in options else words)
     with pytest.raises(ChimeraError) as error:
-        whole()
+        job = make_job(plan := make_plan(given), given, ranks_here=2)
+        run_in_loopback(plan.program, lambda transport: job.run(transport))
     assert [d.code for d in error.value.diagnostics] == [code]
 
 
@@ -172,7 +177,7 @@ def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
 
 
 def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
-    command = [*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000"]
+    command = [*TORCHRUN, *LONG]
     with start_process(*command) as process:
         assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()
         ranks = children(process.pid)

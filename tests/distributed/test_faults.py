@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.faults import JOBS
-from tests.distributed.test_first_run import run_command
+from tests.helpers_processes import run_command
 
 pytestmark = pytest.mark.distributed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.helpers_torchrun import run_script
+from tests.helpers_processes import run_script
 
 pytestmark = [
     pytest.mark.distributed,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_first_run import ENVIRONMENT, ROOT, RUN, TINY, run_command
 from tests.helpers_hosts import NAMES, Host, two_hosts
+from tests.helpers_processes import ENVIRONMENT, ROOT, RUN, TINY, run_command
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}

@@ -1,4 +1,7 @@
-"""The launcher: it starts the ranks of a program, restarts them, and no process is left, however it ends."""
+"""The launcher: it starts the ranks of a program, and no process is left, however it ends.
+
+That it starts ranks again after a failure is shown by test_checkpoints.py.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, have_ended, start_process
+from tests.helpers_processes import LONG, TORCHRUN, children, have_ended, start_process, wait_for_iteration
 
 pytestmark = pytest.mark.distributed
 
 LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
-QUICK = [RUN, *CHIMERA, *TINY, "--no-check-gradients", "--eval-samples", "1"]
-LONG = [*QUICK, "--iterations", "1000000"]
 
 
 def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -30,31 +31,8 @@ def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) ->
         time.sleep(0.02)
 
 
-def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of the ranks, once the first iteration is complete."""
-    assert process.stdout is not None
-    while not (line := process.stdout.readline()).startswith("iteration"):
-        assert line, process.communicate()
-    return children(process.pid)
-
-
 def imports_torch(process: subprocess.Popen[str]) -> bool:
     return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
-
-
-def test_a_killed_rank_is_named_and_the_ranks_are_restarted() -> None:
-    """The second attempt trains from the start."""
-    with start_process(*LAUNCHER, "--max-restarts", "1", *QUICK, "--iterations", "9") as launcher:
-        ranks = wait_for_iteration(launcher)
-        assert len(ranks) == 2, "as many as the program needs"
-        os.kill(ranks[1], signal.SIGKILL)
-        out, message = launcher.communicate(timeout=100)
-    assert launcher.returncode == 0
-    assert "iteration     1   loss" in out and "iteration     9   loss" in out
-    place = r"(instruction \d+: [A-Z]+ .*|epilogue.*|start-up)"
-    first, second = message.splitlines()
-    assert re.fullmatch(rf"error: rank 1, {place}: killed by SIGKILL, as the system does when memory runs out", first)
-    assert second == "restarting all ranks, restart 1 of at most 1"
 
 
 def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:

@@ -16,14 +16,15 @@ from chimerac.compiler import evaluation_of
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 from chimerac.interpreter.errors import RankError, StuckError
+from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
 from tests.helpers_loopback import deep_model, differences, rank_of, run_and_compare
 from tests.helpers_text import small
+from tests.proof.drawn import MACHINES
 
-MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
-INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty for each schedule, besides one for each machine
+INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # by D, for each schedule, besides one for each machine
 # Parameters besides D. N is 2D (D for 8 ranks) if not given here; where possible it is given so that pipes differ in size.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},
@@ -60,7 +61,7 @@ def test_every_shipped_schedule_is_here() -> None:
     assert set(SHIPPED) == {path.stem for path in (Path(__file__).parents[2] / "schedules").glob("*.sched")}
 
 
-def model_for(p: Program):  # type: ignore[no-untyped-def]
+def model_for(p: Program) -> Model:
     return deep_model(max(3, p.header.stages - 2))
 
 

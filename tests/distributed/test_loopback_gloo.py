@@ -8,7 +8,7 @@ import pytest
 
 from tests.distributed.gloo_ranks import CASES
 from tests.helpers_loopback import deep_model, one_process
-from tests.helpers_torchrun import results_of
+from tests.helpers_processes import results_of
 
 pytestmark = pytest.mark.distributed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.memory_ranks import PROGRAMS
-from tests.helpers_torchrun import results_of
+from tests.helpers_processes import results_of
 
 pytestmark = pytest.mark.distributed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_torchrun import run_in_own_loop_project
+from tests.helpers_processes import run_in_own_loop_project
 
 
 @pytest.mark.distributed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_first_run import ENVIRONMENT, ROOT, TINY
+from tests.helpers_processes import ENVIRONMENT, ROOT, TINY
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_torchrun import ROOT, results_of
+from tests.helpers_processes import ROOT, results_of
 
 SMALL = ROOT / "docs/examples/small"
 

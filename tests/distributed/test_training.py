@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter.data.text import load_text, split_text
 from chimerac.interpreter.data.windows import Windows
 from chimerac.interpreter.launch.measure import processors
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import start
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
@@ -28,8 +32,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
 from tests.distributed.programs import TWO_RANKS
-from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, run_command
 from tests.helpers import program
+from tests.helpers_processes import RUN, TINY, TORCHRUN, run_command
 from tests.helpers_text import small
 from tests.helpers_trace import check_trace, phase, scalars
 
@@ -69,19 +73,17 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("dualpipe", {"D": 2, "N": 4}, 1),
     ("dualpipev", {"D": 2, "N": 4}, 1),
 ]
-_one_process: dict[int, tuple[list[tuple[float, float]], float]] = {}
 
 
+@cache
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
     """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
-    if samples not in _one_process:
-        whole = reference.whole_model(MODEL, SETTINGS.seed)
-        curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
-        numbers = range(EVALUATED)
-        with torch.no_grad():
-            losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
-        _one_process[samples] = curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
-    return _one_process[samples]
+    whole = reference.whole_model(MODEL, SETTINGS.seed)
+    curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
+    numbers = range(EVALUATED)
+    with torch.no_grad():
+        losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
+    return curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
 
 
 def test_every_shipped_schedule_is_here() -> None:
@@ -232,28 +234,46 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert re.search(rf"{peak / 1e6:,.0f} MB$", second)
 
 
-def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
+def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # D has the schedule's default, four ranks, but samples and weights are those of two.
     log = tmp_path / "log"
-    loop = run_command(
-        sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
-    )
-    assert (loop.returncode, loop.stderr) == (0, "")
-    assert "chimera: 4 ranks" in loop.stdout
-    one, two = figures(loop.stdout), figures(run.stdout)
+    printed = in_loopback(capsys, "-p", "N=4", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log))
+    assert "chimera: 4 ranks" in printed
+    one, two = figures(printed), figures(run.stdout)
     for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
         assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
     assert lines_of(log)[0].get("oversubscribed", False) == (processors() < 4)
 
 
+def test_a_schedule_trains_a_gpt(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = in_loopback(capsys, "-p", "D=2", "-p", "N=8", *TINY, "--iterations", "60", "--lr", "1e-2")
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", printed)
+    found = figures(printed)
+    assert 5.3 < found["loss at the start"] < 5.8  # log 256 = 5.55: the loss of an untrained model
+    assert found["loss at the end"] < found["loss at the start"] - 2 and found["held-out loss"] < found["unigram entropy"]
+    assert len(re.findall("^iteration", printed, re.MULTILINE)) == 11
+
+
+def in_loopback(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run the command in this process with --loopback; return what it prints."""
+    settings = parse_options([*options, "--loopback"])
+    assert start(make_plan(settings), settings) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
     program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
-    program.write_text(program_to_json(TWO_RANKS["two pipes"]))
+    program.write_text(program_to_json(TWO_RANKS["two replicas"]))
     path = {"PYTHONPATH": f"{tmp_path}:{root}"}
-    run = run_command(*TORCHRUN, RUN, str(program), *TINY, "--iterations", "2", **path)
+    options = [*TINY, "--iterations", "2", "--dropout", "0.1", "--micro-batch", "2"]
+    run = run_command(*TORCHRUN, RUN, str(program), *options, **path)
     assert run.returncode == 0 and len(run.stderr.splitlines()) == 1
     assert "is not verified again, and nothing is evaluated" in run.stderr
+    assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
     assert re.search(r"held-out loss +- +not measured", run.stdout)
     refused = run_command(sys.executable, RUN, **path)
     assert refused.returncode == 1 and "error[E813]" in refused.stderr

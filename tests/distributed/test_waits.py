@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.distributed.test_first_run import TINY, children, free_port, of_two, one_of_two, start_process
+from tests.helpers_processes import TINY, UNCHECKED, children, free_port, of_two, one_of_two, start_process, wait_for_iteration
 
 pytestmark = pytest.mark.distributed
 
@@ -30,12 +30,10 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
 
 
 def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None:
-    port, words = free_port(), ["-p", "D=2", *TINY, "--iterations", "1000000", "--timeout", "6"]
+    port, words = free_port(), ["-p", "D=2", *TINY, *UNCHECKED, "--iterations", "1000000", "--timeout", "6"]
     (first, environment), (second, environment_1) = (one_of_two(rank, *words, port=port) for rank in (0, 1))
     with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
-        assert process_0.stdout is not None
-        while "iteration" not in process_0.stdout.readline():
-            assert process_0.poll() is None, process_0.communicate()
+        wait_for_iteration(process_0)
         os.kill(process_1.pid, signal.SIGSTOP)
         time.sleep(1)
         os.kill(process_1.pid, signal.SIGCONT)

@@ -214,15 +214,16 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
     return moved_program.with_header(window=r.randint(0, 1)) if delayed else moved_program
 
 
-def with_late_receives(p: Program) -> Program:
-    """Return the program with its RECVs as far back as possible and window 0. Each pair of ranks keeps its order of transfers.
+def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), window: int = 0) -> Program:
+    """Return the program with its RECVs as far back as possible. past: transfers of its peer that a RECV may pass.
 
-    A rank then waits at each SEND until the peer has posted its RECV, just before it reads the value.
+    If it passes none, each pair of ranks keeps its order of transfers. With window 0 a rank then waits at each SEND until the
+    peer has posted its RECV, just before it reads the value.
     """
     changed = streams(p)
     for stream in changed:
-        delay_receives(stream, ())
-    return with_streams(p, changed).with_header(window=0)
+        delay_receives(stream, past)
+    return with_streams(p, changed).with_header(window=window)
 
 
 MACHINES: tuple[Machine, ...] = get_args(Machine)

@@ -36,7 +36,7 @@ texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(n
 
 @given(texts, st.sampled_from(get_args(Machine)), st.integers(1, 3))
 @example(ALL_AT_ONCE, "serial", 1)
-@examples(100)
+@examples(50)
 def test_from_its_text(text: str, machine: Machine, width: int) -> None:
     p = compile_source(Source("drawn", text), {}, width, machine, arrange=True).program
     assert p.header.machine == machine
@@ -44,7 +44,7 @@ def test_from_its_text(text: str, machine: Machine, width: int) -> None:
 
 
 @given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
-@examples(100)
+@examples(50)
 def test_from_a_file(text: str, machine: Machine, width: int) -> None:
     original = compile_text(text, width=width).program
     p = arranged(program_from_json(program_to_json(original)), machine)

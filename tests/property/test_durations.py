@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import astuple, replace
+from itertools import pairwise
 from math import log2
 
 from hypothesis import given
@@ -63,16 +64,16 @@ def check(r: random.Random, p: Program) -> None:
     s = simulate(p, durations=durations)
     assert s.makespan == makespan(replace(p, costs=durations.costs), network=network)
     assert (s.unit, s.scale) == ("ms", 10**6)
-    steps = critical_path(s)
-    assert [step.start for step in steps] == [0, *(step.end for step in steps[:-1])][: len(steps)]
-    assert s.makespan == (steps[-1].end if steps else 0)
+    path = critical_path(s)
+    assert all(b.start == a.end for a, b in pairwise(path)) and (not path or path[0].start == 0)
+    assert s.makespan == (path[-1].end if path else 0)
     assert [sum(astuple(idle)) for idle in idle_times(s)] == list(s.wall_bubbles)
     assert all(x >= 0 for idle in idle_times(s) for x in astuple(idle))
     assert all(b >= 0 and w >= o >= 0 for b, w, o in zip(s.busy, s.wall_bubbles, s.own_bubbles, strict=True))
 
 
 @given(st.integers(0, 2**32))
-@examples(60)
+@examples(30)
 def test_random_programs_with_random_times(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):

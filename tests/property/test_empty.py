@@ -121,7 +121,7 @@ def schedules(draw: st.DrawFn) -> str:
     return f"schedule x param N = 2 param Z = 0 ranks 2 stages 2 {' '.join(pipes)} {sums} order {order}"
 
 
-@examples(120)
+@examples(60)
 @given(schedules())
 def test_every_small_schedule_is_a_program_or_a_finding(text: str) -> None:
     try:

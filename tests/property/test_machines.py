@@ -23,10 +23,10 @@ from chimerac.compiler.verify import verify
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 from tests.effort import examples
-from tests.helpers import CASES, library_program, streams, with_streams
+from tests.helpers import CASES, library_program
 from tests.helpers_events import makespan
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, delay_receives, lower_tasks, random_tasks, with_moved_receives
+from tests.proof.drawn import MACHINES, Sizes, lower_tasks, random_tasks, with_late_receives, with_moved_receives
 from tests.proof.mutations import codes
 
 SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
@@ -40,7 +40,7 @@ def random_programs(r: random.Random) -> Iterator[Program]:
         [
             lambda: p,
             lambda: with_moved_receives(r, p),
-            lambda: with_late_receives(p, r.randint(0, 1)),
+            lambda: with_late_receives(p, (Send,), r.randint(0, 1)),
             lambda: with_own_orders(r, tasks),
         ]
     )()
@@ -52,14 +52,6 @@ def random_programs(r: random.Random) -> Iterator[Program]:
         other = arranged(named, machine)  # type: ignore[arg-type]
         yield from [named] * ends
         yield from [verify(other)] * (other is not None and r.random() < 0.5)
-
-
-def with_late_receives(p: Program, window: int) -> Program:
-    """Return the program with its RECVs as far back as possible, after SENDs that may then have to wait for them."""
-    changed = streams(p)
-    for stream in changed:
-        delay_receives(stream, (Send,))
-    return with_streams(p, changed).with_header(window=window)
 
 
 def check_products(p: Program) -> None:
@@ -74,7 +66,7 @@ def check_products(p: Program) -> None:
 
 
 @given(st.integers(0, 2**32))
-@examples(60)
+@examples(30)
 def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):
@@ -96,7 +88,7 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
 
 
 @given(st.integers(0, 2**32))
-@examples(60)
+@examples(30)
 def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
     for p in random_programs(random.Random(seed)):
         ends = machines(ProgramIndex(p))

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import Bwd, Recv, Send
+from chimerac.chimera_ir.instructions import Bwd, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler.verify import findings, verify
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from tests.helpers import Streams, program, streams, with_move, with_streams
+from tests.helpers import program, streams, with_move, with_streams
 from tests.helpers_loopback import deep_model, run_and_compare
 from tests.proof.mutations import codes
 
 PIPED = program("1f1b", D=2, N=3)
 
 
-def with_stream(p: Program, at: int, stream: Streams) -> Program:
-    return with_streams(p, [stream[0] if g == at else s for g, s in enumerate(streams(p))])
+def with_stream(p: Program, rank: int, stream: list[Instruction]) -> Program:
+    return with_streams(p, [stream if g == rank else s for g, s in enumerate(streams(p))])
 
 
 def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
@@ -37,7 +37,7 @@ def test_a_duplicate_task_is_refused() -> None:
     for n, i in enumerate(PIPED.stream(0)):
         if not isinstance(i, Send | Recv):
             stream = list(PIPED.stream(0))
-            assert codes(with_stream(PIPED, 0, [[*stream[: n + 1], i, *stream[n + 1 :]]])) == {"E411"}
+            assert codes(with_stream(PIPED, 0, [*stream[: n + 1], i, *stream[n + 1 :]])) == {"E411"}
 
 
 def test_the_right_number_of_tasks_with_one_missing_and_one_repeated_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_a_program_without_its_receives_is_refused() -> None:
     assert "E421" in codes(with_streams(PIPED, without))
     for g, stream in enumerate(streams(PIPED)):
         for n in [n for n, i in enumerate(stream) if isinstance(i, Recv)]:
-            assert "E421" in codes(with_stream(PIPED, g, [[*stream[:n], *stream[n + 1 :]]]))
+            assert "E421" in codes(with_stream(PIPED, g, [*stream[:n], *stream[n + 1 :]]))
 
 
 def test_two_receives_in_the_wrong_order_are_refused() -> None:
@@ -94,7 +94,7 @@ def test_two_receives_in_the_wrong_order_are_refused() -> None:
         for a, b in [
             (n, n + 1) for n in range(len(stream) - 1) if isinstance(stream[n], Recv) and isinstance(stream[n + 1], Recv)
         ]:
-            assert codes(with_stream(PIPED, g, [with_move(stream, a, b)])) == {"E430"}
+            assert codes(with_stream(PIPED, g, with_move(stream, a, b))) == {"E430"}
             break
         else:
             pytest.fail("this rank has no two consecutive RECVs")

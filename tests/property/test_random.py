@@ -46,7 +46,7 @@ def check_exactly_once(p: Program) -> None:
 
 
 @given(trees)
-@examples(250)
+@examples(125)
 def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
     text = print_schedule(tree)
     assert parse(Source("printed", text)) == tree
@@ -54,7 +54,7 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 
 
 @given(programs())
-@examples(150)
+@examples(75)
 def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         reread = read(write(p))
@@ -66,7 +66,7 @@ def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
 
 
 @given(schedules(), st.sampled_from([1, 1, 2, 3]))
-@examples(120)
+@examples(60)
 def test_random_schedules(text: str, width: int) -> None:
     """The order cannot deadlock, so the compiler must succeed for every placement, window and width."""
     tree = parse(Source("random", text))
@@ -80,7 +80,7 @@ def test_random_schedules(text: str, width: int) -> None:
 
 
 @given(schedules(), st.integers(0, 3), st.integers(0, 5), st.integers(0, 3))
-@examples(60)
+@examples(30)
 def test_two_simulators_agree(text: str, F: int, B: int, hop: int) -> None:  # noqa: N803
     p = compile_text(text).program
     costs = {"FWD": F, "BWD": B, "BWD_INPUT": F + B, "BWD_WEIGHT": 1, "RECOMPUTE": 2 * F}
@@ -116,7 +116,7 @@ def library(draw: st.DrawFn) -> Program:
 
 
 @given(library())
-@examples(60)
+@examples(30)
 def test_the_library_at_any_size(p: Program) -> None:
     check_exactly_once(p)
     assert not find_error(p, range(1))

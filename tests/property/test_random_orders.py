@@ -39,7 +39,7 @@ def compile_and_check(text: str) -> Program:
 
 
 @given(greedy_schedules(never_stuck=True))
-@examples(100)
+@examples(50)
 def test_a_scheduler_with_room_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
     """Every limit is on F - W or F - B, and allows at least one group of forwards for each (pipe, stage) that it counts."""
     case.check(compile_and_check(case.text))
@@ -57,7 +57,7 @@ def with_limits(text: str, help: str) -> str:
 
 
 @given(greedy_schedules(never_stuck=False))
-@examples(100)
+@examples(50)
 def test_a_scheduler_with_any_limits_ends_or_has_a_finding(case: GreedyCase) -> None:
     try:
         p = compile_text(case.text).program
@@ -71,13 +71,13 @@ def test_a_scheduler_with_any_limits_ends_or_has_a_finding(case: GreedyCase) -> 
 
 
 @given(listings())
-@examples(100)
+@examples(50)
 def test_a_listing_runs_the_tasks_that_it_lists(case: ListingCase) -> None:
     assert task_orders(compile_and_check(case.text())) == case.orders
 
 
 @given(shuffled_listings())
-@examples(100)
+@examples(50)
 def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
     try:
         p = compile_text(text).program
@@ -122,7 +122,7 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
 @example(looped_and_unrolled(3, [], [(2, ["R(0)"]), (2, ["B(0)", "R(0)"]), (1, ["B(0)"])]))
 @example(looped_and_unrolled(4, [], [(1, ["R(0)"]), (2, ["R(0)", "B(0)"]), (2, ["B(0)"])]))
 @example(looped_and_unrolled(4, [], [(2, ["B(0)", "R(0)"])]))
-@examples(500)
+@examples(250)
 def test_a_loop_lists_the_tasks_of_its_iterations(case: tuple[str, str]) -> None:
     def listed(text: str) -> object:
         try:

@@ -28,10 +28,8 @@ from chimerac.compiler.verify.progress import hang_on
 from tests.helpers import SMALL, program, streams, with_move, with_streams
 from tests.helpers_events import makespan as makespan_of
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import random_tasks
+from tests.proof.drawn import MACHINES, random_tasks
 from tests.proof.explorer import candidates
-
-MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
 
 def code_and_help(text: str, parameters: dict[str, int]) -> tuple[str, str]:
@@ -327,7 +325,7 @@ def with_moves(p: Program, help: str) -> Program:
     return p
 
 
-def with_late_receives(p: Program, r: random.Random) -> Program:
+def with_some_late_receives(p: Program, r: random.Random) -> Program:
     """Return the program with many RECVs moved back, each before its reader and in the order of its channel."""
     changed = streams(p)
     for stream in changed:
@@ -346,14 +344,14 @@ def with_late_receives(p: Program, r: random.Random) -> Program:
 
 
 @pytest.mark.parametrize("machine", MACHINES[1:])
-def test_the_suggested_moves_correct_the_program(machine: str) -> None:
+def test_the_suggested_moves_correct_the_program(machine: Machine) -> None:
     corrected = deadlocks = 0
     for name in SMALL:
         for seed in range(6):
             r = random.Random(f"{name} {seed} {machine}")
-            p = arranged(program(name, **SMALL[name][1]), machine)  # type: ignore[arg-type]
+            p = arranged(program(name, **SMALL[name][1]), machine)
             assert p is not None
-            p = with_late_receives(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
+            p = with_some_late_receives(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
             try:
                 verify(p)
             except ChimeraError as error:
@@ -372,9 +370,9 @@ def test_the_suggested_moves_correct_the_program(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_programs_are_arranged_as_schedules_are(machine: str) -> None:
+def test_programs_are_arranged_as_schedules_are(machine: Machine) -> None:
     for name, sizes in SMALL.items():
         p = compile_schedule(name, sizes[1], width=2).program
-        other = arranged(p, machine)  # type: ignore[arg-type]
+        other = arranged(p, machine)
         assert other is not None and verify(other).header.machine == machine
-        assert hang_on(ProgramIndex(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]
+        assert hang_on(ProgramIndex(p.with_header(machine=machine)), machine) is None or other != p

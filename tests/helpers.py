@@ -1,16 +1,20 @@
-"""Programs to test, and small changes to them."""
+"""Programs to test, small changes to them, and the findings of a call that is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction, Recompute
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
 
 Streams = list[list[Instruction]]
+LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}  # of the tasks, by operation
 
 # Every schedule of the library, with the parameters of a small and of a medium-sized program.
 SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
@@ -74,3 +78,15 @@ def with_move(stream: Sequence[Instruction], source: int, target: int) -> list[I
 def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdWeight | Recompute]:
     """Yield the computations of a stream."""
     return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight | Recompute))
+
+
+def findings_of_call(call: Callable[..., object], *given: object, **more: object) -> list[Diagnostic]:
+    """Return the findings with which a call is refused. It fails if the call is not refused."""
+    with pytest.raises(ChimeraError) as caught:
+        call(*given, **more)
+    return list(caught.value.diagnostics)
+
+
+def codes_of_call(call: Callable[..., object], *given: object) -> set[str]:
+    """Return the codes of these findings."""
+    return {d.code for d in findings_of_call(call, *given)}

@@ -56,7 +56,7 @@ def train_plainly(
         for m in range(MICRO_BATCHES):
             part = slice(m * SAMPLES, (m + 1) * SAMPLES)
             value = loss(module, {name: t[part] for name, t in fields.items()}, targets[part]) / MICRO_BATCHES
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             total += value.item()
         optimizer.step()
         optimizer.zero_grad()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 from torch import Tensor
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
@@ -26,7 +29,7 @@ from chimerac.models.gpt import gpt
 
 ITERATIONS, LENGTH = 20, 16  # LENGTH: bytes of a sample
 SETTINGS = Settings(iterations=ITERATIONS, seed=5, micro_batch=2, rate=3e-3)
-Parameters = Mapping[str, int]
+TOLERANCE = 1e-5  # relative: other schedules add gradients in another order
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class Trained:
     losses: list[float]
     messages: list[str]
     tensors: dict[str, Tensor]
+
+
+def refused(code: str, *words: str) -> Any:
+    """Expect a ChimeraError with this code, and these words (patterns) in this order."""
+    return pytest.raises(ChimeraError, match=".*".join([code, *words]))
 
 
 @cache
@@ -103,8 +111,8 @@ def train(program: Program, folder: Path | None = None, source: str = "no", unti
     more: arguments of CheckpointSettings and of `training`.
     """
     fields = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
-    save = CheckpointSettings(folder, **{"every": 5, **fields})  # type: ignore[arg-type]
-    found = run_in_loopback(program, training(program, save, source, until, **more), seed=3)  # type: ignore[arg-type]
+    save = CheckpointSettings(folder, **{"every": 5, **fields})
+    found = run_in_loopback(program, training(program, save, source, until, **more), seed=3)
     tensors: dict[str, Tensor] = {}
     for rank in found:
         for name, t in rank.tensors.items():

@@ -113,12 +113,12 @@ class _Simulation:
             else:
                 subject.complete = True
                 self.last = self.now if subject.is_sum else self.last
-            self._enqueue_if_ready(*(queue[0] for queue in queues if queue))
+            self._start_if_possible(*(queue[0] for queue in queues if queue))
         else:
             self.busy[subject[0]] = False
             self.last = self.now
 
-    def _enqueue_if_ready(self, *operations: _Operation) -> None:
+    def _start_if_possible(self, *operations: _Operation) -> None:
         for operation in operations:
             if operation.can_start():
                 operation.started = True
@@ -185,7 +185,10 @@ class _Simulation:
         return True
 
     def _post(self, g: int, peer: int, message: tuple[Channel, int], send: Send | None) -> _Operation:
-        """Post one end of a transfer. Without queues it has one queue, that of its channel, which only its SEND enters."""
+        """Post one end of a transfer, in the queue of the machine.
+
+        On a machine without queues the SEND enters a queue of its channel, since the messages of a channel follow each other.
+        """
         operation = self.transfers.setdefault(message, _Operation(2, 0))
         if send is not None:
             operation.latency, operation.duration = self.network.message(g, send)
@@ -203,13 +206,13 @@ class _Simulation:
         if queue is not None:
             operation.queues.append(self.queues.setdefault(queue, []))
             operation.queues[-1].append(operation)
-        self._enqueue_if_ready(operation)
+        self._start_if_possible(operation)
 
     def _start_task(self, g: int, instructions: Iterable[Instruction]) -> bool:
         """Start a task, or an overlapped pair as one, if the values that it reads have arrived."""
         pair = [i for i in instructions if isinstance(i, Task)]
         for i in pair:
-            value = {"FWD": "act", "BWD": "grad", "BWD_INPUT": "grad"}.get(i.op)  # type: ignore[attr-defined]
+            value = {"FWD": "act", "BWD": "grad", "BWD_INPUT": "grad"}.get(i.op)
             for m in i.micro_batches:
                 source = self.source.get((g, value, i.stage, m))
                 if source is not None and not source.complete:
@@ -220,12 +223,12 @@ class _Simulation:
         return True
 
     def _cost(self, g: int, i: Task) -> Time:
-        costs, op = self.program.costs, i.op  # type: ignore[attr-defined]
+        costs, op = self.program.costs, i.op
 
         def cost_of(kind: str) -> Time:
             if kind == "RECOMPUTE" and not (costs.RECOMPUTE if self.costs is None else kind in self.costs):
                 kind = "FWD"
-            return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]  # type: ignore[no-any-return]
+            return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:

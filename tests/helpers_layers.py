@@ -139,24 +139,11 @@ class Last(nn.Module):
         self.logits = nn.Linear(WIDTH, BYTES)
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Tensor:
-        return self.logits(x * mask) + _sum(others)  # type: ignore[no-any-return]
+        return self.logits(x * mask) + _sum(others)
 
 
 class TiedFirst(First):
     tied = {"shared": "table.weight"}  # noqa: RUF012
-
-
-class TiedMiddle(nn.Module):
-    """Maps vectors to probabilities of bytes and back, both with the shared table."""
-
-    tied = {"shared": "table"}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.ones(BYTES, WIDTH) / 3)
-
-    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
-        return torch.softmax(x @ self.table.t(), -1) @ self.table, mask, *others
 
 
 class TiedLast(Last):
@@ -223,5 +210,5 @@ class SingleLayer(First):
         super().__init__()
         self.last = Last()
 
-    def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
-        return self.last(*super().forward(tokens))  # type: ignore[no-any-return]
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.last(*super().forward(tokens))

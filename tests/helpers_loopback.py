@@ -41,9 +41,14 @@ class Signed(nn.Module):
 @cache
 def deep_model(middle: int) -> Model:
     """Return a model of middle + 2 layers."""
-
     layers = [("first", First), *((f"signed {k}", Signed) for k in range(middle)), ("last", Last)]
     return LayeredModel(name="signed integers", layers=tuple(layers), loss=loss, example=example)
+
+
+def small_model(*makers: Callable[[], nn.Module]) -> Model:
+    """Return a model of these layers, which maps the samples of tests/distributed/integers.py to logits."""
+    layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
+    return LayeredModel(name="small", layers=layers, loss=loss, example=example)
 
 
 @cache

@@ -123,7 +123,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 def differences(
     program: Program, model: Model, description: ModelDescription, samples: Samples
-) -> Callable[[Transport], Iterator[str]]:
+) -> Callable[[Transport], list[str]]:
     """Return the function of each rank: it trains, evaluates and trains again, and returns a text for each wrong prediction."""
     h = program.header
     parts = partitioned(program, model, description)

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from chimerac.chimera_ir.program import Program
-from tests.helpers import tasks
+from tests.helpers import LETTERS, tasks
 
 PipeStage = tuple[int, int]  # the numbers of a pipe and of a stage
 Node = tuple[str, PipeStage, tuple[int, ...]]  # kind, pipe and stage, micro-batches within the pipe
-LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}
 
 
 def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
@@ -104,12 +103,12 @@ class GreedyCase:
     def check(self, p: Program) -> None:
         """Check that no prefix of a stream exceeds a limit, and that forwards are grouped."""
         for rank, order in enumerate(task_orders(p)):
-            again = {(stage, m) for (kind, stage, ids), _ in order for m in ids if kind == "R"}
+            recomputed = {(stage, m) for (kind, stage, ids), _ in order for m in ids if kind == "R"}
             for limit in self.limits:
                 counts: dict[object, int] = {}
                 for (kind, (pipe, stage), ids), _ in order:
                     scope = {"rank": 0, "stage": stage, "pipe": pipe}[limit.scope]
-                    counted = sum("R" not in limit.signs or ((pipe, stage), m) in again for m in ids)
+                    counted = sum("R" not in limit.signs or ((pipe, stage), m) in recomputed for m in ids)
                     counts[scope] = counts.get(scope, 0) + limit.signs.get(kind, 0) * counted
                     assert limit.signs.get(kind, 0) <= 0 or counts[scope] <= limit.values[rank]
             for (kind, (pipe, _), ids), overlap in order:
@@ -141,8 +140,8 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
             least = max(stages.values(), default=0) * group
             values.append(least + draw(st.sampled_from([0, 0, 1, 4])) if never_stuck else draw(st.integers(0, 5)))
         if not never_stuck:
-            others = [{"F": 1}, {"F": 1, "IB"[not split]: -1}, {"F": 1, kinds[0]: 1} if kinds[0] not in "FR" else {"F": 1}]
-            signs = draw(st.sampled_from([signs, signs, *others]))
+            freed_early, added = {"F": 1, "I" if split else "B": -1}, {"F": 1} | ({} if kinds[0] in "FR" else {kinds[0]: 1})
+            signs = draw(st.sampled_from([signs, signs, {"F": 1}, freed_early, added]))
         limits.append(Limit(signs, scope, tuple(values)))
     if "R" in kinds and draw(st.booleans()):  # such a limit cannot make the scheduler stuck, however small it is
         values = draw(st.lists(st.integers(0, 2), min_size=shape.ranks, max_size=shape.ranks))
@@ -229,7 +228,7 @@ def listings(draw: DrawFn) -> ListingCase:
                 nodes += [("W", (p, s), ids)] if split else []
             if shape.recomputes(s):
                 nodes += [("R", (p, s), ids) for ids in _parts(rng, count) if rng.random() < 0.7]
-    again = {("R", stage, m) for kind, stage, ids in nodes if kind == "R" for m in ids}
+    recomputed = {("R", stage, m) for kind, stage, ids in nodes if kind == "R" for m in ids}
     done: set[tuple[str, PipeStage, int]] = set()
 
     def ready(node: Node) -> bool:
@@ -242,7 +241,7 @@ def listings(draw: DrawFn) -> ListingCase:
             needs = [("F", (p, s), m) for m in ids]
         else:
             needs = [("F", (p, s), m) for m in ids] + [("back", (p, s + 1), m) for m in ids if s < shape.stages - 1]
-            needs += again & {("R", (p, s), m) for m in ids}
+            needs += recomputed & {("R", (p, s), m) for m in ids}
         return done.issuperset(needs)
 
     orders: list[list[tuple[Node, bool]]] = [[] for _ in range(shape.ranks)]

@@ -29,7 +29,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(F.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+        return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
 class Decoder(nn.Module):
@@ -99,7 +99,7 @@ def one_process(model: nn.Module, number: int, micro_batches: int, autocast: tor
     for inputs, targets in zip(*(t.chunk(micro_batches) for t in batch(number, micro_batches)), strict=True):
         with torch.autocast("cpu", autocast) if autocast else nullcontext():
             loss = cross_entropy(model(inputs), targets) / micro_batches
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += loss.item()
     return total
 

@@ -237,5 +237,5 @@ def programs(draw: DrawFn) -> Program:
         members.map(lambda ranks: AllReduce("shared", 0, ranks)),
     )
     streams = [draw(st.lists(instruction, max_size=6)) for _ in range(width * ranks)]
-    again = draw(st.sampled_from([(), costs[0], (4,) * stages]))
-    return program_of(header, streams, Costs(*costs, hop=draw(st.integers(0, 3)), RECOMPUTE=again))
+    of_recompute = draw(st.sampled_from([(), costs[0], (4,) * stages]))
+    return program_of(header, streams, Costs(*costs, hop=draw(st.integers(0, 3)), RECOMPUTE=of_recompute))

@@ -137,7 +137,7 @@ class Machine:
             values = self.sent[channel][number]
             if index >= len(values):
                 raise WrongError(f"rank {g} receives more than was sent")
-            self.store[g][key] = values[index]  # type: ignore[assignment]
+            self.store[g][key] = values[index]
             del self.posted[g][key]
         return True
 

@@ -6,12 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
+from tests.helpers import findings_of_call
 
 _HEAD = "schedule mine\nparam D = 4\nparam N = 8\nranks D\nstages D\n"
 _PIPE = "pipe main { stage s on rank s   micro_batches N }\n"
@@ -83,9 +82,9 @@ sync eager
 def slip(base: str, *changes: tuple[str, str]) -> str:
     """Return the text of a correct schedule with these replacements (old, new), each made once."""
     text = RIGHT[base]
-    for right_program, wrong in changes:
-        assert right_program in text, (base, right_program)
-        text = text.replace(right_program, wrong, 1)
+    for right, wrong in changes:
+        assert right in text, (base, right)
+        text = text.replace(right, wrong, 1)
     return text
 
 
@@ -98,8 +97,8 @@ def slip_lines(name: str) -> list[str]:
 def with_slip(line: str) -> tuple[str, str]:
     """Return the name of the schedule in a line of a table, and the text of the schedule with the slip of that line."""
     base, _, change = line.partition(": ")
-    right_program, _, wrong = change.replace("\\n", "\n").partition(" ==>")
-    return base, slip(base, (right_program, wrong.removeprefix(" ")))
+    right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
+    return base, slip(base, (right, wrong.removeprefix(" ")))
 
 
 @cache
@@ -110,9 +109,7 @@ def right_program(base: str) -> Program:
 
 def findings_of(text: str) -> list[Diagnostic]:
     """Return the findings of the compiler for a wrong text."""
-    with pytest.raises(ChimeraError) as caught:
-        compile_text(text, name="slip.sched")
-    return list(caught.value.diagnostics)
+    return findings_of_call(compile_text, text, name="slip.sched")
 
 
 def location(finding: Diagnostic) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
+from tests.helpers import LETTERS, findings_of_call, tasks
 
 LINES = {
     "param": "param D = 2   param N = 3",
@@ -34,17 +33,11 @@ def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: s
 
 def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
     """Return the findings for this schedule with these lines replaced."""
-    with pytest.raises(ChimeraError) as caught:
-        small(parameters, width, **changes)
-    return list(caught.value.diagnostics)
+    return findings_of_call(small, parameters, width, **changes)
 
 
 def tasks_of(program: Program, rank: int) -> str:
-    """Return 'F0 F1 B0': the tasks of a rank, with stages where it has several."""
-    letters = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}
-    several = len({i.stage for i in program.stream(rank) if i.op in letters}) > 1
-    return " ".join(
-        f"{letters[i.op]}{i.micro_batches[0]}" + (f".{i.stage}" if several else "")  # type: ignore[union-attr]
-        for i in program.stream(rank)
-        if i.op in letters
-    )
+    """Return 'F0 F1 B0': the tasks of a rank with their first micro-batch, and with their stage where the rank has several."""
+    order = list(tasks(program.stream(rank)))
+    several = len({i.stage for i in order}) > 1
+    return " ".join(f"{LETTERS[i.op]}{i.micro_batches[0]}" + (f".{i.stage}" if several else "") for i in order)

@@ -80,5 +80,5 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder)).Reload()  # type: ignore[no-untyped-call]
+    found = EventAccumulator(str(folder)).Reload()
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,9 +37,9 @@ class Source(Protocol):
 
 
 class Built:
-    """A module that a function builds. Raises TypeError if it returns something else.
+    """A module that a function builds. Raises TypeError if it returns something else, or parameters that existed before.
 
-    build: called once for each part. It returns the same module every time, up to random numbers.
+    build: called once for each part. It builds a new module every time, equal to the others up to random numbers.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -61,6 +61,12 @@ class Built:
             # A parameter was made from one that the constructor then replaced, as weight normalization does.
             named = set(self._numbers.values())
             module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)
+        for name in names:
+            if isinstance(module.get_parameter(name), FakeTensor):  # `structure` was given this very parameter
+                raise TypeError(
+                    f"the function that builds the model returned the parameter {name} a second time: "
+                    "let it build new modules in every call, or give the module itself"
+                )
         return module
 
     def _constructed(self, is_real: Callable[[int], bool], seed: int) -> tuple[nn.Module, dict[str, int]]:

@@ -7,10 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
-import sysconfig
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,13 +17,7 @@ from chimerac.compiler import load_program
 from chimerac.compiler.command.main import VERBS, main
 from chimerac.compiler.descriptions import preset
 from chimerac.compiler.library import find, names
-
-# The installed script. It does not exist if the package is not installed.
-SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"
-COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "chimerac"]
-
-# A process that a shell starts in the background ignores interrupts, and its children inherit that. This resets it.
-SIGINT_ON = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+from tests.helpers_command import COMMAND, SIGINT_ON
 
 
 def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

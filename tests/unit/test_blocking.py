@@ -8,10 +8,9 @@ from itertools import permutations
 import pytest
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.streams import program_of
-from chimerac.compiler import compile_schedule
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.waits import blocks
+from tests.helpers import program, streams, with_move, with_streams
 
 BLOCKING = [op for op in Op if blocks(op)]
 
@@ -21,13 +20,11 @@ def operations_where_ranks_stop() -> frozenset[int]:
     """Return the operations at which ranks stop, over all programs with one instruction moved, on `rendezvous`."""
     ops: set[int] = set()
     for name, size in (("1f1b", 3), ("zb_h1", 2)):
-        p = compile_schedule(name, {"D": size, "N": size}).program.with_header(machine="rendezvous")
-        streams = [p.stream(rank) for rank in range(p.world)]
-        for rank, stream in enumerate(streams):
-            for n, to in permutations(range(len(stream)), 2):
-                rest = [*stream[:n], *stream[n + 1 :]]
-                moved = [*rest[:to], stream[n], *rest[to:]]
-                changed = program_of(p.header, [*streams[:rank], moved, *streams[rank + 1 :]])
+        p = program(name, D=size, N=size).with_header(machine="rendezvous")
+        right = streams(p)
+        for rank, stream in enumerate(right):
+            for source, target in permutations(range(len(stream)), 2):
+                changed = with_streams(p, [*right[:rank], with_move(stream, source, target), *right[rank + 1 :]])
                 ops |= {int(changed.table.op[row]) for d in findings(changed) if d.code == "E440" for row in d.about}
     return frozenset(ops)
 

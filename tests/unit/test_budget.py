@@ -67,7 +67,7 @@ def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: p
 
     def compiling_meanwhile(self: Trials, *given: object) -> object:
         nested.append(compile_and_count(find("chimera"), D=4, N=8))
-        return compiled_by_trials(self, *given)  # type: ignore[arg-type]
+        return compiled_by_trials(self, *given)
 
     monkeypatch.setattr(Trials, "compiled", compiling_meanwhile)
     assert compile_and_count(Source("late", LATE)) == alone

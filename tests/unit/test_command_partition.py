@@ -27,11 +27,11 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
     for words in (["--partition", cut], ["--split", "1,2,2,1"]):
         assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
         carried = program_from_json(Path(compiled).read_text()).partition
-        for run in ([compiled], [*SCHEDULE[1:], *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
+        for run in ([compiled], [*SCHEDULE, *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
             partition = make_plan(parse_options([*run, "--loopback"])).program.partition
             assert partition is not None and carried is not None
             assert partition == carried and partition.stages == CUT
-    assert make_plan(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).program.partition == carried
+    assert make_plan(parse_options([*SCHEDULE, "--partition", cut, "--loopback"])).program.partition == carried
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,15 @@ def test_options_of_a_model_need_one(option: str, capsys: pytest.CaptureFixture[
 def test_a_partition_for_another_model_or_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cut = str(tmp_path / "cut.json")
     assert main(["partition", *SCHEDULE, *MODEL, "-o", cut]) == 0
-    for words, fact in ((["--model", "gpt-micro"], "gpt-small with 6 layers"), ([*MODEL, "-p", "D=2"], "the partition has 4")):
-        schedule = ["chimera"] if "D=2" in words else SCHEDULE
-        assert main([*schedule, *words, "--partition", cut, "--emit", "json"]) == 1
+    for words, fact in (
+        ([*SCHEDULE, "--model", "gpt-micro"], "gpt-small with 6 layers"),
+        (["chimera", "-p", "D=2", *MODEL], "the partition has 4"),
+    ):
+        assert main([*words, "--partition", cut, "--emit", "json"]) == 1
         error = capsys.readouterr().err
         assert "E706" in error and fact in error
         with pytest.raises(ChimeraError, match="E706"):
-            make_plan(parse_options([*schedule[1:], *words, "--partition", cut, "--loopback"]))
+            make_plan(parse_options([*words, "--partition", cut, "--loopback"]))
 
 
 def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.Captu
             if isinstance(i, Send):
                 sent[rank] += len(i.micro_batches)
             if isinstance(i, AllReduce):
-                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # type: ignore[assignment]
+                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share
     assert row["messages"] == max(sent.values()) * size
     assert row["all_reduced"] == pytest.approx(float(max(all_reduced.values())), abs=1e-6)
 
@@ -197,7 +197,7 @@ def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.Captu
         forms[emit] = (tmp_path / emit).read_text().splitlines()
     table = [re.split(r"  +", line) for line in forms["table"][2:7]]
     markdown = [[c.strip() for c in line.split("|")[1:-1]] for line in forms["markdown"] if line.startswith("|")]
-    del markdown[1]
+    del markdown[1]  # the line of dashes below the head
     assert [[c for c in row if c] for row in markdown] == table
     assert table[2][:3] == ["1f1b", "30", "1.00"] and len(table[1]) == 2 and table[3][2] == "1.00"
 

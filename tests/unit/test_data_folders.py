@@ -48,12 +48,12 @@ def write_parquet(path: Path, rows: list[str]) -> None:
     pq.write_table(table(rows), path, row_group_size=100)
 
 
-def write_stream(path: Path, rows: list[str]) -> None:
+def write_arrow_stream(path: Path, rows: list[str]) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table(rows).schema) as writer:
         writer.write_table(table(rows), max_chunksize=100)
 
 
-def write_file(path: Path, rows: list[str]) -> None:
+def write_arrow_file(path: Path, rows: list[str]) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table(rows).schema) as writer:
         writer.write_table(table(rows), max_chunksize=100)
 
@@ -66,8 +66,13 @@ def write_gzip(path: Path, rows: list[str]) -> None:
     path.write_bytes(gzip.compress("".join(json.dumps({"text": row}) + "\n" for row in rows).encode()))
 
 
-FORMS = {".parquet": write_parquet, ".s.arrow": write_stream, ".f.arrow": write_file, ".jsonl": write_lines}
-FORMS[".jsonl.gz"] = write_gzip
+FORMS = {
+    ".parquet": write_parquet,
+    ".stream.arrow": write_arrow_stream,
+    ".file.arrow": write_arrow_file,
+    ".jsonl": write_lines,
+    ".jsonl.gz": write_gzip,
+}
 
 
 @pytest.mark.parametrize("ending", FORMS)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.data.baselines import bigram_loss
 from chimerac.interpreter.data.digits import digits
 from chimerac.interpreter.data.images import image_data
-from chimerac.interpreter.data.text import Text
-from chimerac.interpreter.data.windows import text_data
 from chimerac.interpreter.generate import main
 from chimerac.interpreter.launch.generating import Choice, generator_of
 from chimerac.interpreter.launch.options import parse_options
@@ -59,15 +53,8 @@ def test_a_model_goes_on_with_what_it_has_learnt(weights: Path, capsys: pytest.C
     expected = "789" + (" abcdef0123456789" * 4)[:60]  # longer than the samples of the training
     assert main([str(weights), "--prompt", "789", "--tokens", "60", "--temperature", "0"]) == 0
     assert capsys.readouterr().out == expected + "\n"
-    assert (
-        main(
-            [
-                str(weights.with_suffix(".pt")),
-                *["--model", "gpt-nano", "--seq-len", "24", "--tokens", "9", "--prompt", "ab", "--top-k", "1"],
-            ]
-        )
-        == 0
-    )
+    words = ["--model", "gpt-nano", "--seq-len", "24", "--tokens", "9", "--prompt", "ab", "--top-k", "1"]
+    assert main([str(weights.with_suffix(".pt")), *words]) == 0
     assert capsys.readouterr().out == "abcdef01234\n"
 
 
@@ -156,27 +143,3 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
     for name, p in whole.parameters_by_name().items():
         p.data = trained[name]
     assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), "the pipeline's weights, in one process"
-
-
-def test_the_bigram_model_is_that_of_its_counts() -> None:
-    draws = np.random.default_rng(0)
-    tokens = draws.choice(256, 3000, p=draws.dirichlet(np.full(256, 0.05))).astype(np.uint8)
-    text = Text([tokens[:1000], tokens[1000:]])
-    singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
-
-    def loss(a: int, b: int) -> float:
-        unigram = (singles[b] + 1) / (3000 + 256)
-        return -math.log((pairs[a, b] + unigram) / (sum(n for (x, _), n in pairs.items() if x == a) + 1))
-
-    a, b = tokens[5:40], tokens[6:41]
-    found = bigram_loss(text, [(a[:10], b[:10]), (a[10:], b[10:])])
-    assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]))
-    # Over all that may follow, the probabilities sum to 1.
-    assert sum(math.exp(-loss(int(a[0]), y)) for y in range(256)) == pytest.approx(1)
-
-
-def test_baselines_are_of_the_samples_that_an_evaluation_reads() -> None:
-    text = Text([np.frombuffer((CYCLE * 400).encode(), np.uint8)])
-    data = text_data(text, 24, 0)
-    (_, unigram, _), (name, bigram, _) = data.baselines(8)
-    assert unigram == pytest.approx(math.log(len(CYCLE)), abs=1e-3) and name == "bigram model" and bigram < 0.05

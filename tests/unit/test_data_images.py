@@ -192,7 +192,6 @@ def test_data_that_does_not_fit_the_model_is_refused(monkeypatch: pytest.MonkeyP
             check_options(parse_options(words))
     with pytest.raises(ChimeraError, match="E821"):
         check_options(parse_options(["--model", "bert-nano", "--seq-len", "513"]))
-    modules: Any = sys.modules
-    monkeypatch.setitem(modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ChimeraError, match=r"E802.*scikit-learn, which is not installed"):
         check_options(parse_options(["--model", "cnn-digits"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter
 
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from chimerac.interpreter.data.order import sample_at
+from tests.helpers_cost import peak
 
 
 @given(st.integers(0, 2**40), st.integers(0, 5), st.integers(1, 700))
@@ -30,9 +30,8 @@ def test_places_and_samples_of_a_long_order_are_independent() -> None:
 
 
 def test_no_memory_grows_with_the_number_of_samples() -> None:
-    sample_at(0, 0, 10)
-    tracemalloc.start()
-    numbers = [sample_at(0, k * 10**14 + 7, 10**15) for k in range(50)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(set(numbers)) == 50 and max(numbers) < 10**15 and peak < 100_000
+    def numbers() -> list[int]:
+        return [sample_at(0, k * 10**14 + 7, 10**15) for k in range(50)]
+
+    assert len(set(numbers())) == 50 and max(numbers()) < 10**15
+    assert peak(numbers) < 100_000

@@ -20,7 +20,7 @@ SOURCE = Pairs(TEXT, LENGTH, seed=5)
 
 
 def original(numbers: range) -> torch.Tensor:
-    """Return the tokens before any was masked, as far as they are known: all but those that are kept from the model."""
+    """Return the tokens before any was masked: the target where a token has one, and the input elsewhere."""
     (tokens,), (targets, _) = SOURCE.inputs(numbers), SOURCE.targets(numbers)
     return torch.where(targets != IGNORED, targets, tokens)
 

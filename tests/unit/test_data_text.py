@@ -1,6 +1,8 @@
-"""Samples: their numbers, their order, the default text, and the finding if there is no text."""
+"""Texts and their samples: the default text, folders, windows and their order, and the finding if there is no text."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.data.baselines import unigram_entropy
 from chimerac.interpreter.data.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text
 from chimerac.interpreter.data.windows import Windows, text_data
 from chimerac.interpreter.runtime.batch import Batch
 
+ROOT = Path(__file__).parents[2]
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts
 
@@ -155,11 +157,6 @@ def test_held_out_is_the_end_of_a_long_text() -> None:
     assert len(train) == 1900 and all_of(held_out) == HUNDRED.tobytes()
 
 
-def test_unigram_entropy_of_known_texts() -> None:
-    assert unigram_entropy(Text([np.zeros(9, np.uint8)])) == 0
-    assert unigram_entropy(Text([np.array([1, 2, 3, 4], np.uint8)] * 5)) == pytest.approx(np.log(4))
-
-
 @given(st.lists(st.binary(max_size=5), max_size=6), st.integers(0, 30), st.integers(0, 30))
 def test_a_text_reads_like_its_parts_joined(parts: list[bytes], begin: int, end: int) -> None:
     text, whole = Text(np.frombuffer(part, np.uint8) for part in parts), b"".join(parts)
@@ -187,3 +184,15 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ChimeraError, match=r"E802: the data .*secret cannot be read: permission denied"):
         load_text(tmp_path)
+
+
+def test_a_folder_of_more_files_than_the_limit_of_open_files_is_read(tmp_path: Path) -> None:
+    """Each mapped file stays open, and the process raises its limit."""
+    for k in range(70):
+        with (tmp_path / f"{k}.txt").open("wb") as file:
+            file.write(b"x" * CHECKED_BYTES)
+            file.truncate(MAPPED_BYTES)  # sparse
+    options = ["--loopback", "--model", "gpt-nano", "--iterations", "1", "--eval-samples", "1", "--data", str(tmp_path)]
+    command = ["bash", "-c", 'ulimit -Sn 64 && exec "$@"', "-", sys.executable, "interpreter/run.py", "-p", "D=2", *options]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "") and "70 files read" in completed.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 from chimerac.chimera_ir.diagnostics import (
     MAX_SHOWN,
@@ -24,7 +25,7 @@ def span_at(line: int, column: int, end_column: int, end_line: int | None = None
 
 
 def rendered_lines(span: Span | None, label: str = "here", **more: object) -> list[str]:
-    return render([Diagnostic("E123", "a fact", span, label, **more)]).splitlines()  # type: ignore[arg-type]
+    return render([Diagnostic("E123", "a fact", span, label, **more)]).splitlines()
 
 
 def test_a_finding_in_full() -> None:
@@ -92,8 +93,6 @@ def test_many_findings_are_counted() -> None:
 
 
 def test_colour_changes_no_text_of_a_finding() -> None:
-    import re
-
     d = Diagnostic("E123", "a fact", span_at(2, 10, 16), "label", ("note",), "help")
     coloured = render([d], colour=True)
     assert "\x1b[31;1m" in coloured

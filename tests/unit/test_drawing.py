@@ -1,25 +1,23 @@
-"""The timeline in the terminal, and the library's list."""
+"""The timeline in the terminal, of predicted and of measured times."""
 
 from __future__ import annotations
 
 import re
-import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw import timeline as drawing
 from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
-from chimerac.compiler.library import entries, find, names
 from chimerac.interpreter.runtime.times import times_of
 from tests.helpers import CASES, library_program, program
+from tests.helpers_cost import peak
 
 
 def draw_lines(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
@@ -106,24 +104,6 @@ def test_tasks_that_take_no_time_can_be_drawn() -> None:
     assert len(draw_lines(program("1f1b", D=2, N=2), F=0, B=2)) == 4
 
 
-def test_the_library_names_the_source_of_each_scheme() -> None:
-    found = {e.name: e for e in entries()}
-    assert set(found) == set(names())
-    for e in found.values():
-        assert e.title and re.search(r"\d{4}", e.source), e.name
-    assert found["chimera"].parameters == "D=4 N=D f=1"
-
-
-def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(str(tmp_path))
-    assert find("chimera") == find("chimera.sched") == find("schedules/chimera.sched")
-    for name in ("other/chimera.sched", "chimera.txt", "", "CHIMERA"):
-        if name:
-            with pytest.raises(ChimeraError) as caught:
-                find(name)
-            assert caught.value.diagnostics[0].code == "E001"
-
-
 def test_costs_without_a_common_unit_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
@@ -161,9 +141,9 @@ def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
     both = Timeline.concatenate(measured)
     both = replace(both, start=both.start - both.start.min(), end=both.end - both.start.min())
     assert (both.start == 7_000_000 * s.timeline.start).all() and (both.end == 7_000_000 * s.timeline.end).all()
-    drawing, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
-    assert drawing[1:3] == predicted[1:3]
-    assert drawing[0].split() == ["0", "50"] and drawing[-1].endswith("; times in ms")
+    found, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
+    assert found[1:3] == predicted[1:3]
+    assert found[0].split() == ["0", "50"] and found[-1].endswith("; times in ms")
 
 
 def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
@@ -173,21 +153,17 @@ def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
     end = predicted.end.copy()
     start = predicted.start.copy()
     end[first] = start[first + 1] = start[first] + 1
-    exact_line, measured_drawing = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
-    assert exact_line.count("&") == measured_drawing.count("&") + 1
+    drawn, drawn_apart = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
+    assert drawn.count("&") == drawn_apart.count("&") + 1
 
 
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_drawing_takes_a_few_bytes_for_each_of_its_characters(colour: bool) -> None:
     p = program("gpipe", D=16, N=1)
     timeline = simulate(p, {"B": 1000}).timeline
-    tracemalloc.start()
-    try:
-        characters = len(draw_timeline(p, timeline, colour=colour))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert characters > 500_000 and peak < 8 * characters
+    characters = len(draw_timeline(p, timeline, colour=colour))
+    assert characters > 500_000
+    assert peak(lambda: draw_timeline(p, timeline, colour=colour)) < 8 * characters
 
 
 def test_the_timelines_of_all_ranks_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

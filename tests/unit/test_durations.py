@@ -11,7 +11,6 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.profile import AllReduceTime, LayerTimes, Link, Profile, SizeTimes, layer_bytes
 from chimerac.chimera_ir.program import Program
-from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.causes import critical_path, idle_times, path_sums
 from chimerac.compiler.analyze.durations import Durations, Network, cost_durations, measured_durations, profiled_durations
@@ -20,8 +19,7 @@ from chimerac.compiler.analyze.memory import held_bytes, memory
 from chimerac.compiler.analyze.report import path_text
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.descriptions import find_model
-from chimerac.compiler.verify import verify
-from tests.unit.test_simulate import THREE
+from tests.helpers_by_hand import three
 
 MS = 10**6  # nanoseconds
 
@@ -52,7 +50,7 @@ def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: floa
     ],
 )
 def test_messages_computed_by_hand(machine: str, window: int, latency: float, occupied: float, expected: int) -> None:
-    p = verify(program_from_text(THREE.format(machine=machine, window=window)))
+    p = three(machine, window)
     assert timed(p, latency, occupied).makespan == expected * MS
 
 
@@ -90,7 +88,7 @@ def test_idle_times_by_cause() -> None:
 
 
 def test_a_full_window_is_a_cause() -> None:
-    p = verify(program_from_text(THREE.format(machine="window", window=1)))
+    p = three("window", 1)
     assert idle_times(timed(p, 4, 0))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
 
 
@@ -204,7 +202,7 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
 
 
 @pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])
-def test_a_negative_time_is_refused(wrong: float) -> None:
+def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
     p = compile_schedule("1f1b", {"D": 2}).program
     tasks = {op: [wrong, 0.0] for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
     with pytest.raises(ChimeraError, match="E002: the time of FWD of a stage is"):

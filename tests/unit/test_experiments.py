@@ -136,7 +136,7 @@ def test_a_folder_of_results_that_cannot_be_made_is_named(write: Write, capsys: 
 
 
 MISTAKES = {
-    "titel: x": ("small.yaml, line 1: titel: unknown key; did you mean 'title'?"),
+    "titel: x": "small.yaml, line 1: titel: unknown key; did you mean 'title'?",
     "title: x": "the key 'compare' is missing",
     "title: 3\ncompare: {x: N}": "line 1: title: expected a text, found 3",
     "title: x\ncompare: {x: N, group: D}": "line 2: compare: group: unknown key; did you mean 'groups'?",

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from chimerac.chimera_ir.diagnostics import Diagnostic, Source
 from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import LIMIT, evaluate
 from chimerac.compiler.resolve.types import check
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.walk import names_in
+from tests.helpers import findings_of_call
+from tests.helpers_cost import peak
 
 
 def expression(text: str) -> n.Expr:
@@ -26,13 +26,11 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
-    return evaluate(expression(text), env, Budget())  # type: ignore[arg-type]
+    return evaluate(expression(text), env, Budget())
 
 
 def finding(text: str, **env: object) -> Diagnostic:
-    with pytest.raises(ChimeraError) as caught:
-        value(text, **env)
-    [d] = caught.value.diagnostics
+    [d] = findings_of_call(value, text, **env)
     return d
 
 
@@ -119,7 +117,7 @@ def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: lis
 
 def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
     found: list[Diagnostic] = []
-    check(expression(text), scope, expected, found)  # type: ignore[arg-type]
+    check(expression(text), scope, expected, found)
     return [(d.code, d.message) for d in found]
 
 
@@ -167,16 +165,11 @@ def test_the_operations_that_count_grow_with_the_points(text: str) -> None:
 
 def test_the_arguments_of_a_function_are_not_all_held_at_once() -> None:
     call, points = expression(f"min({', '.join(['a + 1'] * 100)})"), np.arange(2**14)
-    tracemalloc.start()
-    try:
-        evaluate(call, {"a": points}, Budget())
-        assert tracemalloc.get_traced_memory()[1] < 20 * points.nbytes
-    finally:
-        tracemalloc.stop()
+    assert peak(lambda: evaluate(call, {"a": points}, Budget())) < 20 * points.nbytes
 
 
 def test_the_largest_factors_may_be_of_different_points() -> None:
     a, b = np.array([2**61, 3, -(2**31), 0]), np.array([1, 2**40, 2**30, 2**61])
-    assert np.array_equal(value("a * b", a=a, b=b), a * b)  # type: ignore[arg-type]
+    assert np.array_equal(value("a * b", a=a, b=b), a * b)
     d = finding("a * b", a=a, b=b + np.array([0, 0, 1, 0]))
     assert (d.code, d.message, d.label) == ("E206", f"the product is larger than {LIMIT}", f"up to {2**31} times {2**30 + 1}")

@@ -18,8 +18,8 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find
 from chimerac.interpreter.launch.record import Record, check_output
 
-LONG = "x" * 3000
-NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, LONG, "none/x", "file/x", "loop", "a\0b"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # tests run in other folders
+NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, "x" * 3000, "none/x", "file/x", "loop", "a\0b"]
 
 
 def code(caught: pytest.ExceptionInfo[ChimeraError]) -> str:
@@ -55,7 +55,7 @@ def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.Capt
 def test_paths_that_cannot_be_read(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for reader in (read, find):
         with pytest.raises(ChimeraError) as caught:
-            reader(name)  # type: ignore[operator]
+            reader(name)
         assert code(caught) == "E001"
     for argv in ([name], ["fmt", name], ["fmt", "--check", name]):
         assert main(argv) == 2
@@ -157,27 +157,25 @@ def test_as_another_user(tmp_path: Path) -> None:
 
 def test_a_pipe_a_device_and_stdout_are_written_to(here: Path) -> None:
     os.mkfifo("pipe")
-    script = "import sys; from chimera_ir.files import write; write('new\\n', sys.argv[1])"
+    script = "import sys; from chimerac.chimera_ir.files import write; write('new\\n', sys.argv[1])"
     command = [sys.executable, "-c", script]
-    root = Path(__file__).parents[2]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    writer = subprocess.Popen([*command, "pipe"], env=env)
+    writer = subprocess.Popen([*command, "pipe"], env=ENVIRONMENT)
     assert Path("pipe").read_text() == "new\n" and writer.wait() == 0 and stat.S_ISFIFO(os.stat("pipe").st_mode)
     write("nothing\n", "/dev/null")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert subprocess.run([*command, "/dev/stdout"], env=env, capture_output=True, text=True).stdout == "new\n"
+    assert subprocess.run([*command, "/dev/stdout"], env=ENVIRONMENT, capture_output=True, text=True).stdout == "new\n"
     with open("all", "w") as file:
         file.write("before\n")
         file.flush()
-        subprocess.run([*command, "/dev/stdout"], env=env, stdout=file, check=True)
+        subprocess.run([*command, "/dev/stdout"], env=ENVIRONMENT, stdout=file, check=True)
     assert Path("all").read_text() == "before\nnew\n"
-    assert subprocess.run([*command, "/dev/full"], env=env, capture_output=True, text=True).returncode == 1
+    assert subprocess.run([*command, "/dev/full"], env=ENVIRONMENT, capture_output=True, text=True).returncode == 1
 
 
 def test_characters_that_stdout_cannot_encode(here: Path) -> None:
     Path("é.sched").write_text("# é\nschedule  x\n")
     for argv in (["fmt", "-"], ["fmt", "--check", "é.sched"], ["fmt", "é.sched"]):
-        env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
+        env = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
         command = [sys.executable, "-m", "chimerac", *argv]
         completed = subprocess.run(command, env=env, input=Path("é.sched").read_bytes(), capture_output=True)
         assert "é" in completed.stdout.decode() and completed.stderr == b""
@@ -186,8 +184,7 @@ def test_characters_that_stdout_cannot_encode(here: Path) -> None:
 def test_a_model_description_on_a_full_disk(here: Path) -> None:
     pytest.importorskip("torch")
     command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    completed = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
+    completed = subprocess.run(f"{command} > /dev/full", shell=True, env=ENVIRONMENT, capture_output=True, text=True)
     assert completed.returncode == 1 and "error[E003]" in completed.stderr and "Traceback" not in completed.stderr
 
 

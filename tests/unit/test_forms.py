@@ -1,4 +1,4 @@
-"""The two text forms of a program, and the numbers of the simulator."""
+"""The two text forms of a program, its digest, and equality."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -17,23 +16,15 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import NAME, AllReduce, Fwd, Send
 from chimerac.chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
 from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Costs, Program, Tied
+from chimerac.chimera_ir.program import Costs, Tied
 from chimerac.chimera_ir.streams import program_of
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
-from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import findings, verify
-from tests.helpers import program
-from tests.helpers_events import makespan
+from tests.helpers import codes_of_call, program
 
 RIGHT = program("chimera", width=2, D=2)
-
-
-def codes(read: object, text: str) -> set[str]:
-    with pytest.raises(ChimeraError) as caught:
-        read(text)  # type: ignore[operator]
-    return {d.code for d in caught.value.diagnostics}
 
 
 def test_json_has_the_documented_form() -> None:
@@ -82,7 +73,7 @@ def test_the_published_schema_is_that_of_the_reader() -> None:
     ],
 )
 def test_json_from_other_writers(change: dict[str, object], code: str) -> None:
-    assert codes(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change)) == {code}
+    assert codes_of_call(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change)) == {code}
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
@@ -90,7 +81,7 @@ def test_texts_that_are_not_json(text: str) -> None:
     with pytest.raises(ChimeraError, match="E60") as raised:
         program_from_json(text)
     assert ("help: compile one with: chimerac" in str(raised.value)) == (text in ("", "nonsense", "NaN"))
-    assert codes(program_from_json, text) <= {"E601", "E602"}
+    assert codes_of_call(program_from_json, text) <= {"E601", "E602"}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +104,7 @@ def test_texts_that_are_not_json(text: str) -> None:
 def test_texts_that_cannot_be_read(old: str, new: str) -> None:
     text = program_to_text(RIGHT)
     assert old in text
-    assert codes(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
+    assert codes_of_call(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
 
 
 @pytest.mark.parametrize(
@@ -372,23 +363,3 @@ def test_a_set_with_a_duplicate_id_is_a_finding() -> None:
     text = program_to_text(compile_text(TIED).program)
     [found] = findings(program_from_text(text.replace("micro_batches 0 1\n", "micro_batches 1 0 1\n")))
     assert found.code == "E401" and "the pipes list micro-batch 1 twice" in found.message
-
-
-def test_costs_of_a_simulation() -> None:
-    p = program("1f1b", D=2, N=3)
-    assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
-    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
-    assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
-    half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
-    assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
-    assert half.time(half.makespan) == "4.667"
-
-
-def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
-    """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
-    p: Program = program("gpipe", D=2, N=6)
-    with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
-    assert with_window_2 < with_window_1
-    for window in (1, 2, 3):
-        changed = p.with_header(window=window)
-        assert simulate(changed, {"F": 1, "B": 1, "hop": 3}).makespan == makespan(changed, {"FWD": 1, "BWD": 1}, 3)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
-from tests.helpers import program
+from tests.helpers import findings_of_call, program
 from tests.helpers_text import tasks_of
 
 PIPE = "pipe main { stage k on rank k   micro_batches N }"
@@ -20,16 +18,12 @@ def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str =
 
 
 def stuck_finding(*lines: str, **where: object) -> Diagnostic:
-    with pytest.raises(ChimeraError) as caught:
-        greedy(*lines, **where)  # type: ignore[arg-type]
-    [d] = caught.value.diagnostics
+    [d] = findings_of_call(greedy, *lines, **where)
     assert d.code == "E305"
     return d
 
 
 def test_the_preferred_task_starts_first() -> None:
-    #                                                rank 0  F0 F1 F2 B0 B1 B2       with B = 2: F0 F1 F2 .. B0 ..
-    #                                                rank 1  .. F0 B0 F1 B1 F2 B2
     p = greedy("prefer B, F")
     assert [tasks_of(p, r) for r in (0, 1)] == ["F0 F1 F2 B0 B1 B2", "F0 B0 F1 B1 F2 B2"]
     p = greedy("prefer F, B")
@@ -42,11 +36,9 @@ def test_the_preferred_task_starts_first() -> None:
 
 def test_a_rank_never_waits_for_a_preferred_task() -> None:
     """A free rank starts a ready task, even if a preferred one becomes ready shortly after."""
-    p = greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", N=4)
-    assert tasks_of(p, 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
-    assert (
-        tasks_of(greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", "limit F - B <= 2", N=4), 0) == "F0 F1 B0 F2 B1 F3 B2 B3"
-    )
+    lines = ("cost F = 2, B = 2, hop = 1", "prefer B, F")
+    assert tasks_of(greedy(*lines, N=4), 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
+    assert tasks_of(greedy(*lines, "limit F - B <= 2", N=4), 0) == "F0 F1 B0 F2 B1 F3 B2 B3"
 
 
 def test_keys_decide_between_tasks_of_one_kind() -> None:

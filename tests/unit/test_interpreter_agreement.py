@@ -63,7 +63,10 @@ def test_equal_options_are_equal() -> None:
 @pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
 def test_every_option_is_compared_and_named(name: str) -> None:
     before = getattr(parse_options(["-p", "D=2"]), name)
-    change = lambda settings: replace(settings, **{name: other(before)})  # noqa: E731
+
+    def change(settings: RunSettings) -> RunSettings:
+        return replace(settings, **{name: other(before)})
+
     if name in NOT_COMPARED:
         compare_options(change)
         return
@@ -130,7 +133,7 @@ def test_a_new_option_is_compared_without_further_code() -> None:
 def test_settings_are_a_value_with_a_field_for_every_option() -> None:
     settings = parse_options([])
     with pytest.raises(FrozenInstanceError):
-        settings.lr = 1.0  # type: ignore[misc]
+        settings.lr = 1.0
     assert {f.name for f in fields(settings)} == option_names().keys()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -38,7 +38,9 @@ def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
-    """Train two iterations on each rank and return what `use` returns; also the number of micro-batches and their size."""
+    """Train two iterations on each rank. Return by rank the losses, and what `use` returns of the pipeline and the number of
+    samples in a batch.
+    """
     program = compile_schedule(name, parameters, width).program
     h = program.header
     size = SAMPLES * h.micro_batch_size[0] // h.micro_batch_size[1]
@@ -66,7 +68,7 @@ def one_process(parts: int, samples: int) -> tuple[list[float], nn.Sequential]:
         total = 0.0
         for x, y in zip(*(t.chunk(parts) for t in batch(number, samples)), strict=True):
             loss = F.cross_entropy(model(x), y) / parts
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.item()
         losses.append(total)
         optimizer.step()
@@ -74,26 +76,37 @@ def one_process(parts: int, samples: int) -> tuple[list[float], nn.Sequential]:
     return losses, model
 
 
+class Evaluated(NamedTuple):
+    """The state of a rank before and after an evaluation, that of the whole model after it, and the loss of the evaluation."""
+
+    samples: int
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+    whole: dict[str, Tensor]
+    loss: float
+
+
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
 def test_losses_are_those_of_one_process_on_the_same_micro_batches(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
-    def use(pipe: Pipeline, samples: int) -> Any:
-        before = pipe.state_dict()
-        before = {name: t.clone() for name, t in before.items()}
+    def evaluated(pipe: Pipeline, samples: int) -> Evaluated:
+        before = {name: t.clone() for name, t in pipe.state_dict().items()}
         x, y = batch(9, samples)
         loss = pipe.evaluate(x.chunk(width)[pipe.replica], y.chunk(width)[pipe.replica])
-        return before, {name: t.clone() for name, t in pipe.state_dict().items()}, loss, samples, pipe.full_state_dict()
+        after = {name: t.clone() for name, t in pipe.state_dict().items()}
+        return Evaluated(samples, before, after, pipe.full_state_dict(), loss)
 
-    found = run(name, parameters, width, use)
+    found = run(name, parameters, width, evaluated)
     parts = compile_schedule(name, parameters, width).program.header.micro_batches * width
-    expected, model = one_process(parts, found[0][1][3])
+    first_rank: Evaluated = found[0][1]
+    expected, model = one_process(parts, first_rank.samples)
     for losses, _ in found:
         assert losses == pytest.approx(expected, rel=1e-5)
     copies: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for _, (before, after, *_) in found:
-        for key, t in after.items():
-            copies.setdefault(key, []).append((before[key], t))
+    for _, rank in found:
+        for key, t in rank.after.items():
+            copies.setdefault(key, []).append((rank.before[key], t))
     for key, of_key in copies.items():
         first = of_key[0][1]
         assert all(t.equal(first) for _, t in of_key), f"copies of {key} differ in an evaluation"
@@ -102,19 +115,18 @@ def test_losses_are_those_of_one_process_on_the_same_micro_batches(
             assert len(of_key) == 1 or not of_key[0][0].equal(of_key[-1][0]), "copies see different micro-batches"
         if "tracked" in key:
             assert sum(int(t) for t, _ in of_key) == 2 * parts, "a forward that is run again does not count"
-    whole = found[0][1][4]
-    model.load_state_dict(whole)
-    x, y = batch(9, found[0][1][3])
+    model.load_state_dict(first_rank.whole)
+    x, y = batch(9, first_rank.samples)
     with torch.no_grad():
         loss = F.cross_entropy(model.eval()(x), y)
-    assert [its[2] for _, its in found] == pytest.approx([loss.item()] * len(found), rel=1e-5)
+    assert [rank.loss for _, rank in found] == pytest.approx([loss.item()] * len(found), rel=1e-5)
 
 
 def test_with_one_copy_the_running_statistics_are_those_of_one_process() -> None:
-    found = run("1f1b", {"D": 2, "N": 4}, 1, lambda pipe, samples: pipe.full_state_dict())
+    (_, state), *_ = run("1f1b", {"D": 2, "N": 4}, 1, lambda pipe, samples: pipe.full_state_dict())
     _, model = one_process(4, 4 * SAMPLES)
     for key, t in model.state_dict().items():
-        torch.testing.assert_close(found[0][1][key], t, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(state[key], t, rtol=1e-4, atol=1e-6)
 
 
 class Counting(nn.Module):
@@ -128,7 +140,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.count, self.average = self.count + 1, 0.5 * self.average + 0.5 * x.detach().mean(0)
-        return self.linear(x)  # type: ignore[no-any-return]
+        return self.linear(x)
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])

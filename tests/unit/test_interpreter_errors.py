@@ -146,18 +146,3 @@ def test_the_host_of_the_store_lets_the_others_read_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "sleep", slept.append)
     ended(ValueError("wrong"), job=Job(host=True))
     assert slept == [failures.HOST_DELAY_S]
-
-
-def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_path: Path) -> None:
-    for name in ("models", "data", "interpreter", "compiler"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(f"MINE = '{name}'")
-    code = (
-        "import sys, models, data, interpreter, compiler\n"
-        "from chimerac.interpreter.training.trainer import Trainer\n"
-        "from chimerac.interpreter.transport import gloo, loopback\n"
-        "print(models.MINE, data.MINE, interpreter.MINE, compiler.MINE)\n"
-        "print([name for name in sys.modules if name.startswith(('chimerac.models', 'chimerac.compiler'))])\n"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert completed.stdout.splitlines() == ["models data interpreter compiler", "[]"]

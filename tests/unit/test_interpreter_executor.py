@@ -1,10 +1,11 @@
 """The executor on one rank: all kinds of tasks are bit-equal to one process, and wrong streams have clear errors."""
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
@@ -13,8 +14,8 @@ from chimerac.chimera_ir.streams import program_of
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.pipeline.ranks import check_equal
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.training.optimizer import learning_rate
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.trainer import Trainer
@@ -106,14 +107,14 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
     model = gpt("gpt-nano", 16, dropout=0.5)
 
     class Bytes(IntegerSamples):
-        def read(self, numbers):  # type: ignore[no-untyped-def]
+        def read(self, numbers: Sequence[int]) -> Tensor:
             g = torch.Generator().manual_seed(numbers[0])
             return torch.randint(0, 256, (len(numbers), 17), generator=g)
 
-        def inputs(self, numbers):  # type: ignore[no-untyped-def]
+        def inputs(self, numbers: Sequence[int]) -> Values:
             return (self.read(numbers)[:, :-1],)
 
-        def targets(self, numbers):  # type: ignore[no-untyped-def]
+        def targets(self, numbers: Sequence[int]) -> Values:
             return (self.read(numbers)[:, 1:],)
 
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
@@ -141,11 +142,3 @@ def test_a_micro_batch_of_a_part_of_the_size() -> None:
     assert samples_per_micro_batch(halves, 4) == 2
     with pytest.raises(ChimeraError, match=r"E804: micro-batches of 3 samples cannot be cut to 1/2"):
         samples_per_micro_batch(halves, 3)
-
-
-def test_the_learning_rate_rises_and_falls() -> None:
-    rates = [learning_rate(replace(SETTINGS, iterations=100), t) for t in range(100)]
-    assert max(rates) == rates[9] == rates[10] == SETTINGS.rate
-    assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True)
-    assert 0.1 * SETTINGS.rate <= rates[-1] < 0.11 * SETTINGS.rate
-    assert learning_rate(replace(SETTINGS, iterations=1), 0) == SETTINGS.rate

@@ -54,10 +54,10 @@ class Fragile(nn.Module):
         """Return both; marks (b, 1) is the number of the micro-batch, and passes through all layers."""
         factor = torch.where((marks == self.at).any(), torch.inf, 1.0) if self.at is not None else torch.ones(())
         if self.fault == "input":
-            x = _Gradient.apply(x, factor)  # type: ignore[no-untyped-call]
+            x = _Gradient.apply(x, factor)
         weight = self.linear.weight
         if self.fault == "weight":
-            weight = _Gradient.apply(weight, factor)  # type: ignore[no-untyped-call]
+            weight = _Gradient.apply(weight, factor)
         y = x + self.dropout(torch.tanh(nn.functional.linear(x, weight, self.linear.bias)))
         return marks, y * factor if self.fault == "forward" else y
 
@@ -184,15 +184,18 @@ def test_a_finite_step_passes() -> None:
 
 
 def trained(skip: bool) -> list[Any]:
-    """Train on integers; the loss of one micro-batch, in a later iteration than the first, is infinite."""
+    """Train on integers; the loss of one micro-batch, in a later iteration than the first, is infinite.
+
+    The loss knows this micro-batch, `number`, by its targets, which no other micro-batch of the trained iterations has.
+    """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()
     targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]
     number = next(k for k in range(2, 20) if sum(t.equal(targets[k]) for t in targets[: 2 * (k // 2) + 4]) == 1)
     iteration = number // 2
 
-    def spoiled(outputs: Any, its: Any) -> Any:
-        return (model.loss(outputs, its)[0] * torch.where((its[0] == targets[number]).all(), torch.inf, 1.0),)
+    def spoiled(outputs: Any, own: Any) -> Any:
+        return (model.loss(outputs, own)[0] * torch.where((own[0] == targets[number]).all(), torch.inf, 1.0),)
 
     other = replace(model, loss=spoiled)
 

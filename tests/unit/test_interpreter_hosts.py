@@ -7,46 +7,30 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
 from chimerac.interpreter.launch import rendezvous_handler
 from chimerac.interpreter.launch.rendezvous_handler import NonBlockingHandler
-from chimerac.interpreter.transport import liveness, rendezvous
+from chimerac.interpreter.transport import liveness
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import Awaited, Progress
 from chimerac.interpreter.transport.rendezvous import Host, Rendezvous, ranks_of_hosts
+from tests.helpers_liveness import LostStore, answer_quickly
 
 HOSTS = [Host("0", "node1"), Host("0", "node1"), Host("1", "node2"), Host("1", "node2")]
 
 
-class LostStore:
-    """The store of a host that is lost: it never answers."""
-
-    def check(self, keys: list[str]) -> bool:
-        threading.Event().wait()
-        return True
-
-    def add(self, key: str, amount: int) -> int:
-        threading.Event().wait()
-        return 1
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr(liveness, "STORE_TIMEOUT_S", 0.2)
+    answer_quickly(monkeypatch, within_s=0.2)
     monkeypatch.setattr(liveness, "STORE_LOST_S", 0.2)
-    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_CLOSE_S", 0.2)
     monkeypatch.setattr(rendezvous_handler, "SHUTDOWN_S", 0.2)
 
 
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
     """Return what a rank of four on two hosts says when its wait for another one fails."""
-    checks = [LivenessCheck(store, r, 4, hosted=False, progress=Progress()) for r in range(4)]  # type: ignore[arg-type]
+    checks = [LivenessCheck(store, r, 4, hosted=False, progress=Progress()) for r in range(4)]
     for r in answering:
         checks[r].start()
     mine = Rendezvous(timedelta(seconds=2), checks[rank], Progress(), HOSTS)
@@ -80,7 +64,7 @@ def test_hosts_of_one_name_are_told_apart() -> None:
 
 def test_without_the_store_one_rank_of_a_host_reports(tmp_path: Path) -> None:
     progress = Progress()
-    checks = [LivenessCheck(LostStore(), r, 4, False, progress, claim=tmp_path / "report") for r in (2, 3)]  # type: ignore[arg-type]
+    checks = [LivenessCheck(LostStore(), r, 4, False, progress, claim=tmp_path / "report") for r in (2, 3)]
     assert [check.claim_report() for check in checks] == [True, False]
 
 
@@ -91,7 +75,7 @@ def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
         codes.append(code)
         ended.set()
 
-    check = LivenessCheck(LostStore(), 2, 4, False, Progress(), end)  # type: ignore[arg-type]
+    check = LivenessCheck(LostStore(), 2, 4, False, Progress(), end)
     check.terminate()
     assert ended.wait(30) and codes == [1]
 
@@ -119,7 +103,7 @@ class Handler(RendezvousHandler):
     def get_run_id(self) -> str:
         return "run1"
 
-    next_rendezvous = is_closed = set_closed = num_nodes_waiting  # type: ignore[assignment]
+    next_rendezvous = is_closed = set_closed = num_nodes_waiting
 
 
 @pytest.mark.parametrize("blocks", [True, False])

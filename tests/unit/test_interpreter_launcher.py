@@ -1,12 +1,9 @@
-"""What the launcher prints for ranks that failed, how run.py calls it, what a process does first, and requests to stop."""
+"""The launcher: what it prints for ranks that failed, and how many ranks it starts."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter import run
-from chimerac.interpreter.launch import failures, launcher, startup, stopping
+from chimerac.interpreter.launch import failures, launcher
 from chimerac.interpreter.transport.progress import NUMBER, Progress
 
 
@@ -167,83 +164,3 @@ def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names
 def test_the_number_of_ranks_of_a_host(arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
     assert launcher._options(arguments).nproc_per_node == number
-
-
-# --- what a process does first ------------------------------------------------------------------------------------------
-
-
-def test_a_rank_ends_at_once_if_torchrun_has_ended_before_it_started() -> None:
-    """Port 1 refuses connections, like the store of a torchrun that has ended."""
-    code = "from chimerac.interpreter.launch.startup import begin_process; begin_process(); print('alive')"
-    agent = {"RANK": "0", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | agent | where, capture_output=True, text=True)
-    expected = (1, "") if sys.platform == "linux" else (0, "alive\n")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (*expected, "")
-
-
-def test_the_first_lines_import_no_torch_and_no_compiler() -> None:
-    code = (
-        "import sys; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
-        "print([m for m in sys.modules if m.startswith(('torch', 'numpy', 'chimerac.compiler'))])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
-
-
-def test_ctrl_c_prints_one_line_and_ends_a_process_that_a_user_started() -> None:
-    code = (
-        "import os, signal; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
-        "os.kill(os.getpid(), signal.SIGINT)"
-    )
-    environment = {k: v for k, v in os.environ.items() if k != "RANK"}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
-    assert startup.INTERRUPTED == 130
-
-
-# --- requests to stop ---------------------------------------------------------------------------------------------------
-
-
-def test_sigterm_is_a_request_to_stop_only_in_accepting_stop_requests() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    notified = threading.Event()
-    with stopping.accepting_stop_requests(notified.set):
-        assert not stopping.stop_requested()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert notified.wait(10) and stopping.stop_requested()
-    assert signal.getsignal(signal.SIGTERM) == before
-    with stopping.accepting_stop_requests():
-        assert not stopping.stop_requested()
-
-
-def test_a_second_sigterm_ends_the_process_at_once() -> None:
-    code = (
-        "import os, signal, threading\n"
-        "from chimerac.interpreter.launch.stopping import accepting_stop_requests\n"
-        "came = threading.Event()\n"
-        "with accepting_stop_requests(came.set):\n"
-        "    os.kill(os.getpid(), signal.SIGTERM); came.wait()\n"
-        "    os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
-
-
-def test_sigterm_to_a_forked_process_ends_only_this_process() -> None:
-    """A forked process is for example a worker of a pool. The end of the training does not wait for it."""
-    code = (
-        "import os, signal\n"
-        "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"
-        "def fork():\n"
-        "    child = os.fork()\n"
-        "    if not child:\n"
-        "        signal.pause(); os._exit(3)\n"
-        "    return child\n"
-        "with accepting_stop_requests():\n"
-        "    first, second = fork(), fork()\n"
-        "    os.kill(first, signal.SIGTERM)\n"
-        "    print(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]), stop_requested(), flush=True)\n"
-        "os.kill(second, signal.SIGKILL)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} False\n"), ended.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,7 +144,7 @@ class ReadsMask(nn.Module):
 
 
 def test_a_description_lists_what_layers_share_separately() -> None:
-    found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, partial(HalfView), Widening, Narrowing, TiedLast), 2)
+    found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, HalfView, Widening, Narrowing, TiedLast), 2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
     assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"

@@ -81,3 +81,10 @@ def test_a_rank_without_parameters_has_no_optimizer() -> None:
     assert build_optimizer({}, SETTINGS) is None
     only_norms = build_optimizer({"norm": nn.Parameter(torch.ones(3))}, SETTINGS)
     assert only_norms is not None and [g["weight_decay"] for g in only_norms.param_groups] == [0.0]
+
+
+def test_by_default_the_rate_rises_for_a_tenth_of_the_iterations_and_then_falls_to_a_tenth() -> None:
+    rates = [learning_rate(replace(SETTINGS, iterations=100, warm_up=None), t) for t in range(100)]
+    assert max(rates) == rates[9] == rates[10] == SETTINGS.rate
+    assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0.1 * SETTINGS.rate <= rates[-1] < 0.11 * SETTINGS.rate

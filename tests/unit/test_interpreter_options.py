@@ -1,7 +1,6 @@
 """The command line of run.py, and the names of the files in its folder."""
 
 import re
-import subprocess
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from chimerac import interpreter
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.settings import SCHEDULE
 from chimerac.models.families import preset
@@ -89,19 +87,6 @@ def test_a_closed_stderr_gets_no_usage_into_stdout(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_the_help_imports_neither_torch_nor_numpy() -> None:
-    """Each of them takes a quarter of a second or more to import."""
-    code = """
-import sys
-from chimerac.interpreter import run
-try:
-    run.parse_options(["--help"])
-except SystemExit:
-    sys.exit(str({"torch", "numpy", "pydantic", "tqdm"} & set(sys.modules)))
-"""
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == "set()\n"
-
-
 def test_every_preset_and_its_size_is_in_the_help() -> None:
     shown = capture_help()
     for name, sizes in PRESETS.items():
@@ -111,9 +96,3 @@ def test_every_preset_and_its_size_is_in_the_help() -> None:
         parameters = sum(p.numel() for layer in layers for p in layer.parameters())
         assert row[1:5] == [str(sizes.blocks), str(sizes.width), str(sizes.heads or "-"), f"{parameters:,}"]
         assert len(layers) == sizes.layers
-
-
-def test_no_file_beside_run_py_hides_a_standard_module() -> None:
-    # `torchrun interpreter/run.py` puts this folder first on sys.path.
-    files = {p.stem for p in Path(interpreter.__path__[0]).iterdir() if p.stem != "__init__"}
-    assert "run" in files and not files & set(sys.stdlib_module_names)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from chimerac.interpreter import Pipeline
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
-from tests.unit.test_interpreter_split import CASES, gradients_of_both
+from tests.helpers_split import CASES, gradients_of_both
 
 BF16 = torch.bfloat16
 

@@ -52,8 +52,7 @@ def test_the_halves_of_a_backward_are_one_backward(stage: int) -> None:
     (of_input,), (of_weight,) = split["BwdInput", stage], split["BwdWeight", stage]
     assert split["Fwd", stage] == {forward} and forward > 0
     assert of_input + of_weight == backward, "no product is computed twice, and the forward is not repeated"
-    assert of_weight == forward, "one product for each product of the forward"
-    assert of_input == forward, "one product for each product of the forward"
+    assert of_weight == of_input == forward, "each half has one product for each product of the forward"
 
 
 def test_a_backward_out_of_a_grouped_forward_costs_one() -> None:

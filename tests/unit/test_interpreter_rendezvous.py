@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from queue import Queue
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.errors import PeerLostError
@@ -20,6 +19,7 @@ from chimerac.interpreter.transport import liveness, rendezvous
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, read_position
 from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize
+from tests.helpers_liveness import LostStore, answer_quickly
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
@@ -33,7 +33,7 @@ class Job:
         self.ended: Queue[int] = Queue()
         ends = [partial(self._end, rank) for rank in range(world)]
         progress = [Progress() for _ in range(world)]
-        self.checks = [LivenessCheck(store, r, world, hosted, progress[r], ends[r]) for r in range(world)]  # type: ignore[arg-type]
+        self.checks = [LivenessCheck(store, r, world, hosted, progress[r], ends[r]) for r in range(world)]
         self.ranks = [Rendezvous(timedelta(seconds=2), self.checks[r], progress[r]) for r in range(world)]
         for rank in answering:
             self.checks[rank].start()
@@ -45,13 +45,8 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr(liveness, "STORE_TIMEOUT_S", 0.5)
+    answer_quickly(monkeypatch, within_s=0.5)
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
-    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_CLOSE_S", 0.5)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 1e10, 1e14, float("inf"), float("nan")])
@@ -142,16 +137,7 @@ def test_no_message_has_the_keys_of_the_store() -> None:
 
 @pytest.mark.parametrize(("hosted", "name"), [(True, "rank 0"), (False, "the store of torchrun")])
 def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, name: str) -> None:
-    class Stopped:
-        def add(self, key: str, amount: int) -> int:
-            threading.Event().wait()
-            return 1
-
-        def check(self, keys: list[str]) -> bool:
-            threading.Event().wait()
-            return True
-
-    job = Job(Stopped(), 2, answering=[], hosted=hosted)
+    job = Job(LostStore(), 2, answering=[], hosted=hosted)
     assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
     assert job.checks[1].claim_report(), "there is nobody else who could report"
 

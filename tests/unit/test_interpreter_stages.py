@@ -121,18 +121,10 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
 
 def test_a_prefix_gives_the_names() -> None:
     def build(stage: int, count: int) -> tuple[str, nn.Module]:
-        return f"stage{stage}", nn.Linear(3, 3, bias=False)
+        return f"stage{stage}", nn.Linear(11, 11, bias=False) if stage else nn.Embedding(11, 11)
 
-    def run(pipe: Pipeline) -> list[str]:
-        return list(pipe.full_state_dict())
-
-    program = compile_schedule("1f1b", {"D": 2, "N": 1}).program
-
-    def rank(transport: Transport) -> list[str]:
-        own = {transport.rank: build(transport.rank, 2)}
-        return run(Pipeline(own, "1f1b", {"N": 1}, loss=cross_entropy, inputs=torch.zeros(2, 3), transport=transport))
-
-    assert run_in_loopback(program, rank) == [["stage0.weight", "stage1.weight"]] * 2
+    names = on_ranks("1f1b", {"D": 2, "N": 1}, build, lambda pipe: list(pipe.full_state_dict()))
+    assert names == [["stage0.weight", "stage1.weight"]] * 2
 
 
 def test_held_stages_need_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,5 +204,5 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
         (other_weights, "E810: the copies of stage 1 on rank 0 and rank 1 have different weights"),
         (other_shapes, "E807: the copies of stage 1 on rank 0 and rank 1 return different tensors"),
     ):
-        for found in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):  # type: ignore[misc]
+        for found in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):
             assert re.search(message, found)

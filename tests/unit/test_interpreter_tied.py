@@ -1,14 +1,35 @@
-"""Parameters that layers of different stages share: derived from the model, for any schedule."""
+"""Parameters that layers of different stages share: derived from the model, for any schedule, or tied by the program."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import AllReduce
+from chimerac.chimera_ir.program import Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
+from chimerac.compiler.library import find
 from chimerac.interpreter import Pipeline
+from chimerac.interpreter.runtime.batch import Batch
+from chimerac.interpreter.runtime.model import Model, Stage, combined
+from chimerac.interpreter.runtime.parameters import parameter_groups
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.integers import First, IntegerSamples, Whole, loss
+from tests.distributed.programs import TWO_RANKS, program
+from tests.helpers_loopback import (
+    SAMPLES,
+    SEED,
+    deep_model,
+    description_of,
+    rank_of,
+    small_model,
+)
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
 
 STEPS, RATE = 3, 0.5
@@ -107,8 +128,6 @@ def test_a_norm_counts_a_shared_parameter_once() -> None:
 
 
 def test_a_schedule_that_ties_these_stages_itself_keeps_its_name() -> None:
-    from chimerac.compiler.library import find
-
     text = find("1f1b").text.replace("\norder", "\ntied mine on stages 0, D - 1\norder")
 
     def run(pipe: Pipeline) -> list[str]:
@@ -141,9 +160,97 @@ def test_a_module_that_is_there_twice_is_two_layers() -> None:
 
     model = layers()
     expected = nn.functional.mse_loss(model(inputs), targets)
-    expected.backward()  # type: ignore[no-untyped-call]
-    for loss, gradient in in_loopback(
+    expected.backward()
+    for found, gradient in in_loopback(
         "1f1b", {"D": 2, "N": 2}, layers, run, loss=nn.functional.mse_loss, inputs=inputs, split=(2, 1)
     ):
-        assert loss == pytest.approx(expected.item(), rel=1e-6)
+        assert found == pytest.approx(expected.item(), rel=1e-6)
         torch.testing.assert_close(gradient, model[0].weight.grad)
+
+
+class TiedFirst(First):
+    tied = {"embedding": "table"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table.data = torch.arange(64).view(8, 8).double() % 5 - 2
+
+
+class TiedLast(nn.Module):
+    """Uses the table of the first layer under another name."""
+
+    tied = {"embedding": "inner.weight"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8, bias=False, dtype=torch.float64)
+        self.inner.weight.data = torch.arange(64).view(8, 8).double() % 5 - 2
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.inner(x) * mask
+
+
+TIED = small_model(TiedFirst, Whole, TiedLast)
+
+
+TIED_PIPE = """pipe main on 0 1 micro_batches 0
+
+rank 0:
+  FWD main s0 m0; SEND act main s1 m0 -> 1; RECV grad main s0 m0 <- 1
+  BWD main s0 m0
+rank 1:
+  RECV act main s1 m0 <- 0
+  FWD main s1 m0
+  BWD main s1 m0; SEND grad main s0 m0 -> 0
+"""
+
+
+def tied_program() -> Program:
+    untied = program(TIED_PIPE, "tied", 2, 2, 1)
+    streams = [[*untied.stream(g), AllReduce("embedding", 0, (0, 1))] for g in range(2)]
+    return program_of(replace(untied.header, tied=(Tied("embedding", (0, 1)),)), streams)
+
+
+def whole_gradients() -> list[Tensor]:
+    """Return the gradients of the tied model in one process: one table, used at both ends."""
+    whole = TIED.build_stage(range(3), SEED)
+    first, middle, last = whole.layers
+    last.inner.weight = first.table
+    batch = Batch(IntegerSamples(), SEED, 0, 0, 1, 1, SAMPLES)
+    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [64]))
+    return [p.grad for p in (first.table, middle.weight) if p.grad is not None]
+
+
+def test_tied_parameters_have_one_gradient_on_all_their_stages() -> None:
+    p = tied_program()
+    table, weight = whole_gradients()
+    found = run_in_loopback(p, rank_of(p, TIED))
+    groups = [f.executor.groups for f in found]
+    assert [len(g["embedding"]) for g in groups] == [1, 1]
+    assert sum(len(ps) for g in groups for name, ps in g.items() if name != "embedding") == 1  # the middle layer's
+    for g in groups:
+        grad = g["embedding"][0].grad
+        assert grad is not None and grad.equal(table) and grad.any()
+    (middle,) = (p.grad for g in groups for name, ps in g.items() if name != "embedding" for p in ps)
+    assert middle is not None and middle.equal(weight)
+
+
+def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
+    first, last = Stage([TiedFirst()]), Stage([TiedLast()])
+    header = tied_program().header
+    groups = parameter_groups(header, {0: first, 1: last})
+    assert groups["embedding"] == [first.layers[0].table] == [last.layers[0].inner.weight]
+    assert groups["stage 0"] == groups["stage 1"] == []
+
+
+@pytest.mark.parametrize(
+    ("p", "model", "message"),
+    [
+        (TWO_RANKS["1f1b"], TIED, "the program ties embedding on no stage, but small on stages 0, 1"),
+        (tied_program(), deep_model(1), "the program ties embedding on stages 0, 1, but signed integers on no stage"),
+    ],
+)
+def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, model: Model, message: str) -> None:
+    """Before ranks meet, and also where no rank has two of the layers."""
+    with pytest.raises(ChimeraError, match=f"E805: {message}"):
+        partitioned(p, model, description_of(model))

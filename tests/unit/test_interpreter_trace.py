@@ -29,8 +29,12 @@ from tests.distributed.programs import ONE_RANK
 from tests.helpers_trace import check_trace, phase, slice_at
 
 SETTINGS = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-2)
-PROGRAMS = [("chimera", {"D": 4, "N": 4}, 1), ("chimera", {"D": 2, "N": 2}, 2), ("chimera_doubling", {"D": 4, "N": 4}, 1),
-            ("zb_v", {"D": 2, "N": 4}, 1)]  # fmt: skip
+PROGRAMS = [
+    ("chimera", {"D": 4, "N": 4}, 1),
+    ("chimera", {"D": 2, "N": 2}, 2),
+    ("chimera_doubling", {"D": 4, "N": 4}, 1),
+    ("zb_v", {"D": 2, "N": 4}, 1),
+]
 
 
 def trainer_of(program: Program, transport: Transport, profile_ranges: bool = False) -> Trainer:
@@ -64,7 +68,7 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
         end = ends[start["id"]]
         send, reader = slice_at(events, start), slice_at(events, end)
         assert start["ts"] < end["ts"], "one process has one clock"
-        value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()  # type: ignore[union-attr]
+        value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()
         assert int(peer) == end["pid"]
         pipe, stage, ids = place.split()
         op, its_pipe, its_stage, its_ids = reader["name"].split()[:4]

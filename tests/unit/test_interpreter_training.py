@@ -1,5 +1,6 @@
 """The epilogue: norm, clipping, learning rate, measurements of ranks; and evaluation on any number of samples."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from chimerac.chimera_ir.program import Tied
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.pipeline.gradient import ModelGradient
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.runtime.model import IGNORED, Values
 from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
@@ -109,42 +110,44 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
         assert a.equal(b)
 
 
-class Counting(IntegerSamples):
-    def valid_targets(self, numbers):  # type: ignore[no-untyped-def]
+class TwoTargetsEach(IntegerSamples):
+    """Samples with two valid targets each."""
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         return (2 * len(numbers),)
 
 
 def test_first_samples_are_each_counted_once() -> None:
-    first = FirstSamples(Counting(), 3)
+    first = FirstSamples(TwoTargetsEach(), 3)
     (targets,) = first.targets([1, 2, 3, 4])
-    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().targets([1, 2])[0])
+    assert (targets[2:] == IGNORED).all() and targets[:2].equal(TwoTargetsEach().targets([1, 2])[0])
     assert first.valid_targets([1, 2, 3, 4]) == (4,)
 
 
 def test_the_targets_of_an_evaluation_are_counted_once() -> None:
     counted = []
 
-    class Slow(Counting):
-        def valid_targets(self, numbers):  # type: ignore[no-untyped-def]
+    class Recording(TwoTargetsEach):
+        def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             counted.extend(numbers)
             return super().valid_targets(numbers)
 
     trainer = trainer_of()
-    evaluator = Evaluator(trainer, Slow(), 40)
+    evaluator = Evaluator(trainer, Recording(), 40)
     evaluator.evaluate()
     assert trainer.samples_per_iteration < 40 and counted == list(range(40))
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
 def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
-    def masked(outputs, targets):  # type: ignore[no-untyped-def]
+    def masked(outputs: Values, targets: Values) -> Values:
         return ((outputs[0].sum(-1) * targets[0] * (targets[0] != IGNORED)).sum(),)
 
     model = replace(MODEL, loss=masked)
-    trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
-    (tokens,), targets = Counting().inputs(range(samples)), Counting().targets(range(samples))
+    trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), TwoTargetsEach(), Alone(), SETTINGS)
+    (tokens,), targets = TwoTargetsEach().inputs(range(samples)), TwoTargetsEach().targets(range(samples))
     expected = masked(whole_model(model, 3).eval()(tokens), targets)[0].item() / (2 * samples)
-    evaluator = Evaluator(trainer, Counting(), samples)
+    evaluator = Evaluator(trainer, TwoTargetsEach(), samples)
     found = [evaluator.evaluate().loss for _ in range(2)]
     assert expected != 0 and found == pytest.approx([expected, expected], rel=1e-12)
     assert all(stage.training for stage in trainer.pipeline.stages.values())

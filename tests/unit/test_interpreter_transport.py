@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce
@@ -204,7 +204,7 @@ def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
         scheduler.wait(me, lambda: False, "an event that never occurs")
         done.append(me)
 
-    scheduler.run([lambda me=me: body(me) for me in range(3)])  # type: ignore[misc]
+    scheduler.run([lambda me=me: body(me) for me in range(3)])
     assert not done and isinstance(scheduler.errors[1], ValueError) and len(scheduler.errors) == 3
 
 
@@ -229,7 +229,7 @@ def test_collectives_in_different_orders_hang_on_every_machine() -> None:
 
     for machine in ("posted", "window", "rendezvous", "paired", "serial"):
         with pytest.raises(StuckError, match="deadlock"):
-            run_in_loopback(p, run_rank, machine=machine)  # type: ignore[arg-type]
+            run_in_loopback(p, run_rank, machine=machine)
 
 
 def test_collectives_outside_the_streams() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 
 from chimerac.chimera_ir import json_checks, limits
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_from_json
-from tests.helpers import program
+from tests.helpers import findings_of_call, program
 
 RIGHT = program_to_json(program("1f1b", D=2, N=2))
 FAULTS = {
@@ -46,10 +47,8 @@ STRAY = [
 ]
 
 
-def only_finding(read: object, text: str) -> Diagnostic:
-    with pytest.raises(ChimeraError) as caught:
-        read(text, "p.json")  # type: ignore[operator]
-    return caught.value.diagnostics[0]
+def first_finding(read: Callable[[str, str], object], text: str) -> Diagnostic:
+    return findings_of_call(read, text, "p.json")[0]
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -70,7 +69,7 @@ def test_a_fault_among_stray_characters(what: str, monkeypatch: pytest.MonkeyPat
             RIGHT.replace('"streams": [', '"streams": [' + piece),
         ):
             for read in (program_from_json, model_from_json):
-                d = only_finding(read, text)
+                d = first_finding(read, text)
                 assert d.code[:2] in ("E6", "E7") and d.message.startswith("p.json")
 
 
@@ -96,7 +95,7 @@ def test_a_fault_has_its_place(fault: str, message: str, caret: str, place: str)
         "instruction": RIGHT.replace(instruction, instruction + fault + ", ", 1),
         "behind": RIGHT.rstrip()[:-1] + ",\n" + fault + "}",
     }[place]
-    d = only_finding(program_from_json, text)
+    d = first_finding(program_from_json, text)
     assert message in d.message and d.span is not None
     line = d.span.source.line(d.span.line)
     assert line[d.span.column - 1 :].startswith(caret)
@@ -136,12 +135,11 @@ def test_streams_may_be_anywhere_in_the_object() -> None:
 )
 def test_an_invalid_stream(streams: str, message: str) -> None:
     text = RIGHT[: RIGHT.index('"streams"')] + f'"streams": {streams}}}'
-    d = only_finding(program_from_json, text)
+    d = first_finding(program_from_json, text)
     assert d.code == "E603" and d.message.startswith(f"p.json: {message}")
 
 
 def test_errors_of_header_and_streams_are_reported_together() -> None:
     text = RIGHT.replace('"window": 2', '"window": -1').replace('"stage": 1', '"stage": -1', 1)
-    with pytest.raises(ChimeraError) as caught:
-        program_from_json(text, "p.json")
-    assert [d.message.split(":")[1].strip() for d in caught.value.diagnostics] == ["window", "streams[0][3].stage"]
+    found = findings_of_call(program_from_json, text, "p.json")
+    assert [d.message.split(":")[1].strip() for d in found] == ["window", "streams[0][3].stage"]

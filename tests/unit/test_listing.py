@@ -16,7 +16,7 @@ from chimerac.compiler.order import listing as listing_module
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax import walk
 from chimerac.compiler.verify import peaks
-from tests.helpers import SMALL, program, tasks
+from tests.helpers import SMALL, findings_of_call, program, tasks
 from tests.helpers_events import makespan
 from tests.helpers_text import tasks_of
 
@@ -30,9 +30,7 @@ def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = 
 
 
 def first_finding(body: str, **where: object) -> Diagnostic:
-    with pytest.raises(ChimeraError) as caught:
-        listing(body, **where)  # type: ignore[arg-type]
-    return caught.value.diagnostics[0]
+    return findings_of_call(listing, body, **where)[0]
 
 
 def test_the_next_task_and_named_tasks() -> None:
@@ -156,7 +154,7 @@ def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: 
         after = stream[k + 2]
         assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[k].micro_batches
         received = [i for i in stream[:k] if isinstance(i, Recv)]
-        assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}  # type: ignore[union-attr]
+        assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}
         sums = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
         assert len(sums) == 1 and sums[0] > k + 1
         assert sync != "sync eager" or sums[0] == k + 3

@@ -24,17 +24,7 @@ from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import peaks, verify
 from tests.helpers import SMALL, program, streams, with_streams
-
-# Two layers, so two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
-BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
-TOY = ModelDescription(
-    "toy",
-    2,
-    (
-        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
-        Layer("second", 10, 40, kept_bytes=7, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
-    ),
-)
+from tests.helpers_by_hand import BETWEEN, TOY, memory_of
 
 
 def test_1f1b_on_two_ranks() -> None:
@@ -54,22 +44,6 @@ def test_1f1b_on_two_ranks() -> None:
 def test_two_pipes_hold_both_stages() -> None:
     p = program("chimera", width=2, D=2)
     assert [m.weights for m in memory(p, TOY)] == [440] * 4
-
-
-ONE_RANK = """chimera-program 1
-schedule one
-sizes width=1 ranks=1 stages=2 micro_batches=2 window=2 machine=window kind=training micro_batch_size=1/1
-costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
-pipe main on 0 0 micro_batches 0 1
-
-rank 0:
-"""
-
-
-def memory_of(*tasks: str) -> RankMemory:
-    p: Program = verify(program_from_text(ONE_RANK + "".join(f"  {t}\n" for t in tasks)))
-    [m] = memory(p, TOY)
-    return m
 
 
 BOTH = ("FWD main s0 m0,1", "FWD main s1 m0,1")
@@ -102,9 +76,9 @@ def test_a_buffer_is_held_until_it_is_freed() -> None:
     p = program("1f1b", D=2, N=5)
     late = streams(p)
     late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
-    held = verify(with_streams(p, late))
-    assert (peaks(p).receive_buffers[1], peaks(held).receive_buffers[1]) == (3, 5)
-    assert (memory(p, TOY)[1].buffers, memory(held, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
+    freed_late = verify(with_streams(p, late))
+    assert (peaks(p).receive_buffers[1], peaks(freed_late).receive_buffers[1]) == (3, 5)
+    assert (memory(p, TOY)[1].buffers, memory(freed_late, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
 
 
 def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:
@@ -116,18 +90,18 @@ def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:
 
 
 def test_an_activation_counts_until_its_last_task_has_run() -> None:
-    assert memory_of("FWD main s0 m0", "FWD main s1 m0", "BWD main s1 m0", "BWD main s0 m0", "FWD main s0 m1", "FWD main s1 m1",
-               "BWD main s1 m1", "BWD main s0 m1").activations == 50 + 7  # fmt: skip
+    one_by_one = [f"{task} m{m}" for m in range(2) for task in ("FWD main s0", "FWD main s1", "BWD main s1", "BWD main s0")]
+    assert memory_of(*one_by_one).activations == 50 + 7
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_limit_applies_to_the_peak(name: str) -> None:
     p = program(name, **SMALL[name][1])
-    held = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
-    assert verify(p.with_header(limits=held))
-    for limit, most in held.items():
+    largest = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
+    assert verify(p.with_header(limits=largest))
+    for limit, most in largest.items():
         with pytest.raises(ChimeraError) as error:
-            verify(p.with_header(limits=held | {limit: most - 1}))
+            verify(p.with_header(limits=largest | {limit: most - 1}))
         (found,) = error.value.diagnostics
         assert (found.code, found.about) == ("E460", (f"limits.{limit}",))
         assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
@@ -294,7 +268,7 @@ def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: s
     text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", r"\1 recompute\2", find(name).text)
     for machine in ("window", "serial"):
         from_text, from_option = (
-            compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program  # type: ignore[arg-type]
+            compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program
             for t, recompute in ((text, None), (find(name).text, stage_choice("all")))
         )
         assert from_text == from_option and (from_text.table.flags & RECOMPUTE).any()

@@ -94,13 +94,14 @@ def real_kept_bytes(model: LayeredModel, layer: int, x: torch.Tensor) -> int:
     """Return the bytes that autograd saves in a real forward of one layer."""
     module = model.build_layer(layer, 0)
     saved: dict[int, int] = {}
+    alive: list[torch.Tensor] = []  # so that no storage gets the address of another one
 
     def save(t: torch.Tensor) -> torch.Tensor:
+        alive.append(t)
         saved[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
-    alive = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (alive.append(t), save(t))[1], lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
         module(x)
     weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
     return sum(size for pointer, size in saved.items() if pointer not in weights)

@@ -69,7 +69,7 @@ def test_gpt2_is_that_of_hugging_face() -> None:
     found = theirs(input_ids=tokens, labels=torch.cat([tokens[:, :1], targets], 1))
     torch.testing.assert_close(logits, found.logits, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(loss, found.loss, rtol=1e-5, atol=1e-6)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     found.loss.backward()
     first = ours.parameters_by_name()["embedding.wte.weight"].grad
     torch.testing.assert_close(first, theirs.transformer.wte.weight.grad, rtol=1e-3, atol=1e-6)

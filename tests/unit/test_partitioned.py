@@ -164,7 +164,7 @@ class First(nn.Module):
         self.table = table
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.table(tokens)  # type: ignore[no-any-return]
+        return self.table(tokens)
 
 
 class Last(nn.Module):

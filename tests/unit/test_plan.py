@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,11 @@ def problem(**changes: object) -> Problem:
     """Return a small problem, in which the links are slow enough to matter."""
     profile = replace(profile_from_json(EXAMPLE.read_text()), point_to_point=Link(1e-4, 1e8), all_reduce=())
     given = Problem({name: find(name) for name in SCHEDULES}, "gpt-nano", profile, 4, 16, 2**30, STATE)
-    return replace(given, **changes)  # type: ignore[arg-type]
+    return replace(given, **changes)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Tried:
     """A configuration that brute force has tried: its iteration in nanoseconds, and the memory of the rank with most.
 
     shared: the memory if the state of the optimizer is shared out.
@@ -63,43 +64,43 @@ class Judged:
 
 
 @cache
-def brute_force() -> list[Judged]:
+def brute_force() -> list[Tried]:
     """Return the configurations of `problem`."""
     return list(_brute_force(problem()))
 
 
-def _brute_force(p: Problem) -> Iterator[Judged]:
+def _brute_force(p: Problem) -> Iterator[Tried]:
     """Yield every configuration that compiles, from its verified program over all replicas."""
     for schedule in p.schedules:
-        part = 2 if schedule == "chimera_halving" else 1
-        for d in range(1, 5):
-            for b in range(1, 17):
-                for extra in {"chimera": ("f", (1, 2, 4)), "interleaved": ("v", (1, 2, 4))}.get(schedule, ("", (0,)))[1]:
-                    for recompute in p.recompute:
-                        w = p.ranks // d
-                        if p.ranks % d or p.batch % (w * b):
-                            continue
-                        sizes = {"D": d, "N": p.batch // (w * b) * part}
-                        sizes |= {"f": extra} if schedule == "chimera" else {"v": extra} if schedule == "interleaved" else {}
-                        try:
-                            choice = "all" if recompute else "none"
-                            program = compile_schedule(schedule, sizes, width=w, recompute=choice).program
-                            model = find_model(p.model, program.header.samples, b)
-                            costs = p.profile.layer_nanoseconds(model)
-                            program = program.with_partition(balanced(model, program.header.stages, costs))
-                            times = simulate(program, durations=profiled_durations(program, model, p.profile))
-                        except ChimeraError:
-                            continue
-                        states = (p.state, replace(p.state, zero=True))
-                        peaks = (max(x.peak for x in memory(program, model, state)) for state in states)
-                        yield Judged(schedule, sizes, w, b, recompute, times.makespan, *peaks)
+        letter = {"chimera": "f", "interleaved": "v"}.get(schedule)
+        own_sizes = [{letter: value} for value in (1, 2, 4)] if letter else [{}]
+        for d, b, own, recompute in product(range(1, 5), range(1, 17), own_sizes, p.recompute):
+            w = p.ranks // d
+            if p.ranks % d or p.batch % (w * b):
+                continue
+            sizes = {"D": d, "N": p.batch // (w * b) * parts_of(schedule), **own}
+            try:
+                program = compile_schedule(schedule, sizes, width=w, recompute="all" if recompute else "none").program
+                model = find_model(p.model, program.header.samples, b)
+                costs = p.profile.layer_nanoseconds(model)
+                program = program.with_partition(balanced(model, program.header.stages, costs))
+                times = simulate(program, durations=profiled_durations(program, model, p.profile))
+            except ChimeraError:
+                continue
+            states = (p.state, replace(p.state, zero=True))
+            peaks = (max(x.peak for x in memory(program, model, state)) for state in states)
+            yield Tried(schedule, sizes, w, b, recompute, times.makespan, *peaks)
 
 
-def as_judged(c: Configuration, makespan: int | None, peak: int) -> Judged:
+def parts_of(schedule: str) -> int:
+    """Return how many micro-batches of a schedule are one that a run is given."""
+    return 2 if schedule == "chimera_halving" else 1
+
+
+def as_tried(c: Configuration, makespan: int | None, peak: int) -> Tried:
     assert makespan is not None
-    part = 2 if c.schedule == "chimera_halving" else 1
-    sizes = {"D": c.ranks, "N": c.micro_batches * part, **dict(c.own)}
-    return Judged(c.schedule, sizes, c.width, c.micro_batch, c.recompute, makespan, peak)
+    sizes = {"D": c.ranks, "N": c.micro_batches * parts_of(c.schedule), **dict(c.own)}
+    return Tried(c.schedule, sizes, c.width, c.micro_batch, c.recompute, makespan, peak)
 
 
 def test_the_best_is_that_of_brute_force_over_all_replicas() -> None:
@@ -110,7 +111,7 @@ def test_the_best_is_that_of_brute_force_over_all_replicas() -> None:
     found = search(p)
     best = min(known, key=lambda x: x.makespan)
     assert found.best.makespan == best.makespan
-    tried = [as_judged(o.configuration, o.makespan, o.memory) for o in found.outcomes.values() if o.is_running]
+    tried = [as_tried(o.configuration, o.makespan, o.memory) for o in found.outcomes.values() if o.is_running]
     assert tried and all(x in known for x in tried)
     assert found.too_slow > 0 and len(known) == len(tried) + found.too_slow
     for d, o in found.by_ranks.items():
@@ -242,7 +243,7 @@ def test_bad_input_is_a_finding(words: tuple[str, ...], code: str, fact: str, ca
 
 def test_a_profile_in_a_precision_without_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "half.json"
-    path.write_text(Path("compiler/explain/examples/profile.json").read_text().replace("float32", "float16"))
+    path.write_text(EXAMPLE.read_text().replace("float32", "float16"))
     words = {**dict(zip(OPTIONS[::2], OPTIONS[1::2], strict=True)), "--profile": str(path), "--memory": "1GiB"}
     assert main(["plan", "1f1b", *(word for pair in words.items() for word in pair)]) == 1
     assert "has times in float16, in which run.py does not train" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""R and RECOMPUTE: a forward that is run again as a task of its own, in every order form, in programs, times and memory."""
+"""Recomputation: the stages that a text names, and R as a task of its own in every order form, in programs, times, memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Bwd, Fwd, Instruction, Op, Recompute
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text, evaluation_of
@@ -17,10 +18,10 @@ from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import findings, peaks
 from tests.helpers import program, streams, with_streams
+from tests.helpers_by_hand import TOY, memory_of
 from tests.helpers_events import makespan
 from tests.helpers_reference import find_error
-from tests.helpers_text import tasks_of
-from tests.unit.test_memory import TOY, memory_of
+from tests.helpers_text import findings_of, small, tasks_of
 
 # --- the shipped schedule -----------------------------------------------------------------------------------------------
 
@@ -59,6 +60,55 @@ def test_the_scheduler_and_the_simulator_agree_on_recomputation() -> None:
     for early in range(3):
         compiled = compile_text(text, {"early": early})
         assert int(compiled.timing.end.max()) == simulate(compiled.program).makespan == makespan(compiled.program)
+
+
+# --- the stages that recompute -----------------------------------------------------------------------------------------
+
+
+def recomputing_stages(p: Program) -> set[tuple[int, int]]:
+    """Return (pipe, stage) of the forwards that keep only their input."""
+    return {(i.pipe, i.stage) for stream in streams(p) for i in stream if isinstance(i, Fwd) and i.recompute}
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        ("stage s on rank s recompute", {(0, 0), (0, 1), (1, 0), (1, 1)}),
+        ("stage s on rank s", set()),
+        ("stage s on rank s recompute when s == 0", {(0, 0), (1, 0)}),
+        ("stage s on rank s recompute when i == 1", {(1, 0), (1, 1)}),
+        ("stage s on rank s recompute when s == i and D == 2", {(0, 0), (1, 1)}),
+        ("stage s on rank s recompute when N > 100", set()),
+        ("stage s in 0 .. 0 on rank s   stage t in 1 .. D - 1 on rank t recompute", {(0, 1), (1, 1)}),
+    ],
+)
+def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int, int]]) -> None:
+    p = small(
+        pipe=f"pipe a[i in 0 .. 1] {{ {clause}   micro_batches N }}",
+        F="F a[j](s, m) at 20*j + s + 2*m",
+        B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
+    )
+    assert recomputing_stages(p) == expected
+    # It adds the cost of the forward, and nothing else, at every place.
+    plain = 2 * 3 * (1 + 2)
+    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in expected) for rank in range(2))
+    assert simulate(p).makespan == makespan(p)
+    assert not recomputing_stages(evaluation_of(p))
+
+
+def test_the_condition_of_recompute_is_checked() -> None:
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
+
+
+def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> None:
+    split = "I(s, m) at 90 + 2*D - 1 - s + 2*m   W(s, m) at 190 + m"
+    pipe = "pipe main { stage s on rank s recompute micro_batches N }"
+    p = small(pipe=pipe, B=split)
+    first = next(row for row in range(len(p)) if p.table.op[row] == Op.BWD_INPUT)
+    timing = simulate(p).timeline
+    assert timing.end[first] - timing.start[first] == 2
+    assert simulate(p).makespan == makespan(p)
 
 
 # --- orders ---------------------------------------------------------------------------------------------------------------
@@ -225,3 +275,10 @@ def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None: 
     for early, kept in ((0, 50), (1, 50), (2, 2 * 50)):
         p = program("chimera_recompute", D=4, N=N, early=early)
         assert [m.activations for m in memory(p, four)] == [kept] * 4
+
+
+def test_doubling_with_recomputation_keeps_inputs() -> None:
+    model = ModelDescription("four", 2, tuple(TOY.layers[0] for _ in range(4)))
+    for p, kept in ((program("chimera_doubling", D=4, N=8), 50), (program("chimera_doubling", D=4, N=8, again=1), 0)):
+        for alive, m in zip(peaks(p).activations, memory(p, model), strict=True):
+            assert m.activations == max(alive * kept, 50)

@@ -9,7 +9,7 @@ from tests.helpers_text import findings_of, small, tasks_of
 
 
 def codes(**changes: str) -> list[str]:
-    return [d.code for d in findings_of(**changes)]  # type: ignore[arg-type]
+    return [d.code for d in findings_of(**changes)]
 
 
 def test_parameters_take_their_defaults_in_order() -> None:
@@ -81,7 +81,7 @@ def test_placements(clauses: str, expected: tuple[int, ...]) -> None:
     p = small(param="param D = 2 param N = 2 let S = 4", stages="stages S", pipe=f"pipe main {{ {clauses} micro_batches N }}",
               F="F(s, m) at s + 99*m", B="B(s, m) at 50 - s + 99*m")  # fmt: skip
     assert p.header.pipes == (Pipe("main", expected, (0, 1)),)
-    assert [{i.stage for i in p.stream(g) if i.op == "FWD"} for g in range(2)] == [  # type: ignore[union-attr]
+    assert [{i.stage for i in p.stream(g) if i.op == "FWD"} for g in range(2)] == [
         {s for s, r in enumerate(expected) if r == g} for g in range(2)
     ]
 
@@ -105,7 +105,7 @@ def test_families_continue_the_numbering_of_micro_batches() -> None:
 def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
     p = small(pipe="pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches 0 }")
     assert p.header.pipes[1].micro_batches == ()
-    assert sorted(i.group for i in p.stream(0) if i.op == "ALLREDUCE") == ["stage 0", "stage 1"]  # type: ignore[union-attr]
+    assert sorted(i.group for i in p.stream(0) if i.op == "ALLREDUCE") == ["stage 0", "stage 1"]
 
 
 def test_costs() -> None:
@@ -151,7 +151,7 @@ def test_a_second_definition_names_the_place_of_the_first() -> None:
         ({"pipe": "pipe main { stage D on rank D   micro_batches N }"}, "<text>:2:7"),
         ({"order": "order listing for rank r {", "F": "let k = 1", "B": "repeat k in 0 .. 1 { F B }"}, "<text>:8:5"),
     ):
-        [d] = findings_of(**changes)  # type: ignore[arg-type]
+        [d] = findings_of(**changes)
         assert (d.code, len(d.notes)) == ("E207", 1)
         assert d.notes[0] == f"first at {first}"
     assert codes(order="order ticks { let k = q", F="F(s, m) at k + s", B="B(s, m) at k + 9 + m") == ["E201"]

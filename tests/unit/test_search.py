@@ -1,10 +1,9 @@
-"""Search over orders: against brute force, its texts, its certificates, and bad input."""
+"""The search over orders: against brute force, its bounds, its parts, and the texts of its results."""
 
 from __future__ import annotations
 
 import json
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,32 +11,23 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, permutations, product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.partition import partition_for
-from chimerac.compiler import compile_schedule, compile_text, simulate
-from chimerac.compiler.analyze.durations import profiled_durations
-from chimerac.compiler.command.main import main
-from chimerac.compiler.descriptions import find_model
-from chimerac.compiler.profiles import find_profile
-from chimerac.compiler.search import check, periodic
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.search import periodic
 from chimerac.compiler.search.bounds import rank_bounds
 from chimerac.compiler.search.fold import fold
-from chimerac.compiler.search.given import Given, given_from_durations
-from chimerac.compiler.search.orders import State, search
+from chimerac.compiler.search.given import Given
+from chimerac.compiler.search.orders import search
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one_after_another
 from chimerac.compiler.search.solver import solve
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
 from chimerac.compiler.search.text import folded, pipe_names, schedule_text
-from tests.contract.test_command import SIGINT_ON
-from tests.helpers_loopback import deep_model, run_and_compare
+from tests.helpers_command import SIGINT_ON
 from tools.bench_search import GROUPS, ROOT, settings_of
 
 
@@ -284,155 +274,6 @@ def test_the_settings_that_were_searched_are_drawn_from_their_seeds(group: str) 
         assert found["shipped_makespan"] is None or found["makespan"] <= found["shipped_makespan"]
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------
-
-ARGUMENTS = ["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.1", "--time", "2"]
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("search")
-    assert main([*ARGUMENTS, "-o", str(folder / "best.sched")]) == 0
-    return folder
-
-
-def test_a_result_is_simulated_as_certified(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    certificate = json.loads((written / "best.json").read_text())
-    text = (written / "best.sched").read_text()
-    compiled = compile_text(text)
-    assert simulate(compiled.program).makespan == certificate["makespan"]
-    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # an order to begin with takes 26.5 units
-    assert check.main([str(written / "best.json"), str(written / "best.sched")]) == 0
-    assert "both hold" in capsys.readouterr().out
-    assert main(["fmt", "--check", str(written / "best.sched")]) == 0
-
-
-def test_a_result_trains_as_one_process(written: Path) -> None:
-    run_and_compare(compile_schedule(written / "best.sched").program, deep_model(6), seed=1)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("makespan", lambda c: c["makespan"] - 1, "makespan: "),
-        ("bound", lambda c: c["bound"] + 1, "bound: "),
-        ("proved_optimal", lambda c: not c["proved_optimal"], "bound: "),
-        ("limits", lambda c: [3] * 4, "its limit is 3"),
-        ("digest", lambda c: "0" * 64, "digest"),
-        ("links", lambda c: [[0] * 4] * 4, "makespan: "),
-        ("costs", lambda c: {**c["costs"], "F": [9] * 4}, "costs of F: the certificate has [9, 9, 9, 9], and the schedule"),
-        ("ranks", lambda c: [{**b, "head": b["head"] + 1} for b in c["ranks"]], "rank 0: "),
-        ("ranks", lambda c: [{**b, "tail": b["tail"] + 1} for b in c["ranks"]], "rank 0: "),
-        ("ranks", lambda c: [{**b, "busy": b["busy"] + 1} for b in c["ranks"]], "rank 0: "),
-        ("ranks", lambda c: [], "rank 0: "),
-        ("makespan", lambda c: None, "is no certificate"),
-        ("costs", lambda c: dict(reversed(c["costs"].items())), ""),  # the order of kinds means nothing
-        ("costs", lambda c: {"F": c["costs"]["F"], "B": c["costs"]["I"]}, "is no certificate"),
-        ("costs", lambda c: {**c["costs"], "F": [-1] * 4}, "0 or more"),
-        ("links", lambda c: [], "is no certificate"),
-    ],
-    ids=lambda x: x if isinstance(x, str) else "",
-)
-def test_a_changed_certificate_is_refused(
-    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, message: str
-) -> None:
-    certificate = json.loads((written / "best.json").read_text())
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps({**certificate, field: value(certificate)}))
-    assert check.main([str(changed), str(written / "best.sched")]) == (1 if message else 0)
-    assert message in capsys.readouterr().out
-
-
-def test_what_is_no_certificate_is_refused(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for k, text in enumerate(("[" * 100_000, "[]", "", "1")):
-        (path := tmp_path / f"{k}.json").write_text(text)
-        assert check.main([str(path), str(written / "best.sched")]) == 1
-        assert "is no certificate" in capsys.readouterr().out
-
-
-def test_a_bound_of_the_solver_is_proved_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four micro-batches of two pipes at a hop of 0.1: 13.5, one tenth above the bound of the ranks."""
-    paths = [str(tmp_path / "best.json"), str(tmp_path / "best.sched")]
-    arguments = ["chimera_zb", "-p", "D=4", "--hop", "0.1", "--time", "60", "-o", paths[1]]
-    assert main(["search", *arguments]) == 0
-    certificate = json.loads(Path(paths[0]).read_text())
-    assert (certificate["solver"]["bound"], certificate["makespan"]) == (135, 135)
-    assert check.main(paths) == 0 and "was not proved again" in capsys.readouterr().out
-    assert check.main([*paths, "--solve", "60"]) == 0 and "not proved again" not in capsys.readouterr().out
-    certificate["solver"]["bound"] = certificate["bound"] = 136
-    Path(paths[0]).write_text(json.dumps(certificate))
-    assert check.main([*paths, "--solve", "60"]) == 1
-    assert "the solver does not prove its bound 136 again" in capsys.readouterr().out
-
-
-def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    costs: dict[str, Any] = {"format": "chimera-search-costs", "version": 1, "F": [1, 1.5, 1, 2], "B": [2, 3, 2, 4.5]}
-    costs |= {"links": [[abs(a - b) / 4 for a in range(4)] for b in range(4)], "activations": [30, 20, 20, 10]}
-    costs |= {"limits": [90, 60, 40, 20]}
-    path, out = tmp_path / "costs.json", tmp_path / "found.sched"
-    path.write_text(json.dumps(costs))
-    assert main(["search", "1f1b", "-p", "D=4", "-p", "N=6", "--costs", str(path), "--time", "5", "-o", str(out)]) == 0
-    assert check.main([str(tmp_path / "found.json"), str(out)]) == 0
-    certificate = json.loads((tmp_path / "found.json").read_text())
-    assert certificate["costs"]["F"] == [4, 6, 4, 8] and certificate["links"][0] == [0, 1, 2, 3]
-    assert certificate["proved_optimal"] and certificate["per_unit"] == "4"
-    shown = capsys.readouterr().err
-    assert "proved optimal" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["1f1b", "--limit", "0"], "no order holds at most 0 on rank 0: one micro-batch there takes 1"),
-        (["zb_v", "--limit", "1"], "the least limit of all ranks that has an order is 2"),
-        (["1f1b", "--cost", "F=-1"], "expected a number like 2"),
-        (["1f1b", "--time", "0"], "--time 0: expected seconds"),
-        (["1f1b", "--time", "nan"], "--time nan: expected seconds"),
-        (["1f1b", "--hop", "1", "--cost", "hop=1"], "leave one of them out"),
-        (["1f1b", "--cost", "R=1"], "no recomputation"),
-        (["chimera_recompute"], "orders no recomputation"),
-        (["1f1b", "--costs", "negative.json"], "negative.json: F[1]: expected 0 or more, found -1"),
-        (["1f1b", "--costs", "short.json"], "3 costs of F are given, and the schedule has 4 stages"),
-        (["1f1b", "--costs", "links.json"], "links has 2 rows of 2 numbers; expected 4 rows of 4 numbers"),
-        (["1f1b", "--costs", "held.json"], "no limit of what a rank may hold"),
-        (["1f1b", "--costs", "other.json"], "is not a file of costs for a search"),
-        (["1f1b", "-p", "N=20000"], "could not be written as a listing"),
-        (["1f1b", "-o", "x.sched", "--certificate", "x.sched"], "is named twice"),
-        (["1f1b", "-o", "x.sched", "--certificate", "./x.sched"], "is named twice"),
-        (["1f1b", "-o", "none/x.sched"], "none/x.sched cannot be written: there is no folder none"),
-        (["1f1b", "--seed", "-1"], "--seed -1: expected a number from 0"),
-        (["1f1b", "--seed", "9999999999"], "--seed 9999999999: expected a number from 0"),
-        (["1f1b", "--limit", "D"], "--limit D: expected a number of activations"),
-        (["1f1b", "--costs", "both.json"], "both.json: hop and links both give the time of a message"),
-        (["1f1b", "--tries", "5"], "--tries is for a search of texts"),
-        (["1f1b", "--texts", "--profile", "p100", "-p", "D=4"], "is for a search of orders"),
-        (["1f1b", "--texts", "-p", "D=4"], "-p is for a search of orders, not with --texts"),
-        (["1f1b", "--model", "bert48"], "give --profile NAME, too"),
-        (["1f1b", "--model", "bert48", "--profile", "p100", "--hop", "1"], "--profile and --hop both say"),
-        (["1f1b", "--model", "bert48", "--profile", "p100", "--cost", "F=1"], "--profile and --cost both say"),
-    ],
-)
-def test_bad_input_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    head = {"format": "chimera-search-costs", "version": 1}
-    files = {
-        "negative": {**head, "F": [1, -1, 1, 1]},
-        "short": {**head, "F": [1, 1, 1]},
-        "links": {**head, "links": [[0, 1], [1, 0]]},
-        "both": {**head, "hop": 1, "links": [[0] * 4] * 4},
-        "held": {**head, "activations": [10, 10, 10, 10]},
-        "other": {"format": "chimera-partition", "version": 1},
-    }
-    for name, content in files.items():
-        Path(f"{name}.json").write_text(json.dumps(content))
-    given = arguments if "-p" in arguments else [*arguments, "-p", "D=4"]
-    assert main(["search", *given]) == 2
-    assert message in capsys.readouterr().err
-    assert not Path("x.sched").exists()
-
-
 def test_a_program_without_backwards_is_refused() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     with pytest.raises(ChimeraError, match="forwards only"):
@@ -444,62 +285,6 @@ def test_a_bound_is_the_solvers_only_where_it_proved_more() -> None:
     optimum = search(problem, [], 20)
     assert optimum.best is not None and optimum.best.makespan == optimum.bound
     assert solve(problem, optimum.best, optimum.bound, 20, 0).bound == 0
-
-
-def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each stage and link takes as long as in the simulation of the given schedule with the same profile."""
-    path = tmp_path / "x.sched"
-    words = [
-        "search",
-        "1f1b",
-        "-p",
-        "D=4",
-        "-p",
-        "N=8",
-        "--model",
-        "bert48",
-        "--profile",
-        "p100",
-        "--time",
-        "1",
-        "-o",
-        str(path),
-    ]
-    assert main(words) == 0
-    shown = capsys.readouterr().err
-    assert re.search(r"^makespan [0-9.]+ ms, wall", shown, re.MULTILINE) and "simulated with busy links" in shown
-    assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
-    program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
-    profile = find_profile("p100", "bert48")
-    model = find_model("bert48", program.header.samples, None, profile.seq_len)
-    program = program.with_partition(partition_for(None, model, 4))
-    durations = profiled_durations(program, model, profile)
-    found = problem_of(program, given_from_durations(program, durations))
-    certificate = json.loads((tmp_path / "x.json").read_text())
-    assert certificate["costs"]["F"] == list(found.durations[0])
-    assert found.durations[0] == tuple(int(x * found.scale / durations.scale) for x in durations.costs.FWD)
-    sends = program.table.op == Op.SEND
-    assert max(map(max, found.links)) == (durations.latency + durations.occupied)[sends].max() * found.scale / durations.scale
-
-
-def test_without_the_extra_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("chimerac.compiler.command.search.find_spec", lambda name: None)
-    assert main(["search", "1f1b"]) == 2
-    assert "numba, ortools" in (err := capsys.readouterr().err) and "pip install 'chimerac[search]'" in err
-
-
-def test_ctrl_c_writes_the_best_so_far(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first progress that is shown. The certificate of what is written holds."""
-
-    def interrupt(self: object, state: State) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("chimerac.compiler.command.search._Progress.show", interrupt)
-    path = tmp_path / "best.sched"
-    assert main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", "-o", str(path)]) == 130
-    assert check.main([str(tmp_path / "best.json"), str(path)]) == 0
 
 
 def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,9 +325,3 @@ def test_a_signal_stops_the_solver() -> None:
     command = [sys.executable, "-c", INTERRUPTED]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=SIGINT_ON, timeout=100)
     assert completed.stdout.split() == ["interrupted"], completed.stderr
-
-
-def test_the_checker_imports_nothing_of_the_search() -> None:
-    code = "import sys, chimerac.compiler.search.check; print(*(m for m in sys.modules if 'compiler.search.' in m))"
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert completed.stdout.split() == ["chimerac.compiler.search.check"]

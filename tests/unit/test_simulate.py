@@ -16,33 +16,11 @@ from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.verify import verify
 from tests.helpers import program
+from tests.helpers_by_hand import three
 from tests.helpers_events import makespan
 from tests.proof.drawn import MACHINES
 
 # --- machines -----------------------------------------------------------------------------------------------------------
-
-# Rank 0 sends three activations, rank 1 three gradients; every RECV is posted in time, in one order for both ranks.
-THREE = """chimera-program 1
-schedule three
-sizes width=1 ranks=2 stages=2 micro_batches=3 window={window} machine={machine} kind=training micro_batch_size=1/1
-costs FWD=1 BWD=1 BWD_INPUT=1 BWD_WEIGHT=1 hop=4
-pipe main on 0 1 micro_batches 0 1 2
-rank 0:
-  FWD main s0 m0; SEND act main s1 m0 -> 1
-  FWD main s0 m1; SEND act main s1 m1 -> 1
-  FWD main s0 m2; SEND act main s1 m2 -> 1
-  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1; RECV grad main s0 m2 <- 1
-  BWD main s0 m0; BWD main s0 m1; BWD main s0 m2
-rank 1:
-  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0; RECV act main s1 m2 <- 0
-  FWD main s1 m0; BWD main s1 m0; SEND grad main s0 m0 -> 0
-  FWD main s1 m1; BWD main s1 m1; SEND grad main s0 m1 -> 0
-  FWD main s1 m2; BWD main s1 m2; SEND grad main s0 m2 -> 0
-"""
-
-
-def three(machine: Machine, window: int = 2) -> Program:
-    return verify(program_from_text(THREE.format(machine=machine, window=window)))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +137,7 @@ def test_a_size_is_an_integer(value: Any) -> None:
 
 
 def test_any_type_of_integers_is_accepted() -> None:
-    found = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))  # type: ignore[arg-type]
+    found = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))
     assert found.program == program("chimera", D=4, width=2)
 
 
@@ -181,4 +159,24 @@ def test_other_sizes_and_machines_are_findings(given: Mapping[str, Any], message
 
 def test_a_text_takes_the_same_numbers_as_a_file() -> None:
     with pytest.raises(ChimeraError, match=r"E002: parameter D is 4\.0: expected an integer"):
-        compile_text("schedule x", {"D": 4.0})  # type: ignore[dict-item]
+        compile_text("schedule x", {"D": 4.0})
+
+
+def test_costs_of_a_simulation() -> None:
+    p = program("1f1b", D=2, N=3)
+    assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
+    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
+    assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
+    half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
+    assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
+    assert half.time(half.makespan) == "4.667"
+
+
+def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
+    """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
+    p: Program = program("gpipe", D=2, N=6)
+    with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
+    assert with_window_2 < with_window_1
+    for window in (1, 2, 3):
+        changed = p.with_header(window=window)
+        assert simulate(changed, {"F": 1, "B": 1, "hop": 3}).makespan == makespan(changed, {"FWD": 1, "BWD": 1}, 3)

@@ -89,23 +89,17 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
             (m,) for m in range(8)
         )
         assert all((a == b).all() for a, b in zip(reread.table.columns()[:4], compiled.table.columns()[:4], strict=True))
-        assert all(reread.micro_batch_lists[a] == compiled.micro_batch_lists[b] for a, b in tasks_of(reread, compiled))
+        assert all(reread.micro_batch_lists[a] == compiled.micro_batch_lists[b] for a, b in operands_of(reread, compiled))
     rows = Streams()
     rows.begin()
-    for ids in ([0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]):
+    given = [[0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]]
+    for ids in given:
         assert rows.add_if_valid({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
-    assert [i.micro_batches for i in program_of_rows(rows).stream(0)] == [
-        (0,),
-        (9,),
-        (0, 1),
-        (MAX_ID,),
-        (9,),
-        (1, 0),
-        (0, 1),
-    ]  # type: ignore[union-attr]
+    assert [list(i.micro_batches) for i in program_of_rows(rows).stream(0)] == given
     assert program_of_rows(rows).micro_batch_lists == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
 
 
-def tasks_of(a: Program, b: Program) -> list[tuple[int, int]]:
+def operands_of(a: Program, b: Program) -> list[tuple[int, int]]:
+    """Return, for every instruction on micro-batches, the number of their list in each of two equal programs."""
     rows = np.flatnonzero(a.table.op != Op.ALLREDUCE)
     return list(zip(a.table.operand[rows].tolist(), b.table.operand[rows].tolist(), strict=True))

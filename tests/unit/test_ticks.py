@@ -150,7 +150,7 @@ def test_a_fill_covers_the_micro_batches_of_its_input_gradients() -> None:
         "F0 F1 F2 I0 I2 W0 W2"
     )
     p = small(F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")
-    assert [i.micro_batches for i in p.stream(0) if i.op == "BWD_WEIGHT"] == [(0, 1), (2,)]  # type: ignore[union-attr]
+    assert [i.micro_batches for i in p.stream(0) if i.op == "BWD_WEIGHT"] == [(0, 1), (2,)]
 
 
 def test_a_fill_leaves_full_backwards_alone() -> None:

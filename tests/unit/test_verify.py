@@ -5,11 +5,12 @@ test_verify_collectives.py has the tests of gradient sums.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
@@ -17,7 +18,7 @@ from chimerac.compiler import evaluation_of, verify
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from tests.helpers import program, streams, with_streams
+from tests.helpers import findings_of_call, program, streams, with_streams
 from tests.helpers_reference import find_error
 
 RIGHT = program("1f1b", D=2, N=2)
@@ -25,9 +26,7 @@ TEXT = program_to_text(RIGHT)
 
 
 def findings_of(p: Program) -> list[Diagnostic]:
-    with pytest.raises(ChimeraError) as caught:
-        verify(p)
-    return list(caught.value.diagnostics)
+    return findings_of_call(verify, p)
 
 
 def changed(*replacements: tuple[str, str], text: str = TEXT) -> Program:
@@ -176,6 +175,21 @@ def test_headers(changes: dict[str, object], message: str) -> None:
     diagnostics = findings_of(RIGHT.with_header(**changes))
     assert {d.code for d in diagnostics} == {"E401"}
     assert any(message in d.message for d in diagnostics)
+
+
+def test_the_micro_batches_of_the_pipes_are_each_listed_once() -> None:
+    p = program("1f1b", D=2, N=3)
+    (pipe,) = p.header.pipes
+
+    def message(*ids: int) -> str:
+        [d] = findings_of(p.with_header(pipes=(replace(pipe, micro_batches=ids),)))
+        return d.message
+
+    assert message(0, 1) == "no pipe lists micro-batch 2 of 0 .. 2"
+    assert message(0, 2, 2, 2) == "the pipes list micro-batch 2 3 times; each belongs to one pipe"
+    assert message(0, 7, 7) == "a pipe lists micro-batch 7, but micro-batches are 0 .. 2"
+    assert message(1, 1, 7) == "the pipes list micro-batch 1 twice; each belongs to one pipe"
+    assert message() == "no pipe lists micro-batch 0 of 0 .. 2"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ def model(name: str, **fields: Tensor) -> Any:
     return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example((), None, fields))
 
 
+def unused(*_: object) -> Any:
+    raise AssertionError("other data is read")
+
+
 def text_of(folder: Path, kind: str) -> Text:
     """Return a text in the tokens of a tokenizer that was trained on it."""
     source, path = folder / "texts", folder / f"{kind}.json"
@@ -37,24 +41,21 @@ def text_of(folder: Path, kind: str) -> Text:
     return tokenized(text_documents(source), load_tokenizer(path), folder, 5)
 
 
-@pytest.mark.parametrize("length", [16, 15])
-def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(length: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "length"), [("BartForConditionalGeneration", 16), ("T5ForConditionalGeneration", 15)])
+def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, length: int, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(bytes(range(256)) * 9)
     tokens = torch.zeros(1, length // 2, dtype=torch.int64)
     fields = {"input_ids": tokens, "decoder_input_ids": tokens}
     settings = RunSettings(seq_len=length, seed=3)
-    data = own_data(settings, model("BartForConditionalGeneration", **fields), lambda: load_text(text), unused)
+    data = own_data(settings, model(name, **fields), lambda: load_text(text), unused)
     numbers = range(3)
     encoder, decoder = (data.train.field(numbers, name) for name in fields)
     (targets,) = data.train.targets(numbers)
     assert encoder.shape == decoder.shape == targets.shape == (3, length // 2)
     assert decoder[:, 0].equal((encoder[:, -1] + 1) % 256) and targets.equal((decoder + 1) % 256)
+    assert targets[:, :-1].equal(decoder[:, 1:])
     assert data.train.valid_targets(numbers) == (targets.numel(),)
-
-
-def unused(*_: object) -> Any:
-    raise AssertionError("other data is read")
 
 
 def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) -> None:
@@ -79,17 +80,6 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
     text = text_of(tmp_path, "bpe")
     with pytest.raises(ChimeraError, match="E861"):
         own_data(SETTINGS, model("BertForMaskedLM", input_ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused)
-
-
-def test_an_encoder_and_its_decoder_get_the_halves_of_a_sample(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("the quick brown fox " * 300)
-    half = torch.zeros(1, LENGTH // 2, dtype=torch.int64)
-    from_text = model("T5ForConditionalGeneration", input_ids=half, decoder_input_ids=half)
-    data = own_data(SETTINGS, from_text, lambda: load_text(tmp_path), unused)
-    encoder, decoder = (data.train.field(range(3), name) for name in ("input_ids", "decoder_input_ids"))
-    (targets,) = data.train.targets(range(3))
-    assert encoder.shape == decoder.shape == targets.shape == (3, LENGTH // 2)
-    assert targets[:, :-1].equal(decoder[:, 1:]) and data.train.valid_targets(range(3)) == (3 * LENGTH // 2,)
 
 
 def test_a_model_of_images_gets_the_set_of_its_size() -> None:

@@ -1,0 +1,120 @@
+"""Models of one's own, which a function of a file makes: --model FILE.py:FUNCTION."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.partition import Partition, partition_to_json
+from chimerac.interpreter.adapters.own import check_own, own_model
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import fitted, make_plan
+from chimerac.interpreter.run import main
+from chimerac.interpreter.runtime.describe import describe
+
+MINE = """
+from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+from math import sqrt
+from torch import nn
+@dataclass
+class Sizes:  # its annotations are texts, which dataclass looks up in the module
+    _: KW_ONLY
+    width: int = 8
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(256, Sizes().width), nn.Linear(8, 256)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+def none():
+    return 3
+class Nothing(nn.Module):
+    def forward(self):
+        return None
+number = 3
+if number:
+    Again = Net
+"""
+
+
+def test_a_run_trains_the_function_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--iterations", "2", "--seq-len", "8", "--model"]
+    monkeypatch.setattr(sys, "argv", ["run.py", *words, f"{path}:Net", "--layers", "blocks"])
+    assert main() == 0
+    assert "gradient difference" in capsys.readouterr().out
+    with pytest.raises(ChimeraError, match=r"(?s)E801.*has no function Nett.*Net"):
+        check_own(parse_options([*words, f"{path}:Nett"]).model or "")
+    with pytest.raises(ChimeraError, match=r"E801.*cannot read .*none\.py: No such file"):
+        check_own(f"{tmp_path}/none.py:Net")
+
+
+def test_the_whole_module_of_a_function_of_a_file_gets_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        MINE
+        + """
+def watched():
+    net = Net()
+    with open(__file__ + ".log", "a") as log:
+        print(sum(p.numel() for p in net.parameters() if not p.is_meta), file=log)
+    return net
+"""
+    )
+    model = own_model(f"{path}:watched", 4, 8)
+    assert set(Path(f"{path}.log").read_text().split()) == {"0"}
+    model.build_stage(range(1), 0)
+    assert Path(f"{path}.log").read_text().split()[-1] == str(256 * 8)
+
+
+def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    for name in ("none", "Nothing", "number", "sqrt", "Again"):
+        check_own(f"{path}:{name}")
+    for name, message in {
+        "none": r"none\(\) returns a int, neither a torch\.nn\.Module nor a Model",
+        "Nothing": "the forward of Nothing has no argument for the tokens",
+        "number": "number is not a function",
+    }.items():
+        with pytest.raises(ChimeraError, match=f"E801: --model .*mine.py:{name}: {message}"):
+            own_model(f"{path}:{name}", 4, 8)
+    assert own_model(f"{path}:Again", 4, 8).layer_names == ("embed", "blocks.0", "blocks.1", "head")
+    path.write_text("x = " + "-" * 10**5 + "1")
+    with pytest.raises(ChimeraError, match=r"E801.*cannot read .*mine\.py: it is nested too deeply"):
+        check_own(f"{path}:x")
+
+
+def test_the_partition_of_a_model_of_one_s_own_is_fixed_by_hand(tmp_path: Path) -> None:
+    path, cut_file = tmp_path / "mine.py", tmp_path / "cut.json"
+    path.write_text(MINE)
+    name = f"{path}:Net"
+    description = describe(own_model(name, 4, 8), 4)
+    cut_file.write_text(partition_to_json(Partition(name, ((0, 3), (3, 4)))))
+    words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--model", name]
+
+    def partition(*more: str) -> object:
+        settings = parse_options([*words, *more])
+        found = fitted(make_plan(settings), settings, description)
+        assert found.evaluation is not None and found.evaluation.partition == found.program.partition
+        return found.program.partition and found.program.partition.stages
+
+    assert partition() is None
+    assert partition("--split", "1,3") == ((0, 1), (1, 4))
+    assert partition("--partition", str(cut_file)) == ((0, 3), (3, 4))
+    with pytest.raises(ChimeraError, match=r"E708: split 2,3 has 5 layers, and .*mine\.py:Net has 4"):
+        partition("--split", "2,3")
+    cut_file.write_text(partition_to_json(Partition("other", ((0, 3), (3, 4)))))
+    with pytest.raises(ChimeraError, match=r"E706.*other"):
+        partition("--partition", str(cut_file))

@@ -1,0 +1,44 @@
+"""Baselines of a text: the unigram entropy and the bigram model, of the samples that an evaluation reads."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from chimerac.interpreter.data.baselines import bigram_loss, unigram_entropy
+from chimerac.interpreter.data.text import Text
+from chimerac.interpreter.data.windows import text_data
+
+CYCLE = "0123456789 abcdef"
+
+
+def test_the_bigram_model_is_that_of_its_counts() -> None:
+    draws = np.random.default_rng(0)
+    tokens = draws.choice(256, 3000, p=draws.dirichlet(np.full(256, 0.05))).astype(np.uint8)
+    text = Text([tokens[:1000], tokens[1000:]])
+    singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
+
+    def loss(a: int, b: int) -> float:
+        unigram = (singles[b] + 1) / (3000 + 256)
+        return -math.log((pairs[a, b] + unigram) / (sum(n for (x, _), n in pairs.items() if x == a) + 1))
+
+    a, b = tokens[5:40], tokens[6:41]
+    found = bigram_loss(text, [(a[:10], b[:10]), (a[10:], b[10:])])
+    assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]))
+    # Over all that may follow, the probabilities sum to 1.
+    assert sum(math.exp(-loss(int(a[0]), y)) for y in range(256)) == pytest.approx(1)
+
+
+def test_baselines_are_of_the_samples_that_an_evaluation_reads() -> None:
+    text = Text([np.frombuffer((CYCLE * 400).encode(), np.uint8)])
+    data = text_data(text, 24, 0)
+    (_, unigram, _), (name, bigram, _) = data.baselines(8)
+    assert unigram == pytest.approx(math.log(len(CYCLE)), abs=1e-3) and name == "bigram model" and bigram < 0.05
+
+
+def test_unigram_entropy_of_known_texts() -> None:
+    assert unigram_entropy(Text([np.zeros(9, np.uint8)])) == 0
+    assert unigram_entropy(Text([np.array([1, 2, 3, 4], np.uint8)] * 5)) == pytest.approx(np.log(4))

@@ -1,0 +1,115 @@
+"""Programs for other machines than that of the transport: those that end there run, the others are refused (E816)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.compiler import compile_schedule, load_program, simulate
+from chimerac.compiler.command.main import main as chimerac
+from chimerac.compiler.explain.entries import entries
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_classifier import SAMPLES, batch, net, pipeline
+from tests.helpers_plan import plan
+
+
+def crossing_program(tmp_path: Path) -> Path:
+    """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
+    path = tmp_path / "crossing.streams"
+    path.write_text(entries()["E816"].wrong)
+    return path
+
+
+def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_tried(tmp_path: Path) -> None:
+    path = crossing_program(tmp_path)
+    for words in ([], ["--transport", "nccl"], ["--timed", "5"]):
+        with pytest.raises(ChimeraError, match="E816") as error:
+            plan(str(path), *words)
+        (found,) = error.value.diagnostics
+        transport = "nccl" if "nccl" in words else "gloo"
+        assert found.message == f"{path} is for the posted machine, and ranks over {transport} run window(0)"
+        assert found.notes == ("deadlock on the window(0) machine: ranks 0, 1 wait for each other in a cycle",)
+    command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
+    assert result == "it was verified for the window machine"
+    output = tmp_path / "arranged.json"
+    assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+    assert plan(str(output)).evaluation.header.machine == "window"
+    # Loopback runs every machine, and evaluates on the same one.
+    assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
+    assert plan(str(path), "--loopback", "--machine", "serial").evaluation.header.machine == "serial"
+
+
+def test_the_help_says_so_if_arranging_does_not_help(tmp_path: Path) -> None:
+    """One buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
+    path = crossing_program(tmp_path)
+    text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
+    for value, sent in (
+        ("grad down s0 m0 <- 1", "SEND grad up s0 m1 -> 1"),
+        ("grad up s0 m1 <- 0", "SEND grad down s0 m0 -> 0"),
+    ):
+        text = text.replace(f"; RECV {value}", "").replace(sent, f"{sent}; RECV {value}")
+    path.write_text(text)
+    with pytest.raises(ChimeraError, match="E816") as error:
+        plan(str(path))
+    assert error.value.diagnostics[0].help == "add --loopback; --for window was tried, and results in E460"
+
+
+@pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
+def test_a_program_that_terminates_on_the_transport_runs_whatever_machine_its_header_names(
+    machine: str, tmp_path: Path
+) -> None:
+    program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program
+    path = tmp_path / "p.json"
+    path.write_text(program_to_json(program))
+    found = plan(str(path))
+    assert found.program == program and found.evaluation.header.machine == "window"
+    timed = plan(str(path), "--timed", "5").predicted
+    assert timed.makespan == simulate(program.with_header(machine="window")).makespan
+
+
+def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    program = compile_schedule("chimera", {"D": 2}).program
+    monkeypatch.setitem(sys.modules, "chimerac.interpreter.launch.compiling", None)
+    for machine in ("window", "rendezvous", "paired", "serial"):
+        path.write_text(program_to_json(program.with_header(machine=machine)))
+        assert plan(str(path)).program.header.machine == machine
+    path.write_text(program_to_json(program.with_header(machine="posted")))
+    with pytest.raises(ChimeraError, match="E816") as error:
+        plan(str(path))
+    assert error.value.diagnostics[0].notes == ("only the compiler can check whether it ends there",)
+    assert plan(str(path), "--loopback").program.header.machine == "posted"
+
+
+@pytest.mark.parametrize("given", ["program", "text", "path"])
+def test_a_pipeline_of_such_a_program_is_refused_too(given: str, tmp_path: Path) -> None:
+    path = crossing_program(tmp_path)
+    crossing = load_program(path)
+    schedule: Any = {"program": crossing, "text": path.read_text(), "path": path}[given]
+
+    def run(transport: Transport) -> float:
+        return pipeline(schedule, transport).step(x, y)
+
+    x, y = batch(SAMPLES * 2)
+    expected = F.cross_entropy(net()(x), y).item()
+    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "it ends on posted"
+    with pytest.raises(ChimeraError, match="E816") as error:
+        run_in_loopback(crossing, run, machine="window")
+    (found,) = error.value.diagnostics
+    assert found.message == "copies is for the posted machine, and the ranks of this pipeline run window(0)"
+    command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
+    assert result == "it was verified for the window machine"
+    if given == "path":
+        output = tmp_path / "arranged.json"
+        assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+        losses = run_in_loopback(crossing, lambda transport: pipeline(output, transport).step(x, y), machine="window")
+        assert losses == pytest.approx([expected] * 2, rel=1e-5)
+    else:
+        assert command.startswith("chimerac PROGRAM --for window")

@@ -1,0 +1,220 @@
+"""A training loop of one's own: its checkpoints with any optimizer and scheduler, and exports of its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from chimerac.compiler.library import find
+from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
+from chimerac.interpreter.pipeline.programs import program_for
+from chimerac.interpreter.training.export import export_weights
+from chimerac.interpreter.training.export_file import check_export
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_checkpoints import TOLERANCE, refused
+
+
+class Tied(nn.Module):
+    """A model whose first and last layers share a parameter, with buffers and a parameter that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.last.weight = self.first.weight
+        self.middle = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh())
+        self.scale = nn.Linear(6, 6)
+        self.scale.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.scale(self.middle(self.first(x))))
+
+
+TIED = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
+
+
+SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by depth
+
+
+MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+}
+
+
+def own_pipeline(transport: Transport, depth: int) -> Pipeline:
+    whole = Tied()
+    layers = [whole.first, whole.middle, whole.scale, whole.last]
+    examples = torch.zeros(4, 6), torch.zeros(4, 6)
+    return Pipeline(
+        layers,
+        SCHEDULES[depth],
+        {"D": depth, "N": 2},
+        loss=nn.functional.mse_loss,
+        inputs=examples[0],
+        targets=examples[1],
+        model=whole,
+        transport=transport,
+    )
+
+
+def steps(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
+    """Train on these batches and return the losses."""
+    losses = []
+    for number in numbers:
+        batch = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(number))
+        losses.append(pipe.step(batch[0], batch[1]))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def on_ranks(depth: int, loop: Callable[[Pipeline, Any, Any], Any], maker: str = "AdamW") -> Any:
+    """Run a training loop in loopback and return what rank 0 returns."""
+
+    def rank(transport: Transport) -> Any:
+        pipe = own_pipeline(transport, depth)
+        optimizer = MAKERS[maker](pipe.parameters())
+        return loop(pipe, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
+
+    program = program_for(SCHEDULES[depth], {"D": depth, "N": 2}, 1, depth)
+    return run_in_loopback(program, rank)[0]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 3)])
+def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_depth(maker: str, before: int, after: int, tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
+        losses = steps(pipe, optimizer, scheduler, range(3))
+        save_checkpoint(tmp_path / "own", pipe, optimizer, iteration=3, scheduler=scheduler, note={"a": [1, None], "e": {}})
+        return losses + steps(pipe, optimizer, scheduler, range(3, 6))
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
+        state = load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+        assert state == {"iteration": 3, "note": {"a": [1, None], "e": {}}} and pipe.iteration == 3
+        assert optimizer.param_groups[0]["lr"] == 0.005, "the scheduler had halved it"
+        return steps(pipe, optimizer, scheduler, range(3, 6))
+
+    expected = on_ranks(before, save, maker)
+    assert on_ranks(after, load, maker) == pytest.approx(expected[3:], rel=TOLERANCE)
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        steps(pipe, optimizer, scheduler, range(1))
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        save_checkpoint(tmp_path / "bare", pipe)
+
+    def load(name: str) -> Callable[[Pipeline, Any, Any], None]:
+        def rank(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+            before = {name: t.clone() for name, t in pipe.state_dict().items()}
+            try:
+                load_checkpoint(tmp_path / name, pipe, optimizer)
+            finally:
+                assert all(t.equal(before[name]) for name, t in pipe.state_dict().items()) and not optimizer.state
+
+        return rank
+
+    on_ranks(2, save)
+    with refused("E831", "the optimizer AdamW, which has amsgrad, .*this run has SGD, which has dampening"):
+        on_ranks(2, load("own"), "SGD")
+    with refused("E831", "it has no state of an optimizer for first.weight, and this run has AdamW"):
+        on_ranks(1, load("bare"))
+
+
+def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer, folder=object())
+
+    with pytest.raises(TypeError, match="the state folder, a object, cannot be saved"):
+        on_ranks(1, save)
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer, epoch=1)
+        load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+
+    with pytest.raises(KeyError, match="has no state scheduler; it has epoch"):
+        on_ranks(1, load)
+
+
+def test_an_optimizer_of_other_parameters_is_refused_as_such(tmp_path: Path) -> None:
+    def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        load_checkpoint(tmp_path / "own", pipe, torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))]))
+
+    with pytest.raises(ValueError, match=r"the optimizer has a parameter of shape \[7\] that the pipeline does not have"):
+        on_ranks(1, loop)
+
+
+def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
+    def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        steps(pipe, optimizer, scheduler, range(1))
+        before = {name: t.clone() for name, t in pipe.state_dict().items()}
+        with pytest.raises(KeyError, match="has no state scheduler; it has none"):
+            load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+        assert all(t.equal(before[name]) for name, t in pipe.state_dict().items())
+
+    on_ranks(2, loop)
+
+
+def test_generators_of_torch_go_on_under_the_same_program_alone(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
+        torch.manual_seed(11)
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        return torch.rand(3)
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
+        torch.manual_seed(12)
+        load_checkpoint(tmp_path / "own", pipe, optimizer)
+        return torch.rand(3)
+
+    with torch.random.fork_rng():
+        expected = on_ranks(1, save)
+        assert on_ranks(1, load).equal(expected)
+        assert not on_ranks(2, load).equal(expected)
+
+
+def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
+    paths = [tmp_path / "w.safetensors", tmp_path / "w.pt"]
+
+    def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        steps(pipe, optimizer, scheduler, range(1))
+        for path in paths:
+            check_export(path)
+            export_weights(path, pipe, {"model": "tied"})
+
+    on_ranks(3, export)
+    one, other = load_file(paths[0]), torch.load(paths[1])
+    whole = Tied()
+    whole.load_state_dict(one)
+    assert one.keys() == other.keys() and all(t.equal(other[name]) for name, t in one.items())
+    assert one["first.weight"].equal(one["last.weight"]) and not one["first.weight"].equal(Tied().first.weight)
+    assert sorted(os.listdir(tmp_path)) == ["w.pt", "w.safetensors"]
+
+
+def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "weights", "its name has no known ending"),
+        (tmp_path / "no" / "w.pt", "there is no folder"),
+        (tmp_path / ("w" * 300 + ".pt"), "file name too long"),
+    ):
+        with refused("E835", reason):
+            check_export(path)
+    (tmp_path / "folder.pt").mkdir()
+
+    def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        export_weights(tmp_path / "folder.pt", pipe, {})
+
+    with refused("E835", "is a directory"):
+        on_ranks(2, export)

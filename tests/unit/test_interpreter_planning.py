@@ -1,0 +1,99 @@
+"""The plan that run.py makes from its options, before torch is imported: programs, models, and the first mistake."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.partition import Partition
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.workloads import model_of
+from chimerac.interpreter.runtime.times import IterationTimes
+from tests.helpers_plan import plan
+
+
+def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    assert plan().program.header.parameters["D"] == 6
+    assert plan("--width", "3").program.header.ranks == 2
+    assert plan("-p", "D=8").program.world == 8
+    assert plan("--loopback").program.world == 4
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(ChimeraError, match="E210") as error:
+        plan()
+    assert error.value.diagnostics[0].notes == ("D = 5 follows from the 5 processes that were started",)
+
+
+def test_a_schedule_without_d_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "two.sched"
+    path.write_text(
+        "schedule two\nranks 2\nstages 2\npipe main { stage s on rank s   micro_batches 1 }\n"
+        "order ticks {\n    F(s, m) at s\n    B(s, m) at 3 - s\n}\n"
+    )
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    assert plan(str(path)).program.world == 2
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_path: Path) -> None:
+    program = compile_schedule("chimera", {"D": 2}).program
+    text = {"json": program_to_json, "text": program_to_text}[form](program)
+    path = tmp_path / "program"
+    path.write_text(text)
+    found = plan(str(path))
+    assert found.program == program and found.evaluation.header.kind == "evaluation" and found.predicted is None
+    for words in (["-p", "D=2"], ["--width", "1"]):
+        with pytest.raises(ChimeraError, match="E808"):
+            plan(str(path), *words)
+    path.write_text(text.replace('"peer": 1', '"peer": 0') if form == "json" else text.replace("-> 1", "-> 0"))
+    with pytest.raises(ChimeraError, match="E4"):
+        plan(str(path))
+
+
+def test_a_timed_plan_has_the_simulators_times() -> None:
+    found = plan("--timed", "20")
+    assert found.evaluation is None
+    assert found.predicted == IterationTimes(16, (0.25,) * 4)
+
+
+def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("short")
+    for words, code in (
+        (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
+        (["--export", "/nowhere/w.pt", "--model", "gpt-smal"], "E835"),
+        (["--model", "gpt-smal", "-p", "N=3"], "E801"),
+        (["--model", "gpt-small/0"], "E801"),
+        (["--model", "gpt-small/-1"], "E801"),
+        (["--model", "gpt-small/10001"], "E801"),
+        (["--data", str(tmp_path / "gone"), "-p", "N=3"], "E802"),
+        (["--data", str(tmp_path / "short"), "-p", "N=3"], "E803"),
+        (["-p", "N=3"], "E210"),
+        (["schedules/chimera_halving.sched", "--micro-batch", "3"], "E804"),
+        (["schedules/zb_v.sched", "-p", "D=4", "--model", "gpt-small"], "E705"),
+    ):
+        with pytest.raises(ChimeraError) as error:
+            plan(*words)
+        assert [d.code for d in error.value.diagnostics] == [code]
+
+
+def test_the_default_model_has_a_layer_for_each_stage(tmp_path: Path) -> None:
+    for words, name in (
+        (["schedules/zb_v.sched", "-p", "D=4"], "gpt-small/6"),
+        (["schedules/zb_v.sched", "-p", "D=2"], "gpt-small"),
+        (["schedules/gpipe.sched", "-p", "D=40", "--micro-batch", "1"], "gpt-small/38"),
+        (["schedules/zb_v.sched", "-p", "D=2", "--model", "gpt-nano/9"], "gpt-nano/9"),
+    ):
+        settings = parse_options(words)
+        program = make_plan(settings).program
+        model = model_of(settings, program)
+        assert model.name == name
+        assert len(model.layers) >= program.header.stages
+    # A program that is cut for a model trains that model.
+    for named, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
+        cut = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
+        assert model_of(parse_options([]), cut).name == expected

@@ -1,0 +1,114 @@
+"""Timed stages (--timed): each task takes its cost, and the table compares what was predicted and measured."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.chimera_ir.program import Costs
+from chimerac.compiler import compile_text
+from chimerac.compiler.library import find
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.times import IterationTimes
+from chimerac.interpreter.training.settings import Settings
+from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
+from chimerac.interpreter.training.trainer import Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.alone import Alone
+
+
+def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited_ns = [0.0], [0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))
+    sleeper = Sleeper(0.02)
+    now[0] = 1.0
+    sleeper.begin(lambda: waited_ns[0])
+    for _ in range(10):
+        now[0] += 0.001  # the work of the runtime
+        sleeper.sleep(2)
+    assert now[0] == pytest.approx(1.4 + 0.003)
+    now[0], waited_ns[0] = now[0] + 5.0, 5 * 10**9
+    sleeper.sleep(2)
+    assert now[0] == pytest.approx(1.4 + 0.003 + 5.0 + 0.04 + 0.003)
+
+
+def slept_units(text: str, costs: Costs) -> list[list[float]]:
+    """Run two iterations of a schedule for one rank on timed stages; return the units that each slept, task by task."""
+    program = replace(compile_text(text).program, costs=costs)
+    slept: list[list[float]] = []
+
+    class Fast(Sleeper):
+        def sleep(self, units: int) -> None:
+            slept[-1].append(units)
+
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
+    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    for iteration in range(2):
+        slept.append([])
+        trainer.update(iteration, trainer.gradients(iteration))
+    return slept
+
+
+def test_each_task_takes_its_cost() -> None:
+    """One rank with every kind of task. All costs are different."""
+    text = """schedule alone
+param N = 2
+ranks 1
+stages 2
+pipe main { stage s on rank 0   micro_batches N }
+order ticks {
+    F(s, m) at 10*m + s
+    B(s, m) when m == 0 at 5 - s
+    I(s, m) when m == 1 at 15 - s
+    W(s, m) when m == 1 at 20 + s
+}
+"""
+    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000))
+    assert slept_units(text, costs) == [[1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]] * 2
+
+
+def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
+    text = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
+    program = compile_text(text, {"D": 2, "N": 2}).program
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Sleeper(0.0))
+    parts = partitioned(program.with_header(tied=()), model, description)
+
+    def rank(transport: Transport) -> float:
+        return Trainer(program, parts, ZeroSamples(), transport, Settings(1, 0, 2, 1e-3)).gradients(0)
+
+    assert len(run_in_loopback(program, rank)) == 2
+
+
+def test_the_median_is_one_of_the_iterations() -> None:
+    a, b, c = (IterationTimes(x, (0.0,)) for x in (3.0, 1.0, 2.0))
+    assert median_times([a, b, c]) is c and median_times([a, b]) is b and median_times([a]) is a
+
+
+def test_a_forward_that_is_run_again_takes_the_cost_of_recomputation() -> None:
+    """By a task R for micro-batch 1, in the backward for micro-batch 0. Stage 1 keeps everything."""
+    text = """schedule alone
+ranks 1
+stages 2
+pipe main { stage s on rank 0 recompute when s == 0   micro_batches 2 }
+order ticks {
+    F(s, m) at 10*m + s
+    R(s, m) when m == 1 and s == 0 at 12
+    B(s, m) at 29 - 10*m - s
+}
+"""
+    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
+    assert slept_units(text, costs) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
+
+
+def test_predicted_and_measured_are_in_one_table() -> None:
+    table = Comparison(IterationTimes(2.0, (0.25, 0.5)), IterationTimes(2.1, (0.3, 0.5))).table().splitlines()
+    assert table[0].split() == ["predicted", "measured"]
+    assert table[1].split() == ["makespan", "2.000", "s", "2.100", "s", "+5.0", "%"]
+    assert table[2].split()[2:4] == ["0.375", "0.400"]
+    assert table[4].split() == ["bubble", "of", "rank", "1", "0.500", "0.500"]
+    assert Comparison(None, IterationTimes(2.1, (0.3,))).table().splitlines()[1].split() == ["makespan", "-", "2.100", "s"]

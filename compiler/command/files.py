@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import check_keeps, read, short_path, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
 
 INPUTS = {"model": "model", "profile": "profile", "partition": "partition", "costs": "costs_path"}  # options that name files
 MIN_COLUMNS = 20  # of a timeline
@@ -31,12 +31,6 @@ def write_product(product: str, path: str | None) -> None:
         write_stdout(product)
     else:
         write(product, path)
-
-
-def check_folder(path: str | None) -> None:
-    """Raise ChimeraError E003 if the folder of a product does not exist: before long work, not after it."""
-    if path and not os.path.isdir(os.path.dirname(path) or "."):
-        raise refuse("E003", f"{short_path(path)} cannot be written: there is no folder {short_path(os.path.dirname(path))}")
 
 
 def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:

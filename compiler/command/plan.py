@@ -13,9 +13,9 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
-from chimerac.chimera_ir.files import short_path, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, write_product
+from chimerac.compiler.command.files import check_keeps_inputs, print_findings, write_product
 from chimerac.compiler.command.usage import plan_parser
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
 from chimerac.compiler.descriptions import find_model

@@ -16,13 +16,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
-from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.files import check_folder, read
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.command.files import check_folder, check_keeps_inputs, print_findings, stdin, write_product
+from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import search_parser
 from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of

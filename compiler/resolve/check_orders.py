@@ -223,7 +223,7 @@ def _check_ticks(
         for binder, _ in binders:
             group_scope.add(binder, "integer")
         # A let of the order is not the number of the groups, although the range cannot use it.
-        counter = counter_of(rule, {name.name for name in names if name.name in group_scope or name.name in instead_of_lets})
+        counter = counter_of(rule, {name.name for name in names if name.name in group_scope or name.name in scope.others})
         if rule.group is not None:
             group_scope = local(group_scope, [(counter, "number of a group")], found) if counter else group_scope
             check(rule.group.low, group_scope, "integer", found)

@@ -89,7 +89,7 @@ class LayerRun:
         try:
             forward, backward, _ = self._run(None)
             _, input, weight = self._run(Splitting())
-            return Traces(forward, self._without_graph(), backward, input, weight)
+            return Traces(forward, self._without_graph(forward), backward, input, weight)
         finally:
             for p in parameters:
                 p.grad = None
@@ -98,10 +98,14 @@ class LayerRun:
         weights = [t for x in (*self.stage.parameters(), *self.stage.buffers()) for t in (x, x.grad) if t is not None]
         return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *known])
 
-    def _without_graph(self) -> list[int]:
+    def _without_graph(self, forward: list[int]) -> list[int]:
+        """Return the trace of a forward without autograd. forward: with it, for a layer that computes gradients itself."""
         meter = self._meter(*self.inputs)
-        with torch.no_grad(), meter:
-            self._outputs(self.inputs)
+        try:
+            with torch.no_grad(), meter:
+                self._outputs(self.inputs)
+        except RuntimeError:  # it needs autograd
+            return forward
         return meter.cut()
 
     def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:

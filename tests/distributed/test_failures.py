@@ -47,9 +47,9 @@ pytestmark = pytest.mark.distributed
         (["--lr", "1e-2"], r"E809: .* training \(settings\): --lr is 0.001 on rank 0 and 0.01 on rank 1"),
         (["--dropout", "0.1"], "E809: .*: --dropout is 0.0 on rank 0 and 0.1 on rank 1"),
         (["--eval-every", "3"], "E809: .*: --eval-every is not given on rank 0 and 3 on rank 1"),
-        (["--no-check-gradients"], "E809: .*: --check-gradients is not given on rank 0 and no on rank 1"),
+        (["--no-check-gradients"], "E809: .*: --check-gradients is yes on rank 0 and no on rank 1"),
         (["--timeout", "9"], "E809: .*: --timeout is 300.0 on rank 0 and 9.0 on rank 1"),
-        (["--iterations", "9"], "E809: .*: --iterations is not given on rank 0 and 9 on rank 1"),
+        (["--iterations", "9"], "E809: .*: --iterations is 200 on rank 0 and 9 on rank 1"),
         (["--data", "DATA"], r"E809: rank 0 and rank 1 have a different training \(model or data\)"),
         (["--seed", "1"], "E809: rank 0 and rank 1 have a different training"),
     ],
@@ -107,7 +107,7 @@ def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> N
     assert message == (
         "error[E809]: rank 0 and rank 1 have a different training (settings): "
         "--eval-every is not given on rank 0 and 1 on rank 1\n"
-        " = note: --check-gradients is not given on rank 0 and no on rank 1\n"
+        " = note: --check-gradients is yes on rank 0 and no on rank 1\n"
         " = help: start every rank with the same files, options and versions\n"
     )
 

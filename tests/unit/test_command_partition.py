@@ -10,7 +10,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_from_json
 from chimerac.compiler.command.main import main
-from chimerac.compiler.command.usage import number_of_bytes
+from chimerac.compiler.command.values import number_of_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 

@@ -320,5 +320,8 @@ def _split(words: list[str]) -> list[tuple[str, str]]:
 def _int(text: str) -> int:
     """Return an integer of at most 20 characters. Raises UnreadableError for anything else."""
     if not _INT.fullmatch(text) or len(text) > 20:
+        without_zeros = re.sub(r"^(-?)0+(?=\d)", r"\1", text)
+        if len(text) <= 20 and _INT.fullmatch(without_zeros):
+            raise UnreadableError(f"the number '{text}' begins with 0", f"write {without_zeros}")
         raise UnreadableError(f"'{text}' is not an integer of at most 20 characters")
     return int(text)

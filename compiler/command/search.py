@@ -124,7 +124,7 @@ def _search_orders(options: argparse.Namespace) -> int:
     from chimerac.compiler.search.certificate import certificate
     from chimerac.compiler.search.orders import search
     from chimerac.compiler.search.start import library_orders, order_of, problem_of
-    from chimerac.compiler.search.text import schedule_text
+    from chimerac.compiler.search.text import schedule_text, with_suffix
 
     problem = problem_of(program, given)
     own = order_of(problem, program)
@@ -133,7 +133,7 @@ def _search_orders(options: argparse.Namespace) -> int:
     state = search(problem, known, seconds, options.seed, progress.show)
     progress.close()
     assert state.best is not None, "a search ends with an order"
-    name = f"{program.header.schedule}_found"
+    name = with_suffix(program.header.schedule, "_found")
     lines = _summary(state, program, problem, "" if profile is None else " ms")
     text, compiled = schedule_text(problem, state.best, name, lines, statements)
     write_product(text, options.output)

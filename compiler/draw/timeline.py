@@ -1,6 +1,6 @@
 """The timeline of a program for the terminal, predicted or measured: a row per rank, time to the right, in colour or plain.
 
-rank 0 |F0 F1 F2 B2--- F3 B3--- B0--- B1---|
+rank 0 |F0 F1 ..... B0--- F2 B1--- F3 B2--- .. B3--- |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import OVERLAP, Mask, Program
 from chimerac.chimera_ir.timeline import Timeline
 
-# Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient, recomputation.
+# Background colours (256-colour palette): a row per pipe, a column per Op of a task, FWD to RECOMPUTE.
 _PALETTE = (
     (117, 32, 38, 66, 153),
     (222, 172, 178, 137, 223),
@@ -28,7 +28,7 @@ _PALETTE = (
 
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
-Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each: 0 for none, b"" for none anywhere
+Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see _paint)
 
 
 def draw_timeline(
@@ -43,37 +43,40 @@ def draw_timeline(
 ) -> str:
     """Return the drawing of the tasks of a timeline, from time 0 on.
 
-    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline continues in further lines.
-    stops: by rank, a text after its last character. bands: show only this many of the last lines of each rank.
+    ranks: those to draw, default all. columns: the width of a line; a longer timeline continues in further lines. A line
+    is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that divides all starts and
+    ends. stops: by rank, a text after its last character, which is not cut. bands: show only this many of the last lines of
+    each rank. The legend is not cut either.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = _fused(program, timeline)
     bars = timeline.take(program.table.is_task[timeline.row] & ~fused & np.isin(timeline.rank, list(chosen)))
     labels = _labels(program, bars, set(timeline.row[fused].tolist()))
-    margin = len(f"rank {max(chosen, default=0)} |")
+    heads = {r: f"rank {r} |" for r in chosen}
+    margin = max(map(len, heads.values()), default=0)
     end = int(bars.end.max(initial=0))
-    per_unit, step = _scale(bars, labels, end, min(MAX_WIDTH, MAX_SIZE // max(len(chosen), 1)))
-    width = int(end * per_unit)
+    per_time, step = _scale(bars, labels, end, min(MAX_WIDTH, MAX_SIZE // max(len(chosen), 1)))
+    width = int(end * per_time)
     bars = bars.take(np.argsort(bars.rank, kind="stable"))
     begins, ends = (np.searchsorted(bars.rank, list(chosen), side=side).tolist() for side in ("left", "right"))
     lines = {
-        r: _line(program, bars.take(slice(a, b)), labels, per_unit, width, colour)
+        r: _line(program, bars.take(slice(a, b)), labels, per_time, width, colour)
         for r, a, b in zip(chosen, begins, ends, strict=True)
     }
     available = width if columns is None else max(columns - margin - 1, 20)
     if stops and not width:
-        return "".join(f"{f'rank {r} |':>{margin}}{stops[r]}\n" for r in chosen)
-    band = max(available // step, 1) * step  # cut between the shortest tasks, not inside their labels
+        return "".join(f"{heads[r]:>{margin}}{stops[r]}\n" for r in chosen)
+    band = max(available // step, 1) * step  # cut at multiples of `step`: tasks begin and end there
     text = []
     starts = range(0, max(width, 1), band)
     if bands is not None and len(starts) > bands:
         text.append(f"... {(len(starts) - bands) * band} characters of each rank before")
         starts = starts[-bands:]
     for a in starts:
-        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_unit)).rstrip())
+        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_time)).rstrip())
         for r, (characters, shades) in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
-            text.append(f"{f'rank {r} |':>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
+            text.append(f"{heads[r]:>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
     return "\n".join([*text, _legend(program, timeline.unit, colour)]) + "\n"
 
 
@@ -88,14 +91,18 @@ def _fused(program: Program, timeline: Timeline) -> Mask:
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
     """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
     an overlapped pair. fused: rows that are drawn with the row before them."""
-    several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
-    t = program.table
+    with_stages, t = _has_several_stages(program), program.table
 
     def label(row: int) -> str:
         name = _span(program.micro_batch_lists[int(t.operand[row])])
-        return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if several else "")
+        return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if with_stages else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}
+
+
+def _has_several_stages(program: Program) -> bool:
+    """Return whether a pipe has several stages on one rank."""
+    return any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
 
 
 def _span(ids: Sequence[int]) -> str:
@@ -106,11 +113,11 @@ def _span(ids: Sequence[int]) -> str:
 
 
 def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> tuple[Fraction, int]:
-    """Return the characters per unit of time, and the characters of the longest time that divides all starts and ends.
+    """Return the characters per integer of time, and the characters of the longest time that divides all starts and ends.
 
-    They are the fewest at which every label fits and every task has whole ones. If that makes a drawing wider than max_width,
-    or much wider than its labels need because the costs have no large common divisor, tasks are rounded to whole characters,
-    and labels may be cut.
+    It is the smallest scale at which every label fits and every task takes a whole number of characters. If that makes a
+    drawing wider than max_width, or much wider than its labels need because the costs have no large common divisor, tasks are
+    rounded to whole characters, and labels may be cut.
     """
     step = int(np.gcd.reduce(np.concatenate([bars.start, bars.end]), initial=0)) or 1
     longest: dict[int, int] = {}  # duration -> characters of the longest label of a task that takes so long
@@ -123,11 +130,11 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
     return min(fits, Fraction(max_width, end)), 1
 
 
-def _line(program: Program, bars: Timeline, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool) -> Line:
-    """Return a rank's characters. Idle time is dotted, in colour blank; the last character of a task is blank."""
+def _line(program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, colour: bool) -> Line:
+    """Return a rank's characters and their colours. Idle time is dotted, in colour blank; a task ends with a blank."""
     parts: list[str] = []
     shades, size = bytearray(), 0
-    characters, units = per_unit.as_integer_ratio()
+    characters, units = per_time.as_integer_ratio()
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
         first, last = start * characters // units, end * characters // units
         idle = _idle(first - size, colour)
@@ -145,7 +152,7 @@ def _idle(width: int, colour: bool) -> str:
 
 
 def _paint(text: str, shades: bytes) -> str:
-    """Return characters in their colours. Those that have none at the end of a line may be left out of `shades`."""
+    """Return characters in their colours, 0 for none. Those without a colour at the end of a line may be left out."""
     if not any(shades):
         return text
     parts, begin = [], 0
@@ -156,24 +163,27 @@ def _paint(text: str, shades: bytes) -> str:
     return "".join([*parts, text[begin:]])
 
 
-def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
-    """Return the times above a band of characters, a number about every ten characters. scale: integers of time in a unit."""
-    total, each = Fraction(end, scale), scale * per_unit  # characters for a unit
+def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
+    """Return the times above a band of characters. Numbers begin at least ten characters apart and do not touch.
+
+    scale: integers of time in a unit.
+    """
+    total, each = Fraction(end, scale), scale * per_time  # characters for a unit
     numbers = (Fraction(x) * Fraction(10) ** k for k in range(-9, 20) for x in (1, 2, 5))
     step = next(s for s in numbers if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
     line, first, last = "", ceil(band.start / each / step), min(total, band.stop / each) // step
     for t in (k * step for k in range(first, last + 1)):
         place = int(t * each) - band.start
-        if 0 <= place < len(band) or (not len(band) and t == 0):
+        if (0 <= place < len(band) or (not len(band) and t == 0)) and (not line or place > len(line)):
             line = f"{line:<{place}}" + (str(t) if t.denominator == 1 else f"{float(t):g}")
     return line
 
 
 def _legend(program: Program, unit: str, colour: bool) -> str:
-    several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
     words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recomputation"}
-    parts = [words[x] for x in used] + ["numbers are micro-batches" + (", then the stage" if several else "")]
+    stage = ", then the stage" if _has_several_stages(program) else ""
+    parts = [*(words[x] for x in used), f"numbers are micro-batches{stage}"]
     parts += [f"times in {unit}"] if unit else []
     pipes = []
     for k, pipe in enumerate(program.header.pipes[:8]):

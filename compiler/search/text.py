@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import count
 
+from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import Source, refuse
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.format import format_schedule
@@ -13,7 +15,8 @@ from chimerac.compiler.search.problem import Problem
 from chimerac.compiler.search.sequences import Order
 from chimerac.compiler.syntax.grammar import keywords
 
-WIDE = 110  # characters of a line of tasks
+LINE_WIDTH = 110  # the most characters of a line of tasks
+MAX_PERIOD = 256  # the most tasks of the body of a loop
 WINDOWS = (2, 3, 4, 8, 16, 64, 1024)  # tried in this order
 
 
@@ -22,15 +25,16 @@ def schedule_text(
 ) -> tuple[str, Compiled]:
     """Return the text and its compiled program. statements: further ones, such as about all-reduces.
 
-    Its costs are the problem's integers; where links differ, `hop` is the slowest. The window is the
-    least with which no send of the simulated program waits for an earlier one. Raises ChimeraError if it does not compile.
+    Its costs are the problem's integers; where links differ, `hop` is the slowest. The window is the first of WINDOWS that does
+    not lengthen the iteration. Raises ChimeraError if the text does not compile or if there is no such window.
     """
     for window in WINDOWS:
         text = _text(problem, order, name, comment, statements, window)
         compiled = compile_source(Source(name, text), {})
         if simulate(compiled.program).makespan == int(compiled.timing.end.max()):
             return text, compiled
-    raise refuse("E002", "the order needs more than 1024 sends of a channel that are incomplete", help="give smaller links")
+    message = f"even with window {WINDOWS[-1]} sends of this order wait for earlier ones, which lengthens the iteration"
+    raise refuse("E002", message, help="give a smaller hop, or smaller links")
 
 
 def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], statements: Sequence[str], window: int) -> str:
@@ -57,7 +61,7 @@ def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], sta
                 word = f" {names[p]}" if placed.count(p) == 1 else f" {names[p]}({s})"
             words |= {c * len(kinds) + k: kind + word for k, kind in enumerate(kinds)}
         letters = t.letter[order.rows(r)].tolist()
-        lines += [f"if r == {r} {{", *_lines([words[a] if isinstance(a, int) else a for a in letters]), "}"]
+        lines += [f"if r == {r} {{", *_lines([words[a] for a in letters]), "}"]
     return format_schedule(Source(name, "\n".join([*lines, "}"]) + "\n"))
 
 
@@ -66,10 +70,14 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in given:
         word = re.sub(r"\W+", "_", name).strip("_") or "pipe"
-        while word in found or word in {"F", "B", "I", "W", "R", *keywords()}:
-            word += "_"
-        found.append(word)
+        candidates = (with_suffix(word, "_" * k) for k in count())
+        found.append(next(x for x in candidates if x not in found and x not in {"F", "B", "I", "W", "R", *keywords()}))
     return found
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """Return a name with a suffix. The name is cut where both together are longer than a name may be."""
+    return name[: limits.NAME - len(suffix)] + suffix
 
 
 def _stages(placement: Sequence[int]) -> str:
@@ -106,13 +114,13 @@ def _formula(values: Sequence[int]) -> str:
     return "(s) = " + re.sub(r"[(]([0-9]+)[)]", r"\1", choose(0, len(values)))
 
 
-def _lines(words: Sequence[str]) -> list[str]:
+def _lines(words: list[str]) -> list[str]:
     """Return lines of tasks, with loops."""
     lines: list[str] = []
     line = ""
-    for part in folded(list(words)):
+    for part in folded(words):
         if isinstance(part, str):
-            if len(line) + len(part) > WIDE:
+            if line and len(line) + 2 + len(part) > LINE_WIDTH:
                 lines, line = [*lines, line], ""
             line += f"  {part}" if line else part
         else:
@@ -120,17 +128,20 @@ def _lines(words: Sequence[str]) -> list[str]:
             lines, line = [*lines, *([line] if line else [])], ""
             inner = _lines(body)
             one = f"repeat {times} {{ {inner[0]} }}"
-            lines += [one] if len(inner) == 1 and len(one) <= WIDE else [f"repeat {times} {{", *inner, "}"]
+            lines += [one] if len(inner) == 1 and len(one) <= LINE_WIDTH else [f"repeat {times} {{", *inner, "}"]
     return [*lines, *([line] if line else [])]
 
 
 def folded(words: list[str]) -> list[str | tuple[int, list[str]]]:
-    """Return words with (times, words) where some repeat, longest savings first from left to right. Bodies may repeat again."""
+    """Return words from left to right, with (times, words) for words that repeat: each time the repetition that saves most.
+
+    The words of a repetition may contain repetitions, which are not folded here.
+    """
     found: list[str | tuple[int, list[str]]] = []
     at, n = 0, len(words)
     while at < n:
         best, saved = (1, 1), 1
-        for period in range(1, min((n - at) // 2, 256) + 1):
+        for period in range(1, min((n - at) // 2, MAX_PERIOD) + 1):
             if words[at] != words[at + period]:
                 continue
             times = 1

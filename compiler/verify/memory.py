@@ -16,6 +16,20 @@ from chimerac.chimera_ir.lifetimes import Kind, activations, held, received
 from chimerac.chimera_ir.program import LIMITS, Ints, Program
 from chimerac.compiler.verify.index import ProgramIndex
 
+# What lowers a peak: by the kind of the program, and by limit.
+_CHANGES = {
+    "training": {
+        "activations": "move backwards earlier on this rank",
+        "receive_buffers": "move backwards earlier on this rank",
+        "weight_copies": "place fewer stages on this rank",
+    },
+    "evaluation": {
+        "activations": "split a forward into forwards of fewer micro-batches",
+        "receive_buffers": "move receives later on this rank, or the forwards that read them earlier",
+        "weight_copies": "place fewer stages on this rank",
+    },
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
@@ -50,16 +64,15 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
 def _limit_finding(
     index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
 ) -> Diagnostic:
-    words, notes, change = name.replace("_", " "), [], "place fewer stages on this rank"
+    words, notes = name.replace("_", " "), []
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position
         notes.append(f"the peak begins at {index.program.place(row)}")
-        change = "move backwards earlier on this rank"
     others = [f"rank {r} holds {x}" for r, x in enumerate(peaks_by_rank) if x > limit and r != rank]
     if others:
         notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
     message = f"rank {rank} holds {peaks_by_rank[rank]} {words} at its peak; the limit is {limit}"
-    help = f"{change}, or raise the limit: this program needs {peaks_by_rank[rank]}"
+    help = f"{_CHANGES[index.header.kind][name]}, or raise the limit: this program needs {peaks_by_rank[rank]}"
     return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
 
 

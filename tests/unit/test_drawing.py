@@ -120,6 +120,13 @@ def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
     assert draw_timeline(p, simulate(p, {"F": 40, "B": 40}).timeline).splitlines()[0].split() == ["0", "200"]
 
 
+def test_long_numbers_of_the_ruler_do_not_touch() -> None:
+    p = program("1f1b", D=2, N=8)
+    costs = dict.fromkeys("FBIW", 3 * 10**11)
+    numbers = draw_timeline(p, simulate(p, costs).timeline).splitlines()[0].split()
+    assert [int(x) // 10**12 for x in numbers] == [0, 1, 3, 5]
+
+
 def test_a_timeline_has_a_maximal_width() -> None:
     p = program("1f1b", D=2, N=2)
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):

@@ -59,8 +59,6 @@ def test_the_published_schema_is_that_of_the_reader() -> None:
         ({"ranks": True}, "E603"),
         ({"ranks": 2.0}, "E603"),
         ({"ranks": "2"}, "E603"),
-        ({"pipes": []}, "E603"),
-        ({"schedule": "no name"}, "E603"),
         ({"machine": "quantum"}, "E603"),
         ({"version": "1"}, "E602"),
         ({"format": None}, "E602"),
@@ -78,10 +76,10 @@ def test_json_from_other_writers(change: dict[str, object], code: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
 def test_texts_that_are_not_json(text: str) -> None:
-    with pytest.raises(ChimeraError, match="E60") as raised:
+    with pytest.raises(ChimeraError) as raised:
         program_from_json(text)
     assert ("help: compile one with: chimerac" in str(raised.value)) == (text in ("", "nonsense", "NaN"))
-    assert codes_of_call(program_from_json, text) <= {"E601", "E602"}
+    assert {d.code for d in raised.value.diagnostics} <= {"E601", "E602"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,10 @@ def test_texts_that_cannot_be_read(old: str, new: str) -> None:
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' is not an instruction",
          "write an instruction between two ';'"),
-        ("on 0 1", "on 00 1", "'00' is not an integer of at most 20 characters", ""),
+        ("on 0 1", "on 00 1", "the number '00' begins with 0", "write 0"),
+        ("on 0 1", "on 0 -01", "the number '-01' begins with 0", "write -1"),
+        ("on 0 1", f"on {'0' * 21} 1", f"'{'0' * 21}' is not an integer of at most 20 characters", ""),
+        ("on 0 1", "on 0x 1", "'0x' is not an integer of at most 20 characters", ""),
     ],
 )  # fmt: skip
 def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help: str) -> None:
@@ -161,7 +162,7 @@ def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help:
 def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], messages: list[str]) -> None:
     with pytest.raises(ChimeraError) as raised:
         program_from_json(json.dumps(json.loads(program_to_json(RIGHT)) | change), "p.json")
-    assert [d.message for d in raised.value.diagnostics] == [f"p.json: {fact}" for fact in messages]
+    assert [(d.code, d.message) for d in raised.value.diagnostics] == [("E603", f"p.json: {fact}") for fact in messages]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str
     assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
 
 
-# The words of the text form, texts that no form can hold, and valid names.
+# Words of the text form, texts that are no name in a header, and names. A model may have any printable text as its name.
 WORDS = ["on", "micro_batches", "stages", "model", "over", "rank", "pipe", "tied", "recompute", "s0", "m0", "FWD", "act"]
 HOSTILE = [
     "#",

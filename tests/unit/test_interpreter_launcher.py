@@ -86,13 +86,10 @@ def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.Mo
     failures.write_error_file("error")
 
 
-def test_a_host_that_does_not_join_in_time_is_reported_with_the_option_that_limits_the_wait(
+def test_a_restart_that_a_host_does_not_join_in_time_is_reported_with_the_option_that_limits_the_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(options: object) -> None:
-        raise RendezvousTimeoutError
-
-    monkeypatch.setattr(launcher.torchrun, "run", run)
+    monkeypatch.setattr(launcher.torchrun, "run", Mock(side_effect=RendezvousTimeoutError))
     monkeypatch.setattr(launcher.Agent, "has_reported", True)
     options = launcher._options(["--nproc-per-node", "1", "run.py"])
     assert launcher._run(options) == 1

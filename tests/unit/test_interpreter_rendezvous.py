@@ -1,10 +1,11 @@
-"""If a wait fails, the error names the rank that is missing or says what the ranks do; one rank reports, and all end."""
+"""If a wait fails, the error names the rank that is missing; one rank reports, and all end."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,21 +16,26 @@ from torch.distributed import HashStore
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.errors import PeerLostError
-from chimerac.interpreter.transport import liveness, rendezvous
+from chimerac.interpreter.transport import liveness
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, read_position
 from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize
 from tests.helpers_liveness import LostStore, answer_quickly
 
+# Errors of torch: a wait and the setup of a connection that time out, and a connection that is closed.
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
-KEYS = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1")
+LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1")
 
 
 class Job:
-    """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process."""
+    """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process.
+
+    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone.
+    """
 
     def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:
+        self.answering = answering
         self.ended: Queue[int] = Queue()
         ends = [partial(self._end, rank) for rank in range(world)]
         progress = [Progress() for _ in range(world)]
@@ -41,6 +47,36 @@ class Job:
     def _end(self, rank: int, code: int) -> None:
         assert code == 1
         self.ended.put(rank)
+
+    def join(self, rank: int) -> None:
+        """Wait for the end of the thread of a rank."""
+        thread = self.checks[rank]._poller
+        assert thread is not None
+        thread.join(10)
+        assert not thread.is_alive()
+
+    def close(self) -> None:
+        """Stop all threads. Those of a job that has failed wait until a rank claims the report."""
+        for rank in self.answering:
+            self.checks[rank].claim_report()
+            self.checks[rank].stop()
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def make_job(quick: None) -> Iterator[MakeJob]:
+    """Return a function that makes a job, like Job. Its threads are stopped after the test."""
+    made: list[Job] = []
+
+    def make(store: object, world: int, answering: list[int], hosted: bool = False) -> Job:
+        made.append(Job(store, world, answering, hosted))
+        return made[-1]
+
+    yield make
+    for x in made:
+        x.close()
 
 
 @pytest.fixture(autouse=True)
@@ -65,24 +101,26 @@ def receive(peer: int) -> Awaited:
     return Awaited(f"the receive from rank {peer}", "receive", (peer,))
 
 
-def test_the_error_names_the_rank_that_does_not_answer_and_not_the_one_in_between() -> None:
-    job = Job(HashStore(), 4, answering=[0, 1, 3])
+def test_the_error_names_the_rank_that_does_not_answer_and_not_the_one_in_between(make_job: MakeJob) -> None:
+    job = make_job(HashStore(), 4, answering=[0, 1, 3])
     found = error_of_a_wait(job.ranks[0], receive(1), LATE)
     assert str(found) == "the receive from rank 1 is not complete after 2 s: rank 2 does not answer"
     assert not found.peer_ended and not found.hanging
 
 
-def test_several_ranks_that_do_not_answer_are_named() -> None:
-    job = Job(HashStore(), 3, answering=[0])
+def test_several_ranks_that_do_not_answer_are_named(make_job: MakeJob) -> None:
+    job = make_job(HashStore(), 3, answering=[0])
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
     assert str(error_of_a_wait(job.ranks[0], everybody, LATE)).endswith("after 2 s: ranks 1, 2 do not answer")
 
 
-def test_the_position_of_a_rank_of_this_machine_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_position_of_a_rank_of_this_host_is_read_from_its_file(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "0/error.json"))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     (tmp_path / "1").mkdir()
-    job, program = Job(HashStore(), 2, answering=[0]), compile_schedule("gpipe", {"D": 2, "N": 1}).program
+    job, program = make_job(HashStore(), 2, answering=[0]), compile_schedule("gpipe", {"D": 2, "N": 1}).program
     key = job.ranks[0].progress.add(program)
     Progress(tmp_path / "1/progress").begin(key)[NUMBER] = 1
     found = error_of_a_wait(job.ranks[0], receive(1), LATE)
@@ -111,48 +149,51 @@ def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -
     assert read_position(tmp_path / "progress") is None
 
 
-def test_a_closed_connection_names_the_rank_that_has_ended() -> None:
+def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) -> None:
     """Also if the rank is one of many of an all-reduce."""
-    found = error_of_a_wait(Job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
+    found = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
     assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
-    found = error_of_a_wait(Job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
+    found = error_of_a_wait(make_job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
     assert str(found) == "an all-reduce over all ranks failed: rank 2 has ended"
 
 
-def test_a_connection_that_is_closed_between_ranks_that_live() -> None:
-    found = error_of_a_wait(Job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
-    assert str(found) == ("the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers")
+def test_a_connection_that_is_closed_between_ranks_that_live(make_job: MakeJob) -> None:
+    found = error_of_a_wait(make_job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
+    assert str(found) == "the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers"
 
 
-def test_no_message_has_the_keys_of_the_store() -> None:
-    job = Job(HashStore(), 2, answering=[0])
+def test_no_message_has_the_keys_of_the_store(make_job: MakeJob) -> None:
+    job = make_job(HashStore(), 2, answering=[0])
     setup = Awaited("connecting ranks 0, 1", "other", (1,))
     assert (
-        str(error_of_a_wait(job.ranks[0], setup, KEYS))
+        str(error_of_a_wait(job.ranks[0], setup, LATE_SETUP))
         == "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer"
     )
-    assert str(error_of_a_wait(Rendezvous(), setup, KEYS)) == "connecting ranks 0, 1 failed: wait timeout after 2000ms"
+    assert str(error_of_a_wait(Rendezvous(), setup, LATE_SETUP)) == "connecting ranks 0, 1 failed: wait timeout after 2000ms"
 
 
 @pytest.mark.parametrize(("hosted", "name"), [(True, "rank 0"), (False, "the store of torchrun")])
-def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, name: str) -> None:
-    job = Job(LostStore(), 2, answering=[], hosted=hosted)
+def test_a_store_that_does_not_answer_is_not_waited_for_forever(make_job: MakeJob, hosted: bool, name: str) -> None:
+    job = make_job(LostStore(), 2, answering=[], hosted=hosted)
     assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
-    assert job.checks[1].claim_report(), "there is nobody else who could report"
+    assert job.checks[1].claim_report(), "without a claim file every rank reports"
 
 
-def test_one_rank_reports_and_the_others_end() -> None:
-    job = Job(HashStore(), 3, answering=[0, 1, 2])
+def test_one_rank_reports_and_the_others_end(make_job: MakeJob) -> None:
+    job = make_job(HashStore(), 3, answering=[0, 1, 2])
     job.checks[1].fail()
     assert [check.claim_report() for check in (job.checks[1], job.checks[0])] == [True, False]
     assert job.checks[2].wait_for_report(10)
-    assert {job.ended.get(timeout=10) for _ in range(2)} == {0, 2}, "the thread leaves the end of rank 1 to its main thread"
+    assert {job.ended.get(timeout=10) for _ in range(2)} == {0, 2}
+    job.join(1)
+    assert job.ended.empty(), "the thread leaves the end of rank 1 to its main thread"
 
 
-def test_a_rank_that_was_asked_to_end_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_was_asked_to_end_does_not_linger(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "LINGER_S", 600)
-    job = Job(HashStore(), 2, answering=[0, 1])
+    monkeypatch.setattr(liveness, "STORE_LOST_S", 600)
+    job = make_job(HashStore(), 2, answering=[0, 1])
     job.ranks[0].terminate()
     job.checks[1].fail()
     assert job.checks[1].claim_report() and job.ended.get(timeout=10) == 0
@@ -160,11 +201,16 @@ def test_a_rank_that_was_asked_to_end_does_not_linger(monkeypatch: pytest.Monkey
     job.checks[1].linger()
 
 
-def test_a_thread_that_was_stopped_ends_nothing() -> None:
-    job = Job(HashStore(), 2, answering=[0])
-    job.checks[0].stop()
+def test_a_thread_that_is_stopped_while_it_lingers_ends_nothing(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "LINGER_S", 600)
+    store = HashStore()
+    job = make_job(store, 2, answering=[0])
     job.checks[1].fail()
+    store.wait(["rank 0"], timedelta(seconds=10))
     job.checks[1].claim_report()
+    job.checks[0].stop()
+    job.checks[0].terminate()
+    job.join(0)
     assert job.ended.empty()
 
 
@@ -173,4 +219,4 @@ def test_missing_environment_variables_of_the_rendezvous_are_named(monkeypatch: 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(PeerLostError, match="in the environment, which lacks MASTER_ADDR, MASTER_PORT, WORLD_SIZE"):
-        rendezvous.initialize(1)
+        initialize(1)

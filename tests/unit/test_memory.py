@@ -107,6 +107,15 @@ def test_a_limit_applies_to_the_peak(name: str) -> None:
         assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
 
 
+@pytest.mark.parametrize(("limit", "change"), [("activations", "split a forward"), ("receive_buffers", "move receives later")])
+def test_the_help_for_a_limit_of_an_evaluation_program_names_no_backward(limit: str, change: str) -> None:
+    p = evaluation_of(program("chimera_doubling", D=2))
+    with pytest.raises(ChimeraError) as error:
+        verify(p.with_header(limits={limit: max(getattr(peaks(p), limit)) - 1}))
+    (found,) = error.value.diagnostics
+    assert found.help.startswith(change) and "backward" not in found.help
+
+
 V_SHAPED = """schedule v
 param N = 4
 ranks 1

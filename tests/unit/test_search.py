@@ -26,7 +26,7 @@ from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one_after_another
 from chimerac.compiler.search.solver import solve
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
-from chimerac.compiler.search.text import folded, pipe_names, schedule_text
+from chimerac.compiler.search.text import folded, pipe_names, schedule_text, with_suffix
 from tests.helpers_command import SIGINT_ON
 from tools.bench_search import GROUPS, ROOT, settings_of
 
@@ -260,7 +260,13 @@ def test_the_library_gives_first_orders() -> None:
 def test_repetitions_are_folded() -> None:
     words = list("ab" * 3 + "c" + "d" * 4 + "xyxyz" * 2)
     assert folded(words) == [(3, ["a", "b"]), "c", (4, ["d"]), (2, ["x", "y", "x", "y", "z"])]
+
+
+def test_names_of_pipes_are_distinct_and_no_longer_than_names_may_be() -> None:
     assert pipe_names(["down[0]", "F", "order", "down_0"]) == ["down_0", "F_", "order_", "down_0_"]
+    long = "x" * 64
+    assert pipe_names([long, f"{long}[0]", f"{long}[1]"]) == [long, "x" * 63 + "_", "x" * 62 + "__"]
+    assert with_suffix(long, "_found") == "x" * 58 + "_found"
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -25,6 +25,7 @@ ITEM_BYTES: dict[str, int] = {
     "float64": 8,
 }
 Size = Annotated[int, Field(ge=0, le=2**31)]
+Amount = Annotated[int, Field(ge=0, le=2**53)]  # a number of bytes or of parameters, or a cost
 
 
 @dataclass(frozen=True, slots=True)

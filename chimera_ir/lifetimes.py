@@ -19,7 +19,7 @@ from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.model import StageSum
 from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
-from chimerac.chimera_ir.workspace import Run
+from chimerac.chimera_ir.workspace import Run, all_bytes, gradients_of
 
 Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
@@ -218,7 +218,7 @@ def value_bytes(kind: Kind, value: Value, boundary: Sequence[Tensor], count: int
     tensors = [t for t in boundary if t.gradient or value == Value.act]
     match kind:
         case Kind.OUTPUT:
-            return sum(t.bytes for t in tensors)
+            return all_bytes(boundary) if value == Value.act else gradients_of(boundary)
         case Kind.SENT_UNCOPIED:
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:

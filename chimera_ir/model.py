@@ -22,18 +22,17 @@ import numpy as np
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.boundary import Amount, Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
 from chimerac.chimera_ir.json_checks import Kind
 from chimerac.chimera_ir.reading import VersionOne, read_json
-from chimerac.chimera_ir.workspace import Peaks, Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspaces
+from chimerac.chimera_ir.workspace import Peaks, Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspace_bytes
 
 FORMAT = "chimera-model"
 VERSION = 1
 MAX_LAYERS = 1024
 
-Amount = Annotated[int, Field(ge=0, le=2**53)]
 LayerId = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
 LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
 
@@ -185,7 +184,8 @@ class ModelDescription:
                 output=0 if b == len(self.layers) else all_bytes(boundaries[-1]),
                 input_gradient=gradients_of(self.layers[a - 1].boundary) if a else 0,
             )
-            found.append(tuple(int(amounts[-1]) for amounts in workspaces(sizes).values()))
+            of_runs = workspace_bytes(sizes)
+            found.append(tuple(int(of_runs[run][-1]) for run in Run))
         return found
 
 

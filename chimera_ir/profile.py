@@ -27,10 +27,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.boundary import Amount
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT, Op
 from chimerac.chimera_ir.json_checks import Kind
-from chimerac.chimera_ir.model import MAX_LAYERS, Amount, LayerName, ModelDescription, gradient_bytes
+from chimerac.chimera_ir.model import MAX_LAYERS, LayerName, ModelDescription, gradient_bytes
 from chimerac.chimera_ir.reading import VersionOne, read_json
 
 FORMAT = "chimera-profile"

@@ -1,8 +1,8 @@
-"""Workspace: what an instruction needs only while it runs, beyond what its rank holds by docs/semantics.md, "Buffers".
+"""Workspace: what a task needs only while it runs, beyond what its rank holds by docs/semantics.md, "Buffers".
 
 A description says for each layer the most that a forward or a backward of it makes and holds at one moment. A stage runs its
-layers one after another. So its workspace is the largest, over its layers, of what the other layers keep at that moment and
-what the layer makes, less what the rule of buffers counts for the whole stage anyway.
+layers one after another. So its workspace is the largest, over its layers, of the sum of what the other layers keep at that
+moment and what the layer makes, less what the rule of buffers counts for the whole task anyway.
 
 The functions take arrays whose last axis is the layer. So they compute one stage, or all ranges of layers at once.
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
-from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.boundary import Amount, Tensor
 from chimerac.chimera_ir.instructions import STRICT
 
 Bytes = npt.NDArray[Any]  # Python integers, or floats
@@ -28,21 +28,25 @@ Bytes = npt.NDArray[Any]  # Python integers, or floats
 class Peaks:
     """The most bytes that a layer makes and holds at one moment, for one micro-batch, without its input.
 
-    forward: with autograd; no_graph: a forward without autograd. backward: beyond what it held when the backward began, which
-    may be negative; input, weight: the same for the two halves of a split backward. The gradient of the layer's output is not
-    counted.
+    forward: with autograd; no_graph: a forward without autograd. backward: beyond what it held when the backward began; input,
+    weight: the same for the two halves of a split backward. The gradient of the layer's output is not counted.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    forward: Annotated[int, Field(ge=0, le=2**53)] = 0
-    no_graph: Annotated[int, Field(ge=0, le=2**53)] = 0
-    backward: Annotated[int, Field(ge=0, le=2**53)] = 0
-    input: Annotated[int, Field(ge=0, le=2**53)] = 0
-    weight: Annotated[int, Field(ge=0, le=2**53)] = 0
+    forward: Amount = 0
+    no_graph: Amount = 0
+    backward: Amount = 0
+    input: Amount = 0
+    weight: Amount = 0
 
 
 class Run(IntEnum):
-    """What a task runs. SPLIT: for a backward in two halves. RECOMPUTED: the backward runs the forward again first."""
+    """What a task runs.
+
+    NO_GRAPH: a forward after which nothing is kept: one that is run again later, or one of an evaluation. RECOMPUTE: the task
+    RECOMPUTE, which runs a forward again. RECOMPUTED_BACKWARD, RECOMPUTED_INPUT: a backward that itself runs its forward again
+    first. INPUT, WEIGHT: the two halves of a split backward. SPLIT_FORWARD, SPLIT_RECOMPUTE: a forward for a split backward.
+    """
 
     FORWARD = 0
     SPLIT_FORWARD = 1
@@ -61,7 +65,8 @@ class Sizes:
     """Bytes of the layers of a stage, for one micro-batch. In arrays of two axes, the first is the first layer of a range.
 
     kept, split_kept, weight_kept: one number more than layers: what the layers before each one keep, and what all keep.
-    inputs: the output of the layer before, without what is kept; 0 for the stage's first layer. all_inputs: with what is kept.
+    inputs: the output of the layer before, without the tensors that a layer up to it keeps; 0 for the stage's first layer.
+    all_inputs: the whole output of the layer before.
     gradients: of the layer's output. peaks: by the fields of Peaks. output: what a stage that ends with the layer passes on.
     input_gradient: what the stage passes back. outside: minus infinity for a layer before the stage, 0 for the others.
     """
@@ -78,7 +83,7 @@ class Sizes:
     outside: Bytes | int = 0
 
 
-def workspaces(s: Sizes) -> dict[Run, Bytes]:
+def workspace_bytes(s: Sizes) -> dict[Run, Bytes]:
     """Return the workspace of each run, by the last layer of the stage."""
     kept, split_kept, weight_kept = (x[..., 1:] for x in (s.kept, s.split_kept, s.weight_kept))
     forward = _most(s.kept[..., :-1] + s.inputs + s.peaks["forward"] + s.outside)
@@ -89,6 +94,7 @@ def workspaces(s: Sizes) -> dict[Run, Bytes]:
     input = weight_kept + _backward(split_kept - weight_kept + s.peaks["input"] + s.outside, s.gradients)
     weight = _most(weight_kept + s.peaks["weight"] + s.outside)
     most_kept = np.maximum(split_kept, weight_kept)
+    # The rule counts the gradient of the stage's input for all of a backward, also while the forward runs again.
     found = {
         Run.FORWARD: forward - kept - s.output,
         Run.SPLIT_FORWARD: split_forward - split_kept - s.output,
@@ -96,9 +102,9 @@ def workspaces(s: Sizes) -> dict[Run, Bytes]:
         Run.RECOMPUTE: forward - kept,
         Run.SPLIT_RECOMPUTE: split_forward - split_kept,
         Run.BACKWARD: backward - kept - s.input_gradient,
-        Run.RECOMPUTED_BACKWARD: np.maximum(forward, backward - s.input_gradient) - kept,
+        Run.RECOMPUTED_BACKWARD: np.maximum(forward, backward) - kept - s.input_gradient,
         Run.INPUT: input - most_kept - s.input_gradient,
-        Run.RECOMPUTED_INPUT: np.maximum(split_forward, input - s.input_gradient) - most_kept,
+        Run.RECOMPUTED_INPUT: np.maximum(split_forward, input) - most_kept - s.input_gradient,
         Run.WEIGHT: weight - weight_kept,
     }
     return {run: np.maximum(needed, 0) for run, needed in found.items()}
@@ -117,12 +123,12 @@ def _backward(of_layers: Bytes, gradients: Bytes) -> Bytes:
 
 
 def peaks_by_field(peaks: Sequence[Peaks | None], dtype: Any) -> dict[str, Bytes]:
-    """Return the peaks of layers as arrays. A layer without them needs nothing that is not counted otherwise."""
+    """Return the peaks of layers as arrays. A layer without peaks counts as 0."""
     return {f.name: np.array([0 if p is None else getattr(p, f.name) for p in peaks], dtype) for f in fields(Peaks)}
 
 
 def not_kept(boundary: Sequence[Tensor]) -> int:
-    """Return the bytes of the tensors that no layer keeps."""
+    """Return the bytes of the tensors that no layer up to this boundary keeps."""
     return sum(t.bytes for t in boundary if not t.kept)
 
 

@@ -1,6 +1,7 @@
 """Generate text with trained weights: `python -m chimerac.interpreter.generate gpt.safetensors --prompt "def "`.
 
-The file is what `--export` of run.py has written. Its header names the model, the length of its samples and the encoding.
+The file is what `--export` of run.py has written. The header of a .safetensors file names the model, the length of its samples
+and the encoding. A .pt file does not, so options give them.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def _parser() -> Parser:
         "--temperature",
         type=float,
         default=0.8,
-        help="0: always the likeliest token (default: %(default)s)",
+        help="divides the logits; 0: always the likeliest token (default: %(default)s)",
     )
-    parser.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only (default: from all)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only (default: from all)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of the training, if it had one")
     parser.add_argument("--model", help="the model, where the file does not name it (.pt)")

@@ -89,7 +89,7 @@ def compiling(name: str, size: tuple[int, int]) -> Callable[[], Any]:
 
 
 def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
-    from tests.helpers_torch import lowered
+    from tools.torch_lowering import lowered
 
     return lambda: lowered(name, *size)
 

@@ -60,8 +60,8 @@ def preset_of(name: str) -> Preset:
     few, more = (None, None) if how.blocks is None else (MEASURED_BLOCKS, MEASURED_BLOCKS + 1)
     points = [described(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in SAMPLES_OF]
     fitted = _fit([_tree(description) for description, _ in points])
-    for layer, traces in zip(fitted["layers"], zip(*(traces for _, traces in points), strict=True), strict=True):
-        layer["peaks"] = {f.name: _most([getattr(t, f.name) for t in traces]) for f in fields(Peaks)}
+    for layer, held in zip(fitted["layers"], zip(*(of_layers for _, of_layers in points), strict=True), strict=True):
+        layer["peaks"] = {f.name: _most([getattr(x, f.name) for x in held]) for f in fields(Peaks)}
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
     found = Preset(name, SAMPLES, how.seq_len, how.positions, layers, fitted["tied"])
     for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):

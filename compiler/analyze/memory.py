@@ -47,7 +47,7 @@ class RankMemory:
 
     weights, gradients, optimizer (its state): of all its stages, once, from the first instruction to the last. activations:
     what forwards keep for their backwards; buffers: posted or held for received values; values: outputs, until they are read
-    or sent; sends: messages until they are complete; workspace: what an instruction needs only while it runs; each at its own
+    or sent; sends: messages until they are complete; workspace: what a task needs only while it runs; each at its own
     peak. peak: the most of all at once.
     """
 

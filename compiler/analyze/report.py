@@ -117,7 +117,7 @@ def memory_lines(model: ModelDescription, ranks: Sequence[RankMemory]) -> Iterat
     yield from table(["rank", *columns], rows)
     yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
     yield "values: outputs, until read or sent; sends: until complete;"
-    yield "workspace: what an instruction needs only while it runs; peak: the most of all at once"
+    yield "workspace: what a task needs only while it runs; peak: the most of all at once"
 
 
 def path_text(s: Simulation) -> str:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_folder, write_stderr, write_stdout
 from chimerac.chimera_ir.partition import partition_to_json
 from chimerac.compiler.command.compile import program_of
 from chimerac.compiler.command.files import print_findings, write_product
@@ -38,6 +38,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.output in ("", "-"):
         message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
         raise refuse("E002", message, help="give the path of a file for the partition")
+    check_folder(options.output)
     limit = None if options.memory is None else number_of_bytes(options.memory)
     profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
@@ -54,7 +55,8 @@ def _run(options: argparse.Namespace) -> None:
         found = best_partition(program, model, limit, costs, state, recomputing)
         program = program.with_partition(found.partition)
         if found.bound < found.slowest:
-            write_stderr(f"a slowest stage of {found.bound / found.slowest:.3f} of this one was not ruled out\n")
+            faster = f"a slowest stage of {found.bound / found.slowest:.3f} times this one's cost was not ruled out"
+            write_stderr(f"this partition may not be the best: {faster}\n")
     assert program.partition is not None, "it was just given one"
     write_stdout(partition_table(program, model, state, costs))
     if options.output is not None:

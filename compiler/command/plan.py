@@ -14,6 +14,7 @@ from typing import Any
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
+from chimerac.chimera_ir.host import processors
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, write_product
 from chimerac.compiler.command.usage import plan_parser
@@ -22,7 +23,7 @@ from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source
 from chimerac.compiler.plan.evaluate import Evaluator, Outcome, samples_per_second
-from chimerac.compiler.plan.explore import Found, processors, search
+from chimerac.compiler.plan.explore import Found, search
 from chimerac.compiler.plan.space import Configuration, Problem, parameters
 from chimerac.compiler.plan.space import names as parameters_of
 from chimerac.compiler.profiles import find_profile, link_from_text

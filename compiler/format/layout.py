@@ -16,7 +16,7 @@ _ALIGNED = ("{", "on", "at", "when", "recompute", "=")
 def _gap(before: Token, t: Token) -> int:
     """Return the spaces between two tokens of a unit."""
     if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.tight or t.tight:
-        # A unary minus has a space before it.
+        # There is no gap, except before a unary minus that follows neither an opening bracket nor a tight operator.
         return int(t.tight and t.text == "-" and not t.binary and before.text not in ("(", "[") and not before.tight)
     if t.text == "(":
         return int(not before.operand)
@@ -41,8 +41,11 @@ def _min_gap(before: Unit, u: Unit) -> int:
 
 
 class _Line:
-    """A line that is being written. anchor: the column here and the token with which a line of the source began. Wider gaps
-    of the source are measured from it."""
+    """A line that is being written. wide: with the wider gaps of the source.
+
+    anchor: the first token here of the source line that is being read, and its column here. A token after a wider gap gets the
+    same distance from the anchor as in the source.
+    """
 
     def __init__(self, wide: bool = True) -> None:
         self.wide = wide
@@ -61,11 +64,11 @@ class _Line:
         self.parts.append(text)
         self.length += len(text)
 
-    def continued(self, before: Token | None) -> _Line:
+    def copy(self) -> _Line:
         """Return a copy of this line, to try what fits."""
-        line = _Line()
+        line = _Line(self.wide)
         line.append_text(self.text)
-        line.anchor, line.before = self.anchor, before
+        line.anchor, line.before = self.anchor, self.before
         return line
 
     def add(self, t: Token, gap: int, aligned: bool = False) -> None:
@@ -120,10 +123,10 @@ class Writer:
     def text(self) -> str:
         return "\n".join([*self.lines, self.line.text]).strip("\n") + "\n"
 
-    def newline(self, indent: int, wide: bool = True) -> None:
+    def newline(self, indent: int) -> None:
         if (text := self.line.text).strip():
             self.lines.append(text)
-        self.line = _Line(wide)
+        self.line = _Line()
         self.line.append_text(" " * indent)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
@@ -148,9 +151,8 @@ class Writer:
                 self.comment(item, before, indent)
                 before = item
                 continue
-            if isinstance(item_before, Unit) and item_before.last.line == item.first.line and self.beside(item, item_before):
-                pass
-            else:
+            neighbour = item_before if isinstance(item_before, Unit) and item_before.last.line == first.line else None
+            if neighbour is None or not self.beside(item, neighbour):
                 self.newline(indent)
                 self.unit(item, indent)
             before = item.last
@@ -159,7 +161,7 @@ class Writer:
         """Write a unit beside its neighbour if it fits there."""
         if not _one_line(u):
             return False
-        line = self.line.continued(self.line.before)
+        line = self.line.copy()
         line.tokens(u, _min_gap(neighbour, u), aligned=True)
         if line.length > WIDTH:
             return False
@@ -184,7 +186,7 @@ class Writer:
 
     def run(self, tokens: list[Token], indent: int, first: bool) -> None:
         """Write the tokens between two blocks: on one line if they fit, else broken where the author broke them."""
-        line = self.line.continued(self.line.before)
+        line = self.line.copy()
         line.anchor = None
         for k, t in enumerate(tokens):
             line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
@@ -209,7 +211,7 @@ class Writer:
             self.newline(indent + INDENT)
             self.line.add(b.open, 0)
         elif _one_line(Unit([b])):
-            line = self.line.continued(before)
+            line = self.line.copy()
             line.tokens(Unit([b]), 1, aligned=True)
             if line.length <= WIDTH:
                 self.line = line

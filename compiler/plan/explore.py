@@ -9,7 +9,6 @@ does not depend on the number of processes, nor on which of them is faster.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -315,10 +314,3 @@ class _Workers:
         except BrokenProcessPool:
             self._pool = None
             return self._evaluator.outcome(self._of[future])
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

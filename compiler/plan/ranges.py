@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.lifetimes import Kind, activation_bytes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes, split_kept_bytes
-from chimerac.chimera_ir.workspace import Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspaces
+from chimerac.chimera_ir.workspace import Run, Sizes, all_bytes, gradients_of, not_kept, peaks_by_field, workspace_bytes
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def _workspaces(
         outside=np.where(inside, 0, -np.inf),
     )
     least = replace(sizes, output=0, input_gradient=0)
-    whole, part = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspaces(s).items()} for s in (sizes, least))
+    whole, part = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspace_bytes(s).items()} for s in (sizes, least))
     return whole, part
 
 

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.adapters.intercept import Forward, Intercepted
+from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Values
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, type)
@@ -238,19 +239,19 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._call: int | None = None
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
-            self._weights[_storage(t)] = name
+            self._weights[storage_address(t)] = name
             self.mark(t, Weight(name))
 
     def of(self, values: Iterable[Any]) -> Sources:
         """Return the sources of tensors; other values have none."""
-        found = [self._sources.get(_storage(t), _NOTHING) for t in values if isinstance(t, Tensor)]
+        found = [self._sources.get(storage_address(t), _NOTHING) for t in values if isinstance(t, Tensor)]
         return _NOTHING.union(*found)
 
     def mark(self, t: Tensor, source: Output | Weight | Field) -> None:
         """Make this the only source of a tensor."""
         self._add(t, frozenset([source]), replace=True)
         if isinstance(source, Output):
-            self._outputs[_storage(t)] = source
+            self._outputs[storage_address(t)] = source
 
     def enter(self, call: int) -> None:
         """Begin a call: what it makes is inside it until it is returned."""
@@ -268,19 +269,20 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = self.of(given)
         self.draws = self.draws or _draws(func, args, kwargs)
         if self._call is not None:
-            self._used |= {self._weights[_storage(t)] for t in given if isinstance(t, Tensor) and _storage(t) in self._weights}
+            addresses = [storage_address(t) for t in given if isinstance(t, Tensor)]
+            self._used |= {self._weights[x] for x in addresses if x in self._weights}
             read = frozenset([Inside(self._call)])
         for t in _written(func, args, kwargs):
-            if _storage(t) not in self._weights:
-                self.written |= {self._outputs[_storage(t)]} if _storage(t) in self._outputs else set()
+            if storage_address(t) not in self._weights:
+                self.written |= {self._outputs[storage_address(t)]} if storage_address(t) in self._outputs else set()
                 self._add(t, read)
         for t in pytree.tree_leaves(result):
-            if isinstance(t, Tensor) and (_storage(t) not in self._sources or self._call is None):
+            if isinstance(t, Tensor) and (storage_address(t) not in self._sources or self._call is None):
                 self._add(t, read)
         return result
 
     def _add(self, t: Tensor, sources: Sources, replace: bool = False) -> None:
-        key = _storage(t)
+        key = storage_address(t)
         if key not in self._sources:
             self._storages.append(t.untyped_storage())
         self._sources[key] = sources if replace else self._sources.get(key, _NOTHING) | sources
@@ -299,10 +301,6 @@ def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
 def _shape_of(leaf: Any) -> Shape | Any:
     return Shape(tuple(leaf.shape), leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
-
-
-def _storage(t: Tensor) -> int:
-    return int(t.untyped_storage()._cdata)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

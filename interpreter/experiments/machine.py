@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+
+from chimerac.chimera_ir.host import processors
 
 PACKAGES = ("chimerac", "torch", "numpy")
 INTERVAL_S = 1.0  # between two readings of the GPUs
@@ -25,7 +26,7 @@ def machine() -> dict[str, object]:
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processors": processors(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
     }
     if gpus := [line for line in _query("name") if line]:

@@ -17,9 +17,9 @@ import torch
 
 from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
+from chimerac.chimera_ir.host import processors
 from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own
 from chimerac.interpreter.data.source import Data
-from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.plan import Plan
@@ -126,7 +126,7 @@ class TrainingJob:
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
         self.settings, self.data = settings, data
-        self.oversubscribed = ranks_here > measure.processors()
+        self.oversubscribed = ranks_here > processors()
         self.size = samples_per_micro_batch(plan.program, settings.micro_batch)
         model = replace(model, autocast=torch.bfloat16) if settings.dtype == "bf16" else model
         # With autocast the dtypes of what is sent and kept depend on the device.

@@ -9,7 +9,7 @@ import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.interpreter.launch import measure
+from chimerac.interpreter.launch import available_memory
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 
@@ -31,7 +31,7 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     # The check of the gradients frees the whole model before the optimizer allocates its state.
     check_bytes = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
     needed_bytes = sum(sum(r) - r.optimizer + max(r.optimizer, check_bytes) for r in ranks)
-    available_bytes = measure.available_memory_bytes(device)
+    available_bytes = available_memory.available_memory_bytes(device)
     if needed_bytes <= available_bytes:
         return
     place = "this host" if device.type == "cpu" else f"GPU {device.index} of this host"

@@ -7,9 +7,9 @@ import os
 import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.host import processors
 from chimerac.interpreter.launch.failures import end_silently, end_with, write_error_file
 from chimerac.interpreter.launch.job import Job, TrainingJob
-from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.timed_job import TimedJob

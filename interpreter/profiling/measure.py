@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 import torch
 
 from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.host import processors
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import TIMES, LayerTimes, Profile, SizeTimes, layer_bytes, profile_to_json
 from chimerac.interpreter.adapters.own import is_own, own_model
 from chimerac.interpreter.experiments.machine import machine, versions
-from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.profiling.layers import LayerBench, MeasuredLayers
 from chimerac.interpreter.profiling.links import all_reduces, point_to_point
 from chimerac.interpreter.runtime.describe import describe

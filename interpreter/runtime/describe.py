@@ -31,8 +31,9 @@ from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
 from chimerac.chimera_ir.preset import COST_UNIT
 from chimerac.interpreter.runtime.draws import Draws, drawing
+from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
-from chimerac.interpreter.runtime.peaks import LayerRun, Traces
+from chimerac.interpreter.runtime.peaks import HeldBytes, LayerRun
 from chimerac.interpreter.runtime.split import Splitting
 
 # torch counts every kernel of fused attention but the one for the CPU.
@@ -49,7 +50,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
 
 def described(
     model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT
-) -> tuple[ModelDescription, list[Traces]]:
+) -> tuple[ModelDescription, list[HeldBytes]]:
     """Return the description of a model for micro-batches of `samples` samples, and what each layer holds while it runs.
 
     device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
@@ -81,7 +82,7 @@ def described(
         kept, shared_kept = _by_layer(full.saved, full)
         split_kept, shared_split_kept = _by_layer(split.saved, split)
         weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
-        traces = [full.layer_alone(model, stages, k, device).traces() for k in range(len(stages))]
+        held = [full.layer_alone(model, stages, k, device).held() for k in range(len(stages))]
         layers = []
         for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
             parameters = list(stage.parameters())
@@ -96,13 +97,13 @@ def described(
                     cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // cost_unit),
                     gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
                     split_kept_bytes=split_kept[k],
-                    peaks=traces[k].peaks(),
+                    peaks=held[k].peaks(),
                 )
             )
     shared = [Shared(size, maker, kept=keepers) for (maker, keepers), size in shared_kept.items()]
     shared += [Shared(size, maker, split_kept=keepers) for (maker, keepers), size in shared_split_kept.items()]
     shared += [Shared(size, maker, weight_kept=keepers) for (maker, keepers), size in shared_weight_kept.items()]
-    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared)), traces
+    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared)), held
 
 
 def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
@@ -182,7 +183,7 @@ class _Run:
         self.makers: dict[int, int] = {}
         splittings = [Splitting() if split else None for _ in stages]
         weights = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
-        self.weights = {_storage(t) for t in weights}
+        self.weights = {storage_address(t) for t in weights}
         inputs, targets, fields = model.example(samples)
         values, fields = _faked(inputs, device), {name: _faked([t], device)[0] for name, t in fields.items()}
         targets = None if targets is None else _faked(targets, device)
@@ -220,7 +221,7 @@ class _Run:
 
     def _record_maker(self, tensors: Values, layer: int) -> None:
         for t in tensors:
-            self.makers.setdefault(_storage(t), layer)
+            self.makers.setdefault(storage_address(t), layer)
 
 
 def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
@@ -260,7 +261,7 @@ def _by_layer(
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
     for k, tensors in enumerate(kept):
-        for storage, size in {_storage(t): t.untyped_storage().nbytes() for t in tensors}.items():
+        for storage, size in {storage_address(t): t.untyped_storage().nbytes() for t in tensors}.items():
             if storage not in run.weights:
                 sizes[storage] = size
                 keepers.setdefault(storage, []).append(k)
@@ -288,8 +289,8 @@ def _boundary(layer: int, number: int, full: _Run, split: _Run) -> Tensor:
 
 def _is_kept(tensor: torch.Tensor, kept: Iterable[Sequence[torch.Tensor]]) -> bool:
     """Return whether one of the kept tensors has the storage of `tensor`."""
-    storage = _storage(tensor)
-    return any(_storage(t) == storage for tensors in kept for t in tensors)
+    storage = storage_address(tensor)
+    return any(storage_address(t) == storage for tensors in kept for t in tensors)
 
 
 def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
@@ -316,11 +317,6 @@ def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
 def _attention_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
     flops: int = sdpa_flop_count(q, k, v)  # type: ignore[no-untyped-call]  # called with shapes
     return flops
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage, which identifies it."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _dtype(tensor: torch.Tensor) -> Any:

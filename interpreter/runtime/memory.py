@@ -14,6 +14,12 @@ from torch import Tensor
 from chimerac.interpreter.runtime.model import Values
 
 
+def storage_address(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage, which identifies it as long as it exists."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
 def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
     """Return whether a tensor is contiguous, fills its storage, and shares it with none of `others`."""
     storage = tensor.untyped_storage()
@@ -22,7 +28,7 @@ def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
     if others:
         address = storage._cdata
         for t in others:
-            if t.untyped_storage()._cdata == address:
+            if storage_address(t) == address:
                 return False
     return True
 

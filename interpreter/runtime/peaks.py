@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from chimerac.chimera_ir.workspace import Peaks
+from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Fields, Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
-    """Bytes after each operation, by the fields of Peaks; those of a backward are relative to its begin."""
+class HeldBytes:
+    """The bytes that are held after each operation, by the fields of Peaks. Those of a backward are relative to its begin."""
 
     forward: Sequence[int]
     no_graph: Sequence[int]
@@ -35,7 +36,7 @@ class Traces:
 
     def peaks(self) -> Peaks:
         """Return the most of each."""
-        return Peaks(*(max(0, *trace) for trace in (self.forward, self.no_graph, self.backward, self.input, self.weight)))
+        return Peaks(**{f.name: max(getattr(self, f.name)) for f in fields(Peaks)})
 
 
 class _Meter(TorchDispatchMode):
@@ -43,14 +44,14 @@ class _Meter(TorchDispatchMode):
 
     def __init__(self, known: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known = {_address(t) for t in known}
+        self._known = {storage_address(t) for t in known}
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._trace = [0]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for t in tree_leaves(result):
-            if isinstance(t, Tensor) and (address := _address(t)) not in self._known:
+            if isinstance(t, Tensor) and (address := storage_address(t)) not in self._known:
                 storage = t.untyped_storage()
                 self._held[address] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
         self._trace.append(self._bytes())
@@ -69,9 +70,9 @@ class _Meter(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True)
 class LayerRun:
-    """A layer alone. inputs, fields, targets: fake tensors on `device`. targets: of the loss, which follows the last layer.
+    """A layer alone. inputs, fields, targets: fake tensors on `device`.
 
-    targets is None for other layers, and if they are not known.
+    targets: those of the loss, for the last layer; None for the other layers, and if they are not known.
     """
 
     model: Model
@@ -81,7 +82,7 @@ class LayerRun:
     targets: Values | None
     device: torch.device
 
-    def traces(self) -> Traces:
+    def held(self) -> HeldBytes:
         """Return what the layer holds."""
         parameters = [p for p in self.stage.parameters() if p.requires_grad]
         for p in parameters:
@@ -89,7 +90,7 @@ class LayerRun:
         try:
             forward, backward, _ = self._run(None)
             _, input, weight = self._run(Splitting())
-            return Traces(forward, self._without_graph(forward), backward, input, weight)
+            return HeldBytes(forward, self._without_graph(forward), backward, input, weight)
         finally:
             for p in parameters:
                 p.grad = None
@@ -99,7 +100,7 @@ class LayerRun:
         return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *known])
 
     def _without_graph(self, forward: list[int]) -> list[int]:
-        """Return the trace of a forward without autograd. forward: with it, for a layer that computes gradients itself."""
+        """Return the bytes of a forward without autograd. forward: with it, for a layer that computes gradients itself."""
         meter = self._meter(*self.inputs)
         try:
             with torch.no_grad(), meter:
@@ -109,7 +110,10 @@ class LayerRun:
         return meter.cut()
 
     def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:
-        """Return the traces of a forward, of its backward, and of the second half of a split backward."""
+        """Return the bytes of a forward, of its backward, and of the second half of the backward.
+
+        splitting: makes two halves of the backward; None for a whole one, which has no second half.
+        """
         inputs = tuple([t.detach().requires_grad_(t.requires_grad) for t in self.inputs])
         meter = self._meter(*inputs)
         with meter:
@@ -132,7 +136,3 @@ class LayerRun:
         with self.model.autocasting(self.device):
             outputs: Values = self.stage(*inputs, **{name: self.fields[name] for name in self.stage.reads})
             return outputs if self.targets is None else (combined(self.model.loss(outputs, self.targets), [1.0]),)
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

@@ -16,7 +16,7 @@ from typing import Any
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import write
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Free, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.runtime.clocks import clock_offsets
@@ -70,8 +70,8 @@ def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
 class _Message:
     """A message that a rank receives.
 
-    recv: the number of its RECV; text: its value and its sender; reader: the number of the first instruction that reads it, or
-    of its RECV if none does.
+    recv: the number of its RECV; text: its value and its sender; reader: the number of the first instruction that reads it.
+    Until that is found, it is the number of the RECV.
     """
 
     recv: int
@@ -129,15 +129,13 @@ def _values_read(i: Instruction) -> list[Key]:
             name = "act"
         case Bwd() | BwdInput():
             name = "grad"
-        case Send() | Free():
-            name = i.value
         case _:
             return []
     return [Key(name, i.pipe, i.stage, m) for m in i.micro_batches]
 
 
 def _names(rank: int) -> Iterator[Event]:
-    """Yield the names of the tracks of a rank."""
+    """Yield the name of a rank as a process, its place among them, and the name of its track."""
     track: Event = {"ph": "M", "pid": rank, "tid": TRACK}
     yield track | {"name": "process_name", "args": {"name": f"rank {rank}"}}
     yield track | {"name": "process_sort_index", "args": {"sort_index": rank}}

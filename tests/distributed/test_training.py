@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from chimerac.chimera_ir.host import processors
 from chimerac.chimera_ir.instructions import Fwd
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.data.text import load_text, split_text
 from chimerac.interpreter.data.windows import Windows
-from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start

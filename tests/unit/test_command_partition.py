@@ -83,6 +83,12 @@ def test_a_partition_for_another_model_or_program_is_refused(tmp_path: Path, cap
             make_plan(parse_options([*words, "--partition", cut, "--loopback"]))
 
 
+def test_a_missing_folder_is_found_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", *SCHEDULE, *MODEL, "-o", "none/cut.json"]) == 2
+    found = capsys.readouterr()
+    assert "E003" in found.err and "there is no folder none" in found.err and not found.out
+
+
 def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["partition", *SCHEDULE, *MODEL, "--optimizer", "adamw", "--zero"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -14,7 +14,7 @@ from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Machine
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.memory import memory
-from chimerac.interpreter.launch import job, measure
+from chimerac.interpreter.launch import available_memory, job
 from chimerac.interpreter.launch.job import TrainingJob
 from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.options import parse_options
@@ -34,7 +34,7 @@ def check(
     available: int, monkeypatch: pytest.MonkeyPatch, *words: str, ranks_here: int = 4, checks_gradients: bool = False
 ) -> None:
     settings = parse_options([*WORDS, *words])
-    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: available)
+    monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: available)
     check_memory(make_plan(settings), settings, NANO, ranks_here, checks_gradients)
 
 
@@ -105,7 +105,7 @@ def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyP
     settings = parse_options([*WORDS, "--loopback"])
     plan = make_plan(settings)
     assert isinstance(make_job(plan, settings, ranks_here=4), TrainingJob)
-    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
+    monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: 1000)
     with pytest.raises(ChimeraError, match="E818"):
         make_job(plan, settings, ranks_here=4)
 
@@ -118,7 +118,7 @@ def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(m
         (text,) = re.findall(r"activations and messages ([\d,]+)", error.value.diagnostics[0].notes[0])
         return int(text.replace(",", ""))
 
-    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
+    monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: 1000)
     assert needed("--dtype", "bf16") < 0.8 * needed()
     devices = []
     monkeypatch.setattr(job, "describe", lambda model, size, device: devices.append(device) or describe(model, size))
@@ -132,8 +132,8 @@ def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cpu = torch.device("cpu")
-    monkeypatch.setattr(measure, "_limited_cgroups", list)
-    machine = measure.available_memory_bytes(cpu)
+    monkeypatch.setattr(available_memory, "cgroups", lambda _: [])
+    machine = available_memory.available_memory_bytes(cpu)
     assert 0 < machine <= psutil.virtual_memory().total
     inner, outer, old = tmp_path / "a" / "b", tmp_path / "a", tmp_path / "old"
     for folder, limit, used, stat in (
@@ -146,22 +146,7 @@ def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
     old.mkdir()
     for name, value in (("limit_in_bytes", 100), ("usage_in_bytes", 60), ("stat", "inactive_file 1\ntotal_inactive_file 5")):
         (old / f"memory.{name}").write_text(f"{value}\n")
-    new = ("memory.max", "memory.current")
-    found = [(inner, *new), (outer, *new), (tmp_path / "none", *new), (old, "memory.limit_in_bytes", "memory.usage_in_bytes")]
-    monkeypatch.setattr(measure, "_limited_cgroups", lambda: found)
-    assert measure._available_in_cgroups() == [340, 45]
-    assert measure.available_memory_bytes(cpu) == 45
-
-
-def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measure, "CGROUPS", tmp_path)
-    monkeypatch.setattr(Path, "read_text", lambda _: "4:memory:/x\n3:cpu,cpuacct:/y\n0::/a/b\n")
-    new, old = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    memory_root = tmp_path / "memory"
-    assert measure._limited_cgroups() == [
-        (memory_root / "x", *old),
-        (memory_root, *old),
-        (tmp_path / "a" / "b", *new),
-        (tmp_path / "a", *new),
-        (tmp_path, *new),
-    ]
+    found = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]
+    monkeypatch.setattr(available_memory, "cgroups", lambda _: found)
+    assert available_memory._available_in_cgroups() == [340, 45]
+    assert available_memory.available_memory_bytes(cpu) == 45

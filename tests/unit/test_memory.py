@@ -15,6 +15,7 @@ from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, Tensor, T
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimerac.chimera_ir.textform import program_from_text
+from chimerac.chimera_ir.workspace import Peaks, Run
 from chimerac.compiler import compile_text, evaluation_of
 from chimerac.compiler.analyze.memory import RankMemory, check_memory, memory
 from chimerac.compiler.analyze.report import report
@@ -281,3 +282,58 @@ def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: s
             for t, recompute in ((text, None), (find(name).text, stage_choice("all")))
         )
         assert from_text == from_option and (from_text.table.flags & RECOMPUTE).any()
+
+
+def tensor(size: int) -> Tensor:
+    return Tensor((size,), "uint8", gradient=True)
+
+
+# A stage of two layers, between a boundary of 3 bytes and one of 5. Between its layers: 8 bytes, which no layer keeps.
+#              kept for B, for I, for W
+# first layer       10      14      6
+# second layer      20      22     12
+# The second layer's peaks are 40, 35, 24, 21 and 19: of forward, no_graph, backward, input and weight.
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (
+            Peaks(30, 25, 20, 18, 16),  # then the second layer needs most
+            {
+                Run.FORWARD: (10 + 8 + 40) - 30 - 5,
+                Run.SPLIT_FORWARD: (14 + 8 + 40) - 36 - 5,
+                Run.NO_GRAPH: (8 + 35) - 5,
+                Run.RECOMPUTE: (10 + 8 + 40) - 30,
+                Run.SPLIT_RECOMPUTE: (14 + 8 + 40) - 36,
+                Run.BACKWARD: (30 + 24) - 30 - 3,
+                Run.RECOMPUTED_BACKWARD: (10 + 8 + 40) - 30 - 3,  # at the forward: the backward holds 54
+                Run.INPUT: (36 + 21) - 36 - 3,
+                Run.RECOMPUTED_INPUT: (14 + 8 + 40) - 36 - 3,  # at the forward: the backward holds 57
+                Run.WEIGHT: (18 + 19) - 18,
+            },
+        ),
+        (
+            Peaks(100, 100, 100, 100, 100),  # then the first layer needs most
+            {
+                Run.FORWARD: 100 - 30 - 5,
+                Run.SPLIT_FORWARD: 100 - 36 - 5,
+                Run.NO_GRAPH: 100 - 5,
+                Run.RECOMPUTE: 100 - 30,
+                Run.SPLIT_RECOMPUTE: 100 - 36,
+                Run.BACKWARD: (10 + 100 + 8) - 30 - 3,  # 8: the gradient that the second layer has made
+                Run.RECOMPUTED_BACKWARD: (10 + 100 + 8) - 30 - 3,
+                Run.INPUT: (14 + 12 + 100 + 8) - 36 - 3,  # 12: what the second layer has left for W
+                Run.RECOMPUTED_INPUT: (14 + 12 + 100 + 8) - 36 - 3,
+                Run.WEIGHT: (6 + 100) - 18,
+            },
+        ),
+    ],
+)
+def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> None:
+    layers = (
+        Layer("before", 0, 0, 0, 0, (tensor(3),), 1),
+        Layer("first", 0, 0, 10, 6, (tensor(8),), 1, split_kept_bytes=14, peaks=first),
+        Layer("second", 0, 0, 20, 12, (tensor(5),), 1, split_kept_bytes=22, peaks=Peaks(40, 35, 24, 21, 19)),
+        Layer("after", 0, 0, 0, 0, (tensor(1),), 1),
+    )
+    found = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
+    assert dict(zip(Run, found, strict=True)) == expected

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value, is_number
+from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value, is_number, minus_one
 from chimerac.compiler.syntax.kinds import TASKS
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
-_NO_LOOP_HERE = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
+_NO_LOOP_IN_GREEDY = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
 # word -> the block that it belongs in, and the advice if it is somewhere else
 _BLOCK_OF = {
     "prefer": ("greedy", "'prefer' is a line of order greedy"),
@@ -17,29 +17,28 @@ _BLOCK_OF = {
     "stage": ("pipe", "'stage' belongs in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
     "micro_batches": ("pipe", "'micro_batches' belongs in the braces of a pipe, after its stages"),
 }
+_NO_FORMULAS_IN_GREEDY = "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost"
 _LIMIT_ADVICE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
+_COST_ADVICE = "costs belong outside of the order"
 _ADVICE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
-    ("greedy", "F"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
-    ("greedy", "B"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
+    **dict.fromkeys([("greedy", task) for task in TASKS], _NO_FORMULAS_IN_GREEDY),
     ("listing", "at"): "formulas with 'at' belong in order ticks; a listing names one task after another",
     ("listing", "when"): "in a listing a condition is written: if r == 0 { ... }",
     ("listing", "limit"): _LIMIT_ADVICE,
     ("ticks", "limit"): _LIMIT_ADVICE,
-    ("listing", "cost"): "costs belong outside of the order",
-    ("ticks", "cost"): "costs belong outside of the order",
+    ("listing", "cost"): _COST_ADVICE,
+    ("ticks", "cost"): _COST_ADVICE,
     ("ticks", "&"): "overlapped pairs belong in order listing",
     ("ticks", "repeat"): NO_LOOP,
-    ("greedy", "repeat"): _NO_LOOP_HERE,
-    ("greedy", "for"): _NO_LOOP_HERE,
+    ("greedy", "repeat"): _NO_LOOP_IN_GREEDY,
+    ("greedy", "for"): _NO_LOOP_IN_GREEDY,
     ("greedy", "if"): "choices belong in values: then smaller (if s < D then 0 else 1)",
     ("ticks", "if"): "a condition comes after the task: F(s, m) when s == 0 at ...",
     ("", "repeat"): "loops belong in order listing for rank r { ... }",
     ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
-
-
-# kind of a block -> words that, right after its end, show that it ended too early
+# kind of a block -> words that belong in it; right after its end, one of them shows that it ended too early
 _WORDS_OF_BLOCK = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
@@ -52,9 +51,10 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
     """Statements and words in a block to which they do not belong."""
     text = p.text()
     kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
-    if kind != p.kind and advice and (text != "stage" or p.text(2) in ("on", "in")):
+    if kind != p.kind and (text != "stage" or p.text(2) in ("on", "in")):
         yield advice
-    for block in p.closed[-1:] if not p.blocks else ():
+    if p.closed and not p.blocks:
+        block = p.closed[-1]
         if text in _WORDS_OF_BLOCK.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")
             yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.tokens[block.close].line}"
@@ -81,16 +81,17 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
             yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
-        elif p.text(1) == "]" and is_number(text) and len(text) < 9 and int(text) > 1:
-            yield Change(p.at, p.at + 1, f"i in 0 .. {int(text) - 1}", "the pipes of a family are numbered by a name")
-        elif p.text(1) == "]" and is_number(text):
+        elif p.text(1) == "]" and text in ("0", "1"):
             yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
+        elif p.text(1) == "]" and is_number(text):
+            last = minus_one(p, p.at, p.at + 1)
+            yield Change(p.at, p.at + 1, f"i in 0 .. {last}", "the pipes of a family are numbered by a name")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
     expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
     if expects_in and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
-    if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
+    if "{" in p.literal and text == ":" and p.text(-2) == "pipe":
         if p.text(1) == "{":
             yield Change(p.at, p.at + 1, "")
         yield Change(p.at, p.rest_of_line(p.at), f"{{ {p.text_of(p.at + 1, p.rest_of_line(p.at))} }}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from chimerac.compiler.diagnose.place import Place
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
+_MAX_DIGITS = 20  # of a number that is lowered by one; the language has no longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ _INSIDE = frozenset(("and", "or", "not"))  # except for these keywords, and ends
 def is_number(word: str) -> bool:
     """Return whether a word is a number of the language. Other digits, such as ² and ٣, are not."""
     return word.isascii() and word.isdigit()
+
+
+def minus_one(p: Place, first: int, end: int) -> str:
+    """Return the text of the tokens first .. end - 1, minus one."""
+    text = p.text_of(first, end)
+    return str(int(text) - 1) if is_number(text) and len(text) < _MAX_DIGITS else f"{text} - 1"
 
 
 def begins_value(p: Place, k: int) -> bool:

@@ -6,14 +6,22 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.blocks import NO_LOOP
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, last_of, line_of, value_after
+from chimerac.compiler.diagnose.slips.change import (
+    Answer,
+    Change,
+    begins_value,
+    is_number,
+    last_of,
+    line_of,
+    minus_one,
+    value_after,
+)
 from chimerac.compiler.syntax.kinds import TASKS
 
 _LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
 _LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
 _RANGE_WORDS = ("to", "through", "until", "..", "...", "..=", "..<")  # what other languages write between LOW and HIGH
 _EXCLUSIVE = ("until", "..<")  # those whose range does not include HIGH
-_MAX_DIGITS = 20  # of a number that is lowered by one; the language has no longer ones
 
 
 def loops(p: Place) -> Iterator[Answer]:
@@ -48,7 +56,7 @@ def ranges(p: Place) -> Iterator[Answer]:
     if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_after(p, p.at + 1)
         if text in _EXCLUSIVE and p.at + 1 < end:
-            yield Change(p.at, end, f".. {_minus_one(p, p.at + 1, end)}", "a range includes both ends")
+            yield Change(p.at, end, f".. {minus_one(p, p.at + 1, end)}", "a range includes both ends")
         yield Change(p.at, p.at + 1, "..")
     if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
         comma = next((k for k in range(p.at, close) if p.tokens[k].text in (",", "..")), None)
@@ -81,7 +89,7 @@ def _range_of(p: Place, bracket: int, close: int) -> str:
             comma = k
             break
     low = p.text_of(bracket + 1, comma) if comma else "0"
-    return f"{low} .. {_minus_one(p, (comma or bracket) + 1, close)}"
+    return f"{low} .. {minus_one(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
@@ -102,7 +110,7 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
         to = next((j for j in range(name + 2, end) if tokens[j].text in _RANGE_WORDS), None)
         if to is not None:
             stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
-            last = _minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.text_of(to + 1, stop)
+            last = minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.text_of(to + 1, stop)
             head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {last}"
             yield from _loop_with_head(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
@@ -111,12 +119,6 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
         yield "write the count: repeat N { ... }"
     if first == "repeat" and p.text() in ("times", "x") and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "")
-
-
-def _minus_one(p: Place, first: int, end: int) -> str:
-    """Return the text of the tokens first .. end - 1, minus one."""
-    text = p.text_of(first, end)
-    return str(int(text) - 1) if is_number(text) and len(text) < _MAX_DIGITS else f"{text} - 1"
 
 
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from torch.distributed.pipelining import schedules as theirs
 
+# The constructors warn of each bubble that they add to a schedule; the warnings would take part of the measured time.
 logging.getLogger(theirs.__name__).setLevel(logging.ERROR)
 
 

@@ -177,7 +177,7 @@ class Writes(nn.Module):
         self.register_buffer("mask", torch.full((LENGTH,), 3.0))
 
     def forward(self, tokens: Tensor, mask: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-        x = self.embed(tokens) * (mask.mul_(2) * self.mask).unsqueeze(-1)  # later stages do not need the mask
+        x = self.embed(tokens) * (self.mask * mask.mul_(2)).unsqueeze(-1)  # later stages do not need the mask
         x = self.blocks[0](x, scale)
         for block in self.blocks[1:]:
             x = block(x + bias.add_(1).unsqueeze(-1))

@@ -31,9 +31,9 @@ from chimerac.compiler.library import find, names
 HEAD = ("schedule", "makespan", "speed", "bubble ratio", "wall bubble", "activations", "weights", "messages", "all-reduce")
 NOTES = """\
 speed: makespan of the first row that can run, divided by that of this row; bubble ratio: idle share of all ranks;
-wall bubble: idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds;
-messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a
-ring. "3 to 4" is the least and the most over the ranks."""
+wall bubble: idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank
+holds; messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends for
+them, over a ring. "3 to 4" is the least and the most over the ranks."""
 NOTES_SHARES = """\
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_TIMED = """\

@@ -28,15 +28,18 @@ from chimerac.compiler.command.values import costs_of, number_of_bytes, paramete
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 
-HEAD = ("schedule", "makespan", "speed", "bubble", "wall bubble", "activations", "weights", "messages", "all-reduce")
+HEAD = ("schedule", "makespan", "speed", "bubble ratio", "wall bubble", "activations", "weights", "messages", "all-reduce")
 NOTES = """\
-speed: makespan of the first row that can run, divided by that of this row; bubble: idle share of all ranks; wall bubble:
-idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds; messages:
-values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a ring."""
+speed: makespan of the first row that can run, divided by that of this row; bubble ratio: idle share of all ranks;
+wall bubble: idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank
+holds; messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends for
+them, over a ring. "3 to 4" is the least and the most over the ranks."""
 NOTES_SHARES = """\
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_TIMED = """\
-exposed: communication that the rank with most of it waits for"""
+exposed: communication that the rank with most of it waits for."""
+NOTES_RECOMPUTED = """\
+recomputed: the stages that run their forward again before the backward, and keep only their input until then."""
 NOTES_BYTES = """\
 Activations and weights are in shares of the model: a share is the model divided by the ranks.
 Messages, all-reduce and memory are bytes of the rank with most of them; memory is at its peak."""
@@ -50,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
             check_columns(options.columns, options.emit == "timeline", "--emit timeline")
         setting, rows = _rows(options)
         width = columns(options.columns, options.output)
-        product = draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)
+        product = _draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)
         write_product(product, options.output)
     except ChimeraError as error:
         return print_findings(error)
@@ -59,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
     check_model_options(options)
-    schedules = {name: find(name, ("compare",)) for name in options.schedules or names()}
+    schedules = {name: find(name) for name in options.schedules or names()}
     check_keeps_inputs(options.output, schedules.values(), options)
     parameters = parameters_of(options.parameters)
     width = 1 if options.width is None else options.width
@@ -79,8 +82,8 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
         if options.optimizer not in (None, "none"):
             raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
         return None
-    # An unknown model or another model's profile is one finding, not one in each row. --micro-batch may fit a description for
-    # some schedules only.
+    # An unknown model, or a profile of another model, is refused here, once for all rows. A description may not fit the
+    # --micro-batch of some schedules: that is the reason in their rows.
     model_of(options, profile)
 
     def describe(program: Program) -> tuple[Program, ModelDescription]:
@@ -101,7 +104,7 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(setting, rows)
     widths = [max([len(head[k]), *(len(row[k]) for row in cells if len(row) == len(head))]) for k in range(len(head))]
     widths[0] = max(len(row[0]) for row in [head, *cells])
-    lines = [_title(setting), ""]
+    lines = [_title(setting, rows), ""]
     for row in [head, *cells]:
         name, *others = row
         # The reason of a schedule that cannot run is as long as it is.
@@ -112,9 +115,10 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
 
 def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(setting, rows)
-    lines = [_title(setting), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    lines = [_title(setting, rows), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
     lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
-    return "\n".join([*lines, "", *_notes(setting, rows)]) + "\n"
+    notes = _notes(setting, rows)
+    return "\n".join([*lines, *[""] * bool(notes), *notes]) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -133,21 +137,21 @@ def _json(setting: Setting, rows: Sequence[Compared]) -> str:
 EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table": _table, "json": _json, "markdown": _markdown}
 
 
-def draw(setting: Setting, rows: Sequence[Compared], columns: int | None) -> str:
-    """Return the timelines of all schedules, drawn to one scale. columns: the width of the longest one."""
+def _draw(setting: Setting, rows: Sequence[Compared], width: int | None) -> str:
+    """Return the timelines of all schedules, drawn to one scale. width: the characters of the longest one."""
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
 
     shown = [row.figures for row in rows if row.figures]
     longest = max((figures.makespan for figures in shown), default=Fraction(0))
-    parts = [_title(setting)]
+    parts = [_title(setting, rows)]
     for row in rows:
         if row.figures is None:
-            parts.append(f"{row.schedule}: {row.reason}")
+            parts.append(f"{visible(row.schedule)}: {visible(row.reason)}")
             continue
         f = row.figures
         unit = f" {setting.unit}" if setting.unit else ""
-        head = f"{row.schedule}: makespan {_text(f.makespan)}{unit}, bubble {100 * f.bubble_ratio:.1f} %"
-        parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, columns))
+        head = f"{visible(row.schedule)}: makespan {_text(f.makespan)}{unit}, bubble ratio {100 * f.bubble_ratio:.1f} %"
+        parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, width))
     return "\n\n".join(parts) + "\n"
 
 
@@ -173,22 +177,27 @@ def _number(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-def _title(setting: Setting) -> str:
+def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
     sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
     again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
     if setting.unit:
         return f"{sizes}; times in {setting.unit}, by the profile{again}"
     costs = setting.all_costs()
-    shown = " ".join(f"{name}={_text(costs[name])}" for name in ("F", "B", "I", "W", "hop"))
-    return f"{sizes}; {shown}, for the share of one rank{again}"
+    tasks = ("F", "B", "I", "W", *["R"] * _recomputes(rows))
+    shown = " ".join(f"{name}={_text(costs[name])}" for name in tasks)
+    return f"{sizes}; {shown} for the share of one rank, hop={_text(costs['hop'])}{again}"
+
+
+def _recomputes(rows: Sequence[Compared]) -> bool:
+    return any(row.figures and row.figures.recomputed for row in rows)
 
 
 def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns and the cells of each row; a row that cannot run has its name and the reason."""
     first = next((row.figures for row in rows if row.figures), None)
     in_bytes = first is not None and first.bytes is not None
-    recomputes = any(row.figures and row.figures.recomputed for row in rows)
+    recomputes = _recomputes(rows)
     timed = bool(setting.unit)
     head = [*HEAD, *["exposed"] * timed, *["memory"] * in_bytes, *["recomputed"] * recomputes]
     cells = []
@@ -224,7 +233,8 @@ def _span(span: Span) -> str:
 
 
 def _text(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
+    """Return an integer as it is, and another number with four digits, but with all those before the point."""
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):{'.4g' if value < 1000 else '.0f'}}"
 
 
 def _notes(setting: Setting, rows: Sequence[Compared]) -> list[str]:
@@ -232,4 +242,5 @@ def _notes(setting: Setting, rows: Sequence[Compared]) -> list[str]:
     if not shown:
         return []
     exposed = [NOTES_TIMED] if setting.unit else []
-    return [NOTES, *exposed, NOTES_BYTES if shown[0].bytes else NOTES_SHARES]
+    recomputed = [NOTES_RECOMPUTED] if _recomputes(rows) else []
+    return [NOTES, *exposed, *recomputed, NOTES_BYTES if shown[0].bytes else NOTES_SHARES]

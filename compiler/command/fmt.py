@@ -11,7 +11,11 @@ from chimerac.compiler.command.usage import format_parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """Format schedules, and return the exit status. A file with findings does not keep the others from being formatted."""
+    """Format schedules, and return the exit status: the largest of all files.
+
+    A file has 0 if it is formatted now, 1 if --check names it, and the status of its findings if it has some. A file with
+    findings does not keep the others from being formatted.
+    """
     options = format_parser().parse_args(argv)
     status = 0
     for name in options.files:
@@ -27,12 +31,14 @@ def _format_one(name: str, check: bool) -> int:
 
     source = stdin() if name == "-" else Source(name, read(name))
     text = format_schedule(source)
+    is_formatted = text == source.text
     if check:
-        write_stdout("" if text == source.text else f"{visible(source.name)} is not formatted\n")
-        return int(text != source.text)
+        if not is_formatted:
+            write_stdout(f"{visible(source.name)} is not formatted\n")
+        return int(not is_formatted)
     if name == "-":
         write_stdout(text)
-    elif text != source.text:
+    elif not is_formatted:
         write(text, name)
         write_stdout(f"formatted {visible(name)}\n")
     return 0

@@ -71,7 +71,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     if options.processes is not None and not 1 <= options.processes <= 1024:
         raise refuse("E002", f"--processes {options.processes}: expected a number from 1 to 1024")
     memory = number_of_bytes(options.memory)
-    schedules = {name: find(name, ("plan",)) for name in options.schedules or names()}
+    schedules = {name: find(name) for name in options.schedules or names()}
     check_keeps_inputs(options.output, schedules.values(), options)
     find_model(options.model, lambda samples: samples)  # an unknown model is a finding before its profile is
     profile = find_profile(options.profile, options.model)

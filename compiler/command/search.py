@@ -97,7 +97,7 @@ def _hop(text: str) -> Fraction:
 
 
 def _source(options: argparse.Namespace) -> Source:
-    source = stdin() if options.schedule == "-" else find(options.schedule, ("search",))
+    source = stdin() if options.schedule == "-" else find(options.schedule)
     check_keeps_inputs(options.output, [source], options)
     return source
 

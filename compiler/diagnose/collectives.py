@@ -1,14 +1,13 @@
-"""Explain collectives that have no common order: the shortest cycle of them, and a change that was tried (E453)."""
+"""Explain collectives that have no common order: a short cycle of them, and a change that was tried (E453)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
-from chimerac.compiler.diagnose.cycle import shown
+from chimerac.compiler.diagnose.cycle import consecutive_pairs, shown
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.index import ProgramIndex
@@ -18,29 +17,29 @@ MAX_TRIED = 2_000_000  # instructions verified in all trials together; each tria
 MAX_SHORTENED = 60  # groups of a cycle; in a longer one no shorter cycle is searched for
 
 
-def explain_collectives(index: ProgramIndex) -> Diagnostic:
-    """Return the finding for a program whose collectives have no single order that agrees with every stream."""
+def explain_collectives(finding: Diagnostic, index: ProgramIndex) -> Diagnostic:
+    """Return a finding E453 with a cycle of collectives, and help."""
     pairs = shortest(cycle_of_groups(index))
     notes = [f"rank {index.rank[x]}: {index.program.text(x)} before {index.program.text(y)}" for x, y in pairs]
-    tried = pairs[: max(1, MAX_TRIED // len(index.program))]
-    help = next((found for x, y in tried if (found := _move_help(index, x, y))), NOTHING_FOUND)
-    message = "no single order of the collectives agrees with every stream"
+    moves = [(y, x, "before") for x, y in pairs] + [(x, y, "after") for x, y in pairs]
+    tried = moves[: max(1, MAX_TRIED // len(index.program))]
+    help = next((found for move in tried if (found := _move_help(index, *move))), NOTHING_FOUND)
     about = tuple(x for pair in pairs for x in pair)
-    return Diagnostic("E453", message, notes=tuple(shown(notes, "pairs")), help=help, about=about)
+    return replace(finding, notes=tuple(shown(notes, "pairs")), help=help, about=about)
 
 
 def shortest(rows: Rows) -> list[tuple[int, int]]:
-    """Return the shortest cycle of groups as pairs of rows: on some rank the first row of a pair comes before the second.
+    """Return the shortest cycle of these groups as pairs of rows: on some rank the first row of a pair comes before the second.
 
-    rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them. A cycle of more than MAX_SHORTENED groups is
-    not shortened.
+    rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them. The program may have a shorter cycle of other
+    groups. A cycle of more than MAX_SHORTENED groups is not shortened.
     """
     import networkx as nx  # start-up: 117 ms, and few findings need it
 
     names = list(rows)
     graph: nx.DiGraph[str] = nx.DiGraph()
     is_short = len(names) <= MAX_SHORTENED
-    for a, following in pairwise([*names, names[0]]):
+    for a, following in consecutive_pairs(names):
         for b in names if is_short else (following,):
             pair = next(((x, rows[b][rank]) for rank, x in rows[a].items() if rows[b].get(rank, -1) > x), None)
             if pair:
@@ -48,15 +47,19 @@ def shortest(rows: Rows) -> list[tuple[int, int]]:
     best = names
     for a, b in graph.edges if is_short else ():
         best = min(best, nx.shortest_path(graph, b, a), key=len)  # there is a path: the groups of a cycle reach each other
-    return [graph.edges[a, b]["pair"] for a, b in pairwise([*best, best[0]])]
+    return [graph.edges[a, b]["pair"] for a, b in consecutive_pairs(best)]
 
 
-def _move_help(index: ProgramIndex, first: int, second: int) -> str:
-    """Return the help to move row `second` right before row `first`, or '' if a check of collectives then fails."""
+def _move_help(index: ProgramIndex, moved: int, other: int, side: str) -> str:
+    """Return the help to move a row right before or right after another row, or '' if a check of collectives then fails.
+
+    side: 'before' or 'after'.
+    """
     p = index.program
-    order = np.insert(np.delete(np.arange(len(p)), second), first, second)
+    rest = np.delete(np.arange(len(p)), moved)
+    order = np.insert(rest, int(np.searchsorted(rest, other)) + (side == "after"), moved)
     changed = replace(p, table=p.table.take(order))
     if check_gradient_sync(ProgramIndex(changed)):
         return ""
     result = "the collectives have one order, but the program has other findings" if findings(changed) else "every check holds"
-    return f"move {p.place(second)}, right before {p.text(first)}; tried: then {result}"
+    return f"move {p.place(moved)}, right {side} {p.text(other)}; tried: then {result}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from chimerac.chimera_ir.program import Ints
+
+Item = TypeVar("Item")
 
 MAX_WORK = 1_500_000  # waits visited before the search stops
 MAX_SHOWN = 12  # waits, ranks and lines of a cycle that a finding shows
@@ -92,6 +95,6 @@ def shown(lines: Sequence[str], what: str) -> list[str]:
     return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 
-def consecutive_pairs(waits: list[int]) -> list[tuple[int, int]]:
-    """Return each wait of a cycle with the next one; the first follows the last."""
-    return list(pairwise([*waits, waits[0]]))
+def consecutive_pairs(cycle: list[Item]) -> list[tuple[Item, Item]]:
+    """Return each item of a cycle with the next one; the first follows the last."""
+    return list(pairwise([*cycle, cycle[0]]))

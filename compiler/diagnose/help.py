@@ -77,6 +77,6 @@ def _with_explanations(error: ChimeraError, program: Program) -> ChimeraError:
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":
             return explain_hang(ProgramIndex(program))
-        return explain_collectives(ProgramIndex(program)) if d.code == "E453" else d
+        return explain_collectives(d, ProgramIndex(program)) if d.code == "E453" else d
 
     return ChimeraError(map(explained, error.diagnostics))

@@ -1,4 +1,4 @@
-"""Is every gradient summed once over all copies of its parameters? (E450 to E454)"""
+"""Is every gradient summed once over all copies of its parameters? (E450 to E453)"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     calls before the stage     return what an earlier stage has sent, or a placeholder where nothing needs it
     calls of the stage         run
-    after its last call        the forward is left, and the stage returns what later stages need
+    after the last of them     the forward is left, and the stage returns what later stages need
 
 What the module computes between calls (masks, positions, residual sums) it computes on every stage, from the fields of the
 batch and from what was sent. So no tensor of the batch passes through the pipeline.
@@ -25,10 +25,15 @@ from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.model import Stage, Values, seed_from
 
 Select = Callable[[Any], Values]
+_SAME_CALLS = "the calls of a forward must be the same for every batch: switch off what changes them in the model"
+_IN_CALL, _AFTER_CALL = 0, 1  # where random numbers are drawn: by the unit, or by what the module computes after it
 
 
 class Own(nn.Module):
-    """The parameters and buffers of a module, without those of its submodules. It shares the tables of that module."""
+    """The parameters and buffers of a module, without those of its submodules.
+
+    Both modules hold them in the same dictionaries. So a parameter that is replaced in one of them is replaced in the other.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -72,12 +77,15 @@ class CallStage(Stage):
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
         values: the outputs of calls that the stage before returns; fields: those of `reads`.
+        The model may change them in place: it gets copies of those that it changes.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
         for module in self._intercepted.others.values():
             module.training = self.training
-        unread = {name: self.placeholder(shape, device) for name, shape in self._unread.items()}
+        written = {source.name for source in self.trace.written if isinstance(source, Field)}
+        fields = {name: t.clone() if name in written else t for name, t in fields.items()}
+        unread = {name: self.placeholder(shape, device, name in written) for name, shape in self._unread.items()}
         for owner, name, shape in self._absent:
             vars(owner)["_parameters"][name] = self.placeholder(shape, device)
         with run.drawing(), self._intercepted.running(run) as module:
@@ -92,8 +100,8 @@ class CallStage(Stage):
     def placeholder(self, shape: Shape, device: torch.device, writable: bool = False) -> Tensor:
         """Return a tensor for a value that nothing of this stage needs.
 
-        It has the memory of one number, unless the model writes to it. A number that is not finite shows in the loss if the
-        value was needed after all.
+        It has the memory of one number, unless the model writes to it. Floating-point numbers are NaN, which shows in the loss
+        if the value was needed after all. Others are zero.
         """
         key = (shape, device)
         if writable or key not in self._placeholders:
@@ -128,7 +136,7 @@ class _StageRun:
         self._draws = current_draws() if stage.trace.draws and stage.training else None
 
     def drawing(self) -> AbstractContextManager[None]:
-        """Leave torch's generators as they were before this forward."""
+        """Return a context that leaves torch's generators as they were before this forward."""
         if self._draws is None:
             return nullcontext()
         devices = [self._device] if self._device.type != "cpu" else []
@@ -136,7 +144,7 @@ class _StageRun:
 
     def begin(self) -> None:
         """Seed torch's generators for what the module computes before its first call."""
-        self._seed(-1, 1)
+        self._seed(-1, _AFTER_CALL)
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place."""
@@ -148,20 +156,22 @@ class _StageRun:
         self._number += 1
         if number < calls.start:
             return self._in_place_of(number)
-        self._seed(number, 0)
+        self._seed(number, _IN_CALL)
         self._is_inside = True
         result = forward(*args, **kwargs)
         self._is_inside = False
         leaves, structure = flatten(result)
         if structure != self._calls[number].structure:
-            raise self._other(f"returns {structure} from {self._calls[number].name}")
+            traced = self._calls[number]
+            message = f"{traced.name} returns {structure}; when it was traced, it returned {traced.structure}"
+            raise refuse("E853", message, help=_SAME_CALLS)
         for output in self._stage.sent:
             if output.call == number:
                 self.values[output] = leaves[output.leaf]
         if number == calls.stop - 1 and calls.stop < len(self._calls):
             raise _Left
-        self._seed(number, 1)
-        written = {output.leaf for output in self._stage.trace.written if output.call == number}
+        self._seed(number, _AFTER_CALL)
+        written = {s.leaf for s in self._stage.trace.written if isinstance(s, Output) and s.call == number}
         if not written:
             return result
         return pytree.tree_unflatten([t.clone() if k in written else t for k, t in enumerate(leaves)], structure)
@@ -184,14 +194,14 @@ class _StageRun:
                 leaves.append(self._stage.placeholder(leaf, self._device, is_written))
             else:
                 leaves.append(self.values[output].clone() if is_written else self.values[output])
-        self._seed(number, 1)
+        self._seed(number, _AFTER_CALL)
         return pytree.tree_unflatten(leaves, call.structure)
 
-    def _seed(self, call: int, side: int) -> None:
-        """Seed torch's generators for a call, and for what the module computes after it."""
+    def _seed(self, call: int, place: int) -> None:
+        """Seed torch's generators for a call, or for what the module computes after it. place: _IN_CALL or _AFTER_CALL."""
         if self._draws is not None:
             draws = self._draws
-            seed = seed_from(draws.seed, draws.iteration, *draws.samples, call, side)
+            seed = seed_from(draws.seed, draws.iteration, *draws.samples, call, place)
             torch.default_generator.manual_seed(seed)
             if self._device.type != "cpu":
                 torch.get_device_module(self._device).manual_seed(seed)
@@ -203,5 +213,5 @@ class _StageRun:
         return refuse(
             "E853",
             f"{after} the model {what}; when it was traced, it {expected}",
-            help="the calls of a forward must be the same for every batch: switch off what changes them in the model",
+            help=_SAME_CALLS,
         )

@@ -38,19 +38,22 @@ class Output(NamedTuple):
     leaf: int
 
 
-class Weight(NamedTuple):
+@dataclass(frozen=True)
+class Weight:
     """A parameter or buffer of the module."""
 
     name: str
 
 
-class Field(NamedTuple):
+@dataclass(frozen=True)
+class Field:
     """A tensor of the batch."""
 
     name: str
 
 
-class Inside(NamedTuple):
+@dataclass(frozen=True)
+class Inside:
     """A tensor that a call made and did not return, or an argument that it changed in place."""
 
     call: int
@@ -95,13 +98,13 @@ class Call:
 class Trace:
     """All calls of a forward, in order.
 
-    result: what the model's output is computed from. written: the outputs of calls that are changed in place afterwards.
-    draws: whether the forward draws random numbers in training.
+    result: what the model's output is computed from. written: the fields that are changed in place, and the outputs of calls
+    that are changed in place afterwards. draws: whether the forward draws random numbers in training.
     """
 
     calls: tuple[Call, ...]
     result: Sources
-    written: frozenset[Output]
+    written: frozenset[Output | Field]
     draws: bool
 
     def crossing(self, cut: int) -> tuple[Output, ...]:
@@ -225,17 +228,17 @@ class _TracingRun:
 class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Knows of every tensor what it was computed from. Tensors that share memory have the same sources.
 
-    written: outputs of calls that something changes in place; draws: whether a random operation has run.
+    written: fields and outputs of calls that something changes in place; draws: whether a random operation has run.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.written: set[Output] = set()
+        self.written: set[Output | Field] = set()
         self.draws = False
         self._sources: dict[int, Sources] = {}
         self._storages: list[Any] = []  # kept alive, so that no other gets the same number
         self._weights: dict[int, str] = {}
-        self._outputs: dict[int, Output] = {}
+        self._copied: dict[int, Output | Field] = {}  # what a stage gives the model as a copy if the model changes it
         self._call: int | None = None
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
@@ -250,8 +253,8 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def mark(self, t: Tensor, source: Output | Weight | Field) -> None:
         """Make this the only source of a tensor."""
         self._add(t, frozenset([source]), replace=True)
-        if isinstance(source, Output):
-            self._outputs[storage_address(t)] = source
+        if isinstance(source, Output | Field):
+            self._copied[storage_address(t)] = source
 
     def enter(self, call: int) -> None:
         """Begin a call: what it makes is inside it until it is returned."""
@@ -274,7 +277,7 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             read = frozenset([Inside(self._call)])
         for t in _written(func, args, kwargs):
             if storage_address(t) not in self._weights:
-                self.written |= {self._outputs[storage_address(t)]} if storage_address(t) in self._outputs else set()
+                self.written |= {self._copied[storage_address(t)]} if storage_address(t) in self._copied else set()
                 self._add(t, read)
         for t in pytree.tree_leaves(result):
             if isinstance(t, Tensor) and (storage_address(t) not in self._sources or self._call is None):

@@ -18,9 +18,9 @@ Reading = tuple[int, int]  # the clock of a rank before an all-reduce over all r
 def clock_offsets(transport: Transport) -> list[int]:
     """Return, for each rank, what to add to its time.perf_counter_ns to get that of rank 0, in nanoseconds.
 
-    Called by all ranks together. In each of 16 rounds the ranks read their clocks before and after an all-reduce. It completes
-    on no rank before every rank has begun it. So each round bounds the offset from both sides, and the tightest bounds of all
-    rounds are used. The error is at most half the distance between these bounds, which is the time of the fastest rounds.
+    Called by all ranks together. In each round the ranks read their clocks before and after an all-reduce. It completes on no
+    rank before every rank has begun it. So each round gives a lower and an upper bound of the offset. The largest lower bound
+    and the smallest upper bound of all rounds are used.
     """
     readings: list[Reading] = []
     for _ in range(ROUNDS):
@@ -34,8 +34,8 @@ def clock_offsets(transport: Transport) -> list[int]:
 def offset_of(first: Sequence[Reading], other: Sequence[Reading]) -> int:
     """Return what to add to the clock of `other` to get that of `first`, from their readings of the same rounds.
 
-    This is 0 if the bounds allow it, because the processes of one host have the same clock. Otherwise it is the middle of
-    the bounds.
+    This is 0 if it lies within the bounds, because the processes of one host have the same clock. The error is then at most
+    the distance between the bounds. Otherwise it is the middle of the bounds, with half that error.
     """
     lowest = max(before - after for (before, _), (_, after) in zip(first, other, strict=True))
     highest = min(after - before for (_, after), (before, _) in zip(first, other, strict=True))

@@ -40,7 +40,6 @@ FILES_OF_CODES = {
     "E43": ("compiler/verify/matching.py",),
     "E44": ("compiler/verify/progress.py", "compiler/diagnose/hang.py"),
     "E45": ("compiler/verify/collectives.py",),
-    "E453": ("compiler/verify/collectives.py", "compiler/diagnose/collectives.py"),
     "E460": ("compiler/verify/memory.py",),
     "E461": ("compiler/analyze/memory.py",),
     "E60": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),

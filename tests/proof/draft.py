@@ -1,4 +1,4 @@
-"""Drafts: programs that a mutation may change, and functions that several mutations use."""
+"""Drafts: copies of a program that mutations change in place, and the changes that several mutations share."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 An input consists of pieces that are repeated (growth_inputs.py), so it can have any length. For several lengths three costs
 are measured: executed lines of Python, bytes held, and processor time, which includes the work of C code. If the time seems
-to grow faster than the input, it is measured again at larger lengths. The results are recorded in docs/proof.md.
+to grow faster than the input, it is measured again at more lengths, up to the longest. The results are recorded in
+docs/proof.md.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import random
 import resource
 import signal
@@ -28,7 +30,7 @@ from tests.proof.record import stamp, table
 
 FAILED_INPUTS = Path("runs/growth")  # folder for the inputs that fail
 MEMORY = 8 * 2**30  # bytes of a process
-MAX_CPU_S = 120  # seconds of processor time after which an input is aborted
+MAX_CPU_S = 120  # seconds of processor time for all measurements of an input together; after them it is aborted
 STEEP = 2.6  # allowed factor of the cost if the length doubles; it is 4 for quadratic growth, a little over 2 for a sort
 MIN_LINES = 2_000  # smaller increases of the executed lines are ignored
 MIN_BYTES = 2**20  # smaller increases of the bytes held are ignored
@@ -37,6 +39,7 @@ SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is
 MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
 SLOW_S = 2.0  # from this time on, two steep steps in a row are enough for a failure
 LONGEST_RUN_S = 5.0  # after a run of this time no longer input is measured
+LONGEST_OVER_FIRST = 8  # regressions: from the first length, doubling it three times gives the longest input
 LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
 LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for counting bytes
 
@@ -55,7 +58,7 @@ class Result:
 
 
 class TooSlowError(BaseException):
-    """An input took more processor time than MAX_CPU_S."""
+    """The measurements of an input took more processor time than MAX_CPU_S."""
 
 
 def _abort(*_: object) -> None:
@@ -101,7 +104,7 @@ class Measurement:
             if steep:
                 self.fail(f"{cost}: {steep}", recipe)
         except TooSlowError:
-            self.fail(f"{cost}: aborted after {MAX_CPU_S} seconds", recipe)
+            self.fail(f"{cost}: aborted after {MAX_CPU_S} seconds of processor time", recipe)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -110,10 +113,15 @@ class Measurement:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     def fail(self, what: str, recipe: Recipe) -> None:
-        self.result.failures.setdefault(what.split(":")[0] + " of " + recipe.description[:60], f"{what}; {recipe.description}")
+        """Record a failure and save its input, unless a similar one is recorded."""
+        kind = what.split(":")[0] + " of " + recipe.description[:60]
+        if kind in self.result.failures:
+            return
+        self.result.failures[kind] = f"{what}; {recipe.description}"
         FAILED_INPUTS.mkdir(parents=True, exist_ok=True)
-        path = FAILED_INPUTS / f"{self.result.reader.replace(' ', '-')}-{len(self.result.failures)}"
-        path.write_text(recipe.of_length(50_000), encoding="utf-8", errors="surrogatepass")
+        data = recipe.of_length(50_000).encode("utf-8", "surrogatepass")
+        name = f"{self.result.reader.replace(' ', '-')}-{hashlib.sha256(data).hexdigest()[:16]}"  # never that of another input
+        (FAILED_INPUTS / name).write_bytes(data)
 
     def count_lines(self, recipe: Recipe, _: int) -> str:
         """Count executed lines of Python; return the counts if they grow faster than the input, else an empty string."""
@@ -158,7 +166,7 @@ class Measurement:
         steep = 0  # how many times in a row the time has grown too fast; three times, or two if slow, is a failure
         while length <= self.reader.longest:
             text = recipe.of_length(length)
-            runs = 3 if spent[0] < 0.2 else 2  # the minimum of three runs, or of two if a run takes 0.2 s or more
+            runs = 3 if spent[0] < 0.2 else 2  # two, if already the shortest input takes 0.2 s or more
             measured.append((len(text), self.seconds(text, runs)))
             if len(measured) > 1:
                 (x, a), (y, b) = measured[-2:]
@@ -182,9 +190,7 @@ def measure(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result
     end = time.monotonic() + seconds
     for recipe in reader.regressions():
         if time.monotonic() < end and measurement.result.inputs < inputs:
-            measurement.check_growth(
-                recipe, "time", reader.longest // 128
-            )  # so that doubling it seven times gives the longest input
+            measurement.check_growth(recipe, "time", reader.longest // LONGEST_OVER_FIRST)
     while time.monotonic() < end and measurement.result.inputs < inputs:
         cost = rng.choice(("lines", "bytes", "time", "time"))
         measurement.check_growth(

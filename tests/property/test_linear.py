@@ -5,8 +5,12 @@ The work inside of numpy shows only in its bytes; `make bench` measures its time
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 
+import tests.proof.growth
 from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor, TiedLayers
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Program
@@ -99,6 +103,24 @@ def test_quadratic_growth_is_detected() -> None:
             measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
             measure = {"lines": measurement.count_lines, "bytes": measurement.count_bytes}[cost]
             assert bool(measure(recipe, 16_000)) == bool(name), (cost, name)
+
+
+def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_saved_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
+    twice = Reader(lambda t: None, lambda: ["x"], (), lambda: iter((recipe, recipe)))
+    monkeypatch.setitem(READERS, "twice", twice)
+    monkeypatch.setattr(tests.proof.growth, "FAILED_INPUTS", tmp_path)
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
+    # The quadratic part shows from some 500,000 characters on.
+    monkeypatch.setattr(Measurement, "seconds", lambda self, text, runs=1: len(text) * 1e-6 + len(text) ** 2 * 2e-12)
+    handler = signal.getsignal(signal.SIGPROF)
+    results = [tests.proof.growth.measure("twice", 1e9, 0, inputs=2) for _ in range(2)]
+    signal.signal(signal.SIGPROF, handler)
+    assert [len(result.failures) for result in results] == [1, 1]
+    (saved,) = tmp_path.iterdir()
+    assert saved.read_text() == recipe.of_length(50_000)
 
 
 def test_stages_of_a_model_with_many_tied_layers() -> None:

@@ -163,6 +163,39 @@ def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
         assert losses == pytest.approx(train_plainly(Tables(), before, fed, module_loss), rel=1e-5)
 
 
+class Writes(nn.Module):
+    """Changes fields in place: before the first call, between calls, and in a call. A buffer has the name of a field."""
+
+    class Unit(nn.Linear):
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return super().forward(x * scale.mul_(2))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        self.blocks = nn.ModuleList([Writes.Unit(WIDTH, WIDTH), *(nn.Linear(WIDTH, WIDTH) for _ in range(2))])
+        self.register_buffer("mask", torch.full((LENGTH,), 3.0))
+
+    def forward(self, tokens: Tensor, mask: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+        x = self.embed(tokens) * (self.mask * mask.mul_(2)).unsqueeze(-1)  # later stages do not need the mask
+        x = self.blocks[0](x, scale)
+        for block in self.blocks[1:]:
+            x = block(x + bias.add_(1).unsqueeze(-1))
+        return self.head(x)
+
+
+def test_a_model_may_change_fields_in_place() -> None:
+    """Neither another stage nor a recomputation nor the caller sees the change."""
+    torch.manual_seed(5)
+    shape = SAMPLES * MICRO_BATCHES, LENGTH
+    fed = [(fields | {"bias": torch.rand(shape), "scale": torch.rand(*shape, 1)}, t) for fields, t in batches(2, mask=True)]
+    before_all, examples = copy.deepcopy(fed), {name: t[:SAMPLES] for name, t in fed[0][0].items()}
+    model = cut(Writes, examples, loss=loss, targets=TOKENS)
+    for before, losses in train(lambda: model, ["chimera", "chimera_recompute"], fed).values():
+        assert all(a[name].equal(b[name]) for (a, _), (b, _) in zip(fed, before_all, strict=True) for name in a)
+        assert losses == pytest.approx(train_plainly(Writes(), before, copy.deepcopy(fed), module_loss), rel=1e-5)
+
+
 class Gates(nn.Module):
     """Has modules that nothing calls. The calls of both blocks need the parameters of half of them."""
 
@@ -328,6 +361,23 @@ def test_other_calls_than_the_traced_ones_are_refused() -> None:
     stage(x=torch.zeros(1, 2))
     with pytest.raises(ChimeraError, match=r"E853: after layers\.1 the model ends; when it was traced, it calls layers\.3"):
         stage(x=torch.zeros(1, 2))
+
+
+class Changing(nn.Linear):
+    """Returns a tensor when it is traced, and a pair later."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        return y if isinstance(x, FakeTensor) else (y, y)
+
+
+def test_another_structure_than_the_traced_one_is_refused_with_both() -> None:
+    def build() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(2, 2), Changing(2, 2), nn.Linear(2, 2))
+
+    stage = cut(build, {"input": torch.zeros(1, 2)}, loss=loss).build_stage(range(3), 0)
+    with pytest.raises(ChimeraError, match=r"E853: 1 returns .*tuple.*; when it was traced, it returned .*\*"):
+        stage(input=torch.zeros(1, 2))
 
 
 def test_a_model_has_its_own_loss() -> None:

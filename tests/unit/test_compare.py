@@ -155,6 +155,7 @@ def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest
         (["chimera", "-p", "D=0"], "-p D=0: expected 1 or more"),
         (["chimera", "--width", "0"], "--width 0: expected 1 or more"),
         (["chimra"], "did you mean 'chimera'?"),
+        (["compar"], "help: known: 1f1b"),
         (["chimera", "--cost", "F=x"], "expected a number"),
         (["chimera", "--model", "gpt-smal"], "did you mean 'gpt-small'?"),
         (["chimera", "--optimizer", "adamw"], "give --model"),
@@ -174,7 +175,7 @@ def test_a_name_cannot_control_the_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a\x1b[31m.sched").write_bytes(find("1f1b").text.encode())
-    for emit in ("table", "markdown"):
+    for emit in ("table", "markdown", "timeline"):
         assert main(["compare", "a\x1b[31m.sched", "--emit", emit]) == 0
         out = capsys.readouterr().out
         assert "a\\x1b[31m.sched" in out and "\x1b" not in out
@@ -200,6 +201,19 @@ def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.Captu
     del markdown[1]  # the line of dashes below the head
     assert [[c for c in row if c] for row in markdown] == table
     assert table[2][:3] == ["1f1b", "30", "1.00"] and len(table[1]) == 2 and table[3][2] == "1.00"
+
+
+def test_the_title_has_the_costs_that_are_used_and_numbers_are_without_exponents(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "1f1b", "-p", "D=2", "-p", "N=2", "--cost", "F=12345.6"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "; F=12346 B=2 I=1 W=1 for the share of one rank, hop=0\n" in out and " 37043 " in out and "recomputed" not in out
+    assert main([*words, "--recompute", "0", "--cost", "hop=1/3"]) == 0
+    out = capsys.readouterr().out
+    assert "; F=12346 B=2 I=1 W=1 R=12346 for the share of one rank, hop=0.3333; recompute 0\n" in out
+    assert "recomputed: the stages that" in out
+    assert main(["compare", "1f1b", "--recompute", "7", "--emit", "markdown"]) == 1
+    assert capsys.readouterr().out.endswith("|\n"), "there are no notes, and no empty line for them"
 
 
 def test_a_backward_costs_as_much_as_its_halves(capsys: pytest.CaptureFixture[str]) -> None:

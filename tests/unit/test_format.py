@@ -171,6 +171,22 @@ def test_files_are_formatted_in_place(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sorted(tmp_path.iterdir()) == [formatted_file, unformatted]
 
 
+def test_line_ends_and_a_byte_order_mark_alone_are_no_reason_to_write_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.sched"
+    for text, written in ((FORMATTED, None), (UNFORMATTED, FORMATTED.encode())):
+        given = b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()
+        path.write_bytes(given)
+        assert main(["fmt", "--check", str(path)]) == (written is not None)
+        assert main(["fmt", str(path)]) == 0 and path.read_bytes() == (written or given)
+
+
+def test_a_check_of_formatted_files_needs_no_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.sched"
+    path.write_text(FORMATTED)
+    monkeypatch.setattr("sys.stdout", None)  # the shell closed it
+    assert main(["fmt", "--check", str(path)]) == 0
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real.sched").write_text(UNFORMATTED)
     link = tmp_path / "link.sched"

@@ -1,10 +1,11 @@
-"""Messages: packing and unpacking values gives the same values."""
+"""Messages: packing and unpacking gives the same values, wrong values are not sent, and tables that differ are detected."""
 
 import pytest
 import torch
 
 from chimerac.chimera_ir.model import Tensor as Spec
-from chimerac.interpreter.runtime.messages import Layout, table_digest, with_gradient
+from chimerac.interpreter.runtime.messages import Layout, Specs, table_digest, with_gradient
+from chimerac.interpreter.runtime.model import Values
 
 CPU = torch.device("cpu")
 SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
@@ -14,16 +15,21 @@ VALUES = (
     torch.tensor(2**40),
     torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
 )
+PADDED = (Spec((3,), "float32", True),) * 2  # 12 bytes each: the second tensor begins at byte 16
 SQUARE = (Spec((4, 4), "float32", True),)
 
 
-def test_a_message_preserves_every_tensor() -> None:
-    layout = Layout(SPECS, CPU)
-    message, arrived = layout.pack(VALUES), layout.empty()
-    assert message.shape == arrived.shape and message.numel() == layout.bytes == 32 + 16 + 16 + 32
+@pytest.mark.parametrize(
+    ("specs", "values", "size"),
+    [(SPECS, VALUES, 32 + 16 + 16 + 32), (PADDED, (torch.arange(3.0), -torch.arange(3.0)), 16 + 16)],
+)
+def test_a_message_preserves_every_tensor(specs: Specs, values: Values, size: int) -> None:
+    layout = Layout(specs, CPU)
+    message, arrived = layout.pack(values), layout.empty()
+    assert message.shape == arrived.shape and message.numel() == layout.bytes == size
     found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
     arrived.copy_(message)
-    for tensor, expected in zip(found, VALUES, strict=True):
+    for tensor, expected in zip(found, values, strict=True):
         assert tensor.dtype == expected.dtype and tensor.equal(expected)
 
 
@@ -46,8 +52,6 @@ def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
     assert all(tensor.equal(expected) for tensor, expected in zip(found, values, strict=True))
     found[1].mul_(2)  # a stage may change its input in place
     assert arrived[1].equal(2 * values[1]) and arrived[0].equal(values[0])
-    padded = Layout((Spec((3,), "float32", True),) * 2, CPU)  # 12 bytes each: the second tensor begins at byte 16
-    assert padded.empty().nbytes == padded.bytes == 32
     with pytest.raises(ValueError, match=r"the stage made float32\[4, 5\]"):
         layout.pack((values[0], torch.zeros(4, 5), values[2]))
 
@@ -76,6 +80,8 @@ def test_only_tensors_with_a_gradient_are_sent_back() -> None:
 
 
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
-    tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [with_gradient(SPECS)], [(Spec((3, 2), "float32", True),)]]
+    first, *others = SPECS
+    changed = Spec((3, 2), "float32", True), Spec((2, 3), "float64", True), Spec((2, 3), "float32", False)
+    tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [(*others, first)], *([(spec, *others)] for spec in changed)]
     assert len({table_digest(t) for t in tables}) == len(tables)
     assert table_digest([SPECS]) == table_digest([SPECS])

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from chimerac.compiler.library import entries, find, names
-from tests.helpers import findings_of_call
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.compiler.library import entries, find
+from tests.helpers import codes_of_call
+from tools import ROOT
 
 
 def test_the_library_names_the_source_of_each_scheme() -> None:
     found = {e.name: e for e in entries()}
-    assert set(found) == set(names())
+    assert {f"{name}.sched" for name in found} == {path.name for path in (ROOT / "schedules").glob("*.sched")}
     for e in found.values():
         assert e.title and re.search(r"\d{4}", e.source), e.name
     assert found["chimera"].parameters == "D=4 N=D f=1"
@@ -21,6 +23,10 @@ def test_the_library_names_the_source_of_each_scheme() -> None:
 
 def test_schedules_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("schedule mine")
+    (tmp_path / "1f1b").write_text("schedule own")  # a file comes before the library
+    for name, text in (("mine", "schedule mine"), (str(tmp_path / "mine"), "schedule mine"), ("1f1b", "schedule own")):
+        assert find(name) == find(Path(name)) == Source(name, text)
     assert find("chimera") == find("chimera.sched") == find("schedules/chimera.sched")
     for name in ("other/chimera.sched", "chimera.txt", "", "CHIMERA"):
-        assert [d.code for d in findings_of_call(find, name)] == ["E001"], name
+        assert codes_of_call(find, name) == {"E001"}, name

@@ -87,6 +87,27 @@ def test_two_orders_that_differ_are_named() -> None:
     assert verify(with_streams(p, changed))
 
 
+def test_a_collective_may_have_to_move_after_the_other() -> None:
+    """Each rank sums a stage as soon as its gradient is complete. So no ALLREDUCE can move before the other one."""
+    pipes = Pipe("a", (0, 1), (0,)), Pipe("b", (1, 0), (1,))
+    h = Header("two", {}, ranks=2, stages=2, micro_batches=2, pipes=pipes)
+    result = []
+    for rank in range(2):
+        stream: list[Instruction] = []
+        for k in range(2):
+            stream.append(Recv("act", k, 1, (k,), 1 - rank) if k != rank else Recv("grad", k, 0, (k,), 1 - rank))
+        for k in range(2):
+            first = k == rank
+            stream += [Fwd(k, 0, (k,)), Send("act", k, 1, (k,), 1 - rank), Bwd(k, 0, (k,))] if first else []
+            stream += [] if first else [Fwd(k, 1, (k,)), Bwd(k, 1, (k,)), Send("grad", k, 0, (k,), 1 - rank)]
+            stage = 0 if first else 1
+            stream.append(AllReduce(f"stage {stage}", stage, (0, 1)))
+        result.append(stream)
+    code, _, _, help = first_finding(program_of(h, result))
+    assert code == "E453"
+    assert "ALLREDUCE s0 over 0,1, right after ALLREDUCE s1 over 0,1; tried: then every check holds" in help
+
+
 def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "three.json"
     path.write_text(program_to_json(three_ranks((0, 2), (1, 0), (2, 1))))

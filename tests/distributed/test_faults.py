@@ -16,7 +16,7 @@ from tests.helpers_processes import run_command
 pytestmark = pytest.mark.distributed
 
 # For each job the ranks that may print, the end of the first line of the message, and a part of the rest. Where rank 1 is
-# killed, it depends on the moment whether rank 0 notices it in a send or in a receive.
+# killed, it depends on the moment in which send, receive or all-reduce rank 0 notices it.
 ENDED = " rank 1 failed: rank 1 has ended, in "
 EXPECTED = {
     "killed in FWD": ("0", f"{ENDED}instruction 2: FWD main s1 m0", ""),
@@ -27,7 +27,7 @@ EXPECTED = {
     ),
     "killed in ALLREDUCE": (
         "0",
-        "the all-reduce over ranks 0, 1 failed: rank 1 has ended, in instruction 8: ALLREDUCE s0 over 0,1",
+        " failed: rank 1 has ended, in instruction 8: ALLREDUCE s0 over 0,1",
         "",
     ),
     "killed before the norm": ("0", "an all-reduce over all ranks failed: rank 1 has ended, in the epilogue", ""),

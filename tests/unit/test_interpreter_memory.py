@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.partition import balanced
-from chimerac.chimera_ir.program import Machine
+from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.compiler.analyze.memory import memory
 from chimerac.interpreter.data.pairs import Pairs
@@ -25,7 +25,7 @@ from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
-from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.bert import bert
@@ -164,6 +164,13 @@ def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes
 
 
+def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Transport) -> Executor:
+    """Return the executor of a rank, with the stages that it holds."""
+    transport.connect(p)
+    stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
+    return Executor(p, model, stages, parts.table, transport)
+
+
 def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
     """Return, by rank, the most bytes that it holds after an instruction, without weights and gradients."""
     p = compile_schedule(name, {"D": depth, "N": micro_batches}).program
@@ -172,9 +179,7 @@ def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
     parts = partitioned(p, model, description)
 
     def rank(transport: Transport) -> int:
-        transport.connect(p)
-        stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
-        executor = Executor(p, model, stages, parts.table, transport)
+        executor = executor_of(p, model, parts, transport)
         with Meter(seen) as meter:
             return max(measured(executor, Batch(IntegerSamples(8), 0, 0, 0, 1, micro_batches, 2), meter))
 
@@ -221,9 +226,7 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
     parts = partitioned(p, model, description)
 
     def rank(transport: Transport) -> int:
-        transport.connect(p)
-        stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
-        executor = Executor(p, model, stages, parts.table, transport)
+        executor = executor_of(p, model, parts, transport)
         batch = Batch(samples(), 0, 0, 0, 1, p.header.micro_batches, 2)
         executor.run(batch)  # so that the gradients are there
         weights, gradients = constants(executor)

@@ -5,6 +5,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
+
+# How long `make proof` takes: EXAMPLES multiplies the examples of property tests, PROGRAMS are visited by the explorers.
+EXAMPLES ?= 40
+PROGRAMS ?= 12000
 FUZZ_MINUTES ?= 60
 GROWTH_MINUTES ?= 20
 
@@ -34,13 +38,16 @@ test-all: $(READY) ## run all tests, including those that need root, a browser o
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --everything $(ARGS)
 
 proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
-	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
+	CHIMERA_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
 	$(MAKE) proof-growth
 
-proof-explorer proof-kills: proof-%: $(READY)
-	$(BIN)/python -m tests.proof.$*
+proof-explorer: $(READY)
+	$(BIN)/python -m tests.proof.explorer --programs $(PROGRAMS)
+
+proof-kills: $(READY)
+	$(BIN)/python -m tests.proof.kills
 
 proof-fuzz: $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --only-binary atheris --editable '.[proof]'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -146,9 +147,10 @@ def _search_orders(options: argparse.Namespace) -> int:
         before, after = (_milliseconds(x, profile, options) for x in (program, found))
         words = f"simulated with busy links and all-reduces: {_number(after)} ms, the given schedule {_number(before)} ms"
         print(words, file=sys.stderr)
-    if options.output is not None:
+    if options.output is not None and certificate_path is not None:
         print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
-        print(f"  python -m chimerac.compiler.search.check {certificate_path} {options.output}", file=sys.stderr)
+        check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]
+        print(f"  {shlex.join(check)}", file=sys.stderr)
     return 130 if state.is_interrupted else 0
 
 

@@ -15,7 +15,7 @@ from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.local import Progress, run_all, state_of
 from chimerac.interpreter.experiments.report import write_report
-from chimerac.interpreter.experiments.runs import Impossible, check_places, plan_runs
+from chimerac.interpreter.experiments.runs import Impossible, check_comparison, plan_runs
 from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
 from chimerac.interpreter.experiments.table import results, write_table
 from chimerac.interpreter.launch.startup import INTERRUPTED
@@ -83,7 +83,7 @@ class Job:
         self.experiment = experiment
         self.folder = work_dir / "runs" / experiment.name
         self.runs, self.impossible = plan_runs(experiment, self.folder)
-        check_places(experiment, self.runs)
+        check_comparison(experiment, self.runs)
 
     def do(self, options: argparse.Namespace, cluster: Cluster | None) -> int:
         """Do what the command line asks for, and return the exit status."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +118,7 @@ class Job:
 
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
-        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}\n")
+        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {shlex.quote(str(self.folder / 'submit.sh'))}\n")
         return 1 if options.submit and submit(scripts, cluster) else 0
 
     def _report(self) -> int:

@@ -92,9 +92,9 @@ class Simulation:
 
 
 def number_text(value: Fraction, digits: int = 4) -> str:
-    """Return an integer as it is, and any other number with `digits` significant digits, never with an exponent if it is large.
+    """Return an integer as it is, and any other number with `digits` significant digits.
 
-    A number with more digits before its decimal point is rounded to an integer.
+    A number that has more digits before its decimal point is rounded to an integer. So no large number has an exponent.
     """
     if value.denominator == 1:
         return str(value.numerator)

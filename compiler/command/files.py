@@ -75,7 +75,7 @@ def check_columns(chosen: int, has_width: bool, readers: str) -> None:
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that products are drawn for: the chosen one, else the terminal's; None if stdout is none."""
+    """Return the width that products are drawn for: the chosen one, else the terminal's; None if they go elsewhere."""
     if chosen is not None:
         return chosen
     terminal = not output and sys.stdout is not None and sys.stdout.isatty()

@@ -30,6 +30,6 @@ WORK = 2**24  # operations of a compilation: evaluating expressions (on many poi
 
 # of a file
 FILE = 2**30  # bytes of any file; characters of a program
-HEADER = 2**25  # characters of a model description, or of a program but for its instructions
+HEADER = 2**25  # characters of a model description, a profile or a partition, or of a program without its instructions
 INSTRUCTION = 2**20  # characters of an instruction
 FIELDS = 1024  # fields of a JSON object

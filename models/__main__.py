@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(model_to_json(description), options.output)
         path = "m.json" if to_stdout else options.output
         done = f"write this to {path} with -o {path}" if to_stdout else f"wrote {path}"
-        write_stderr(f"{done}; next: chimerac chimera --model {path} --emit report\n")
+        write_stderr(f"{done}; next: chimerac chimera --model {shlex.quote(path)} --emit report\n")
     except ChimeraError as error:
         write_stderr(render(error.diagnostics))
         return 1

@@ -88,8 +88,17 @@ class Simulation:
 
     def time(self, units: int) -> str:
         """Return a time as a number in the unit of the times."""
-        value = Fraction(units, self.scale)
-        return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
+        return number_text(Fraction(units, self.scale))
+
+
+def number_text(value: Fraction, digits: int = 4) -> str:
+    """Return an integer as it is, and any other number with `digits` significant digits.
+
+    A number that has more digits before its decimal point is rounded to an integer. So no large number has an exponent.
+    """
+    if value.denominator == 1:
+        return str(value.numerator)
+    return f"{float(value):.0f}" if value >= 10 ** (digits - 1) else f"{float(value):.{digits}g}"
 
 
 def simulate(

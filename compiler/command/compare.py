@@ -14,6 +14,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
+from chimerac.compiler.analyze.simulate import number_text
 from chimerac.compiler.command.files import check_columns, check_keeps_inputs, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import (
     check_model_options,
@@ -32,8 +33,8 @@ HEAD = ("schedule", "makespan", "speed", "bubble ratio", "wall bubble", "activat
 NOTES = """\
 speed: makespan of the first row that can run, divided by that of this row; bubble ratio: idle share of all ranks;
 wall bubble: idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank
-holds; messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends for
-them, over a ring. "3 to 4" is the least and the most over the ranks."""
+holds; messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends in
+all-reduces, each over a ring. "3 to 4" is the least and the most over the ranks."""
 NOTES_SHARES = """\
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_TIMED = """\
@@ -88,12 +89,12 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
 
     def describe(program: Program) -> tuple[Program, ModelDescription]:
         model = model_for(program, options, profile)
-        assert model is not None, "it has a name"
+        assert model is not None, "--model is given"
         return with_partition(program, model, options), model
 
     def durations(program: Program, model: ModelDescription) -> Durations:
         found = durations_for(program, model, profile, options)
-        assert found is not None, "there is a profile"
+        assert found is not None, "--profile is given"
         return found
 
     limit = None if options.memory is None else number_of_bytes(options.memory)
@@ -107,7 +108,7 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
     lines = [_title(setting, rows), ""]
     for row in [head, *cells]:
         name, *others = row
-        # The reason of a schedule that cannot run is as long as it is.
+        # A schedule that cannot run has one long cell, the reason, which is not padded to the width of a column.
         padded = others if len(row) < len(head) else [f"{cell:>{w}}" for cell, w in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([f"{name:<{widths[0]}}", *padded]))
     return "\n".join([*lines, *_notes(setting, rows)]) + "\n"
@@ -150,7 +151,7 @@ def _draw(setting: Setting, rows: Sequence[Compared], width: int | None) -> str:
             continue
         f = row.figures
         unit = f" {setting.unit}" if setting.unit else ""
-        head = f"{visible(row.schedule)}: makespan {_text(f.makespan)}{unit}, bubble ratio {100 * f.bubble_ratio:.1f} %"
+        head = f"{visible(row.schedule)}: makespan {number_text(f.makespan)}{unit}, bubble ratio {100 * f.bubble_ratio:.1f} %"
         parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, width))
     return "\n\n".join(parts) + "\n"
 
@@ -185,8 +186,8 @@ def _title(setting: Setting, rows: Sequence[Compared]) -> str:
         return f"{sizes}; times in {setting.unit}, by the profile{again}"
     costs = setting.all_costs()
     tasks = ("F", "B", "I", "W", *["R"] * _recomputes(rows))
-    shown = " ".join(f"{name}={_text(costs[name])}" for name in tasks)
-    return f"{sizes}; {shown} for the share of one rank, hop={_text(costs['hop'])}{again}"
+    shown = " ".join(f"{name}={number_text(costs[name])}" for name in tasks)
+    return f"{sizes}; {shown} for the share of one rank, hop={number_text(costs['hop'])}{again}"
 
 
 def _recomputes(rows: Sequence[Compared]) -> bool:
@@ -211,7 +212,7 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
             [
                 visible(row.schedule),
                 *_shown(f, first),
-                *[_text(f.exposed)] * timed,
+                *[number_text(f.exposed)] * timed,
                 *([f"{f.bytes.memory:,}"] if f.bytes else []),
                 *again,
             ]
@@ -220,21 +221,20 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
 
 
 def _shown(f: Figures, first: Figures) -> Iterator[str]:
-    yield _text(f.makespan)
+    yield number_text(f.makespan)
     yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
     yield f"{100 * f.bubble_ratio:.1f} %"
     yield from (_span(x) for x in (f.wall_bubble, f.activations, f.weights))
-    yield from (f"{f.bytes.messages:,}", f"{f.bytes.all_reduced:,}") if f.bytes else (_text(f.messages), _text(f.all_reduced))
+    yield from (
+        (f"{f.bytes.messages:,}", f"{f.bytes.all_reduced:,}")
+        if f.bytes
+        else (number_text(f.messages), number_text(f.all_reduced))
+    )
 
 
 def _span(span: Span) -> str:
-    low, high = map(_text, span)
+    low, high = map(number_text, span)
     return low if low == high else f"{low} to {high}"
-
-
-def _text(value: Fraction) -> str:
-    """Return an integer as it is, and another number with four digits, but with all those before the point."""
-    return str(value.numerator) if value.denominator == 1 else f"{float(value):{'.4g' if value < 1000 else '.0f'}}"
 
 
 def _notes(setting: Setting, rows: Sequence[Compared]) -> list[str]:

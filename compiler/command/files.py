@@ -63,16 +63,19 @@ def coloured(choice: str, stream: object) -> bool:
     return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def check_columns(chosen: int, is_drawn: bool, readers: str) -> None:
-    """Raise ChimeraError E002 unless a product is drawn for this width. readers: the options whose products are."""
-    if not is_drawn:
+def check_columns(chosen: int, has_width: bool, readers: str) -> None:
+    """Raise ChimeraError E002 unless the product has a width, and the chosen one is enough.
+
+    readers: the options whose products have a width, for the message.
+    """
+    if not has_width:
         raise refuse("E002", f"--columns is for {readers}")
     if chosen < MIN_COLUMNS:
         raise refuse("E002", f"--columns {chosen}: a timeline needs at least {MIN_COLUMNS}")
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal."""
+    """Return the width that products are drawn for: the chosen one, else the terminal's; None if they go elsewhere."""
     if chosen is not None:
         return chosen
     terminal = not output and sys.stdout is not None and sys.stdout.isatty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
@@ -45,7 +46,7 @@ def _run(options: argparse.Namespace) -> None:
     parameters = parameters_of(options.parameters)
     program, recomputing = program_of(options, parameters, ("partition",))
     model = model_for(program, options, profile)
-    assert model is not None, "the parser asks for one"
+    assert model is not None, "--model is given"
     costs = None if profile is None else profile.layer_nanoseconds(model)
     if options.split is not None:
         program = with_partition(program, model, options)
@@ -61,5 +62,17 @@ def _run(options: argparse.Namespace) -> None:
     write_stdout(partition_table(program, model, state, costs))
     if options.output is not None:
         write_product(partition_to_json(program.partition), options.output)
-        next_command = f"chimerac {options.schedule} ... --model {options.model} --partition {options.output} --emit json"
-        write_stderr(f"wrote {options.output}; next: {next_command} -o p.json\n")
+        write_stderr(f"wrote {options.output}; next: {_compile_command(options)}\n")
+
+
+def _compile_command(options: argparse.Namespace) -> str:
+    """Return the command that compiles the schedule with the partition that was written."""
+    words = ["chimerac", options.schedule]
+    for parameter in options.parameters:
+        words += ["-p", parameter]
+    for name in ("width", "recompute", "model", "micro_batch", "seq_len"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if options.precision != "float32":
+        words += ["--precision", options.precision]
+    return shlex.join([*words, "--partition", options.output, "--emit", "json", "-o", "p.json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
-from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.simulate import number_text, simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import search_parser
@@ -144,11 +145,12 @@ def _search_orders(options: argparse.Namespace) -> int:
     if profile is not None:
         found = compiled.program.with_partition(program.partition)
         before, after = (_milliseconds(x, profile, options) for x in (program, found))
-        words = f"simulated with busy links and all-reduces: {after:.6g} ms, the given schedule {before:.6g} ms"
+        words = f"simulated with busy links and all-reduces: {_number(after)} ms, the given schedule {_number(before)} ms"
         print(words, file=sys.stderr)
-    if options.output is not None:
+    if options.output is not None and certificate_path is not None:
         print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
-        print(f"  python -m chimerac.compiler.search.check {certificate_path} {options.output}", file=sys.stderr)
+        check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]
+        print(f"  {shlex.join(check)}", file=sys.stderr)
     return 130 if state.is_interrupted else 0
 
 
@@ -221,20 +223,20 @@ def _with_partition(program: Program, profile: Profile, options: argparse.Namesp
         if value is not None:
             raise refuse("E002", f"--profile and {option} both say how long messages take: give one of them")
     model = model_for(program, options, profile)
-    assert model is not None, "it has a name"
+    assert model is not None, "--model is given"
     return with_partition(program, model, options)
 
 
 def _durations(program: Program, profile: Profile, options: argparse.Namespace) -> Durations:
     found = durations_for(program, model_for(program, options, profile), profile, options)
-    assert found is not None, "there is a profile"
+    assert found is not None, "--profile is given"
     return found
 
 
-def _milliseconds(program: Program, profile: Profile, options: argparse.Namespace) -> float:
+def _milliseconds(program: Program, profile: Profile, options: argparse.Namespace) -> Fraction:
     """Return the makespan of a program by the simulator, whose messages occupy links and whose all-reduces take time."""
     s = simulate(program, durations=_durations(program, profile, options))
-    return float(Fraction(s.makespan, s.scale))
+    return Fraction(s.makespan, s.scale)
 
 
 def _measured(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
@@ -251,7 +253,7 @@ def _limit(text: str) -> int:
 
 
 def _number(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"
+    return number_text(value, 6)
 
 
 def _summary(state: State, program: Program, problem: Problem, unit: str) -> list[str]:

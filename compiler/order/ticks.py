@@ -16,7 +16,7 @@ from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
 from chimerac.compiler.resolve.spec import KINDS, LETTERS, Filling, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # findings about pairs of formulas with equal ticks, or about tasks placed never or twice: a few more at most
+MAX_FOUND = 20  # findings about pairs of formulas with equal ticks; about tasks placed never or twice, checked after each pipe
 MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names
 
 

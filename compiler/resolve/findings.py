@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 
-MAX_FOUND = 100  # findings of a pass: for each, all names are searched
+MAX_FOUND = 100  # findings of a pass; each takes time: its help may search all names for a similar one
 
 
 class Findings(list[Diagnostic]):

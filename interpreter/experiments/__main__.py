@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.local import Progress, run_all, state_of
 from chimerac.interpreter.experiments.report import write_report
-from chimerac.interpreter.experiments.runs import Impossible, check_places, plan_runs
+from chimerac.interpreter.experiments.runs import Impossible, check_comparison, plan_runs
 from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
 from chimerac.interpreter.experiments.table import results, write_table
 from chimerac.interpreter.launch.startup import INTERRUPTED
@@ -83,7 +84,7 @@ class Job:
         self.experiment = experiment
         self.folder = work_dir / "runs" / experiment.name
         self.runs, self.impossible = plan_runs(experiment, self.folder)
-        check_places(experiment, self.runs)
+        check_comparison(experiment, self.runs)
 
     def do(self, options: argparse.Namespace, cluster: Cluster | None) -> int:
         """Do what the command line asks for, and return the exit status."""
@@ -117,7 +118,7 @@ class Job:
 
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
-        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}\n")
+        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {shlex.quote(str(self.folder / 'submit.sh'))}\n")
         return 1 if options.submit and submit(scripts, cluster) else 0
 
     def _report(self) -> int:

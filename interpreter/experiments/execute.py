@@ -151,14 +151,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Execute the command of a SLURM job as the run of a folder, and return its exit status."""
     folder, discard, minutes, *command = arguments
-    signal.signal(signal.SIGTERM, lambda *_: None)  # ignored: the ranks get SIGTERM too, and end after their iteration
+    # Ignored: the ranks get SIGTERM too, and end after their iteration. The ranks would inherit SIG_IGN, but not a function.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     with locked(Path(folder) / "lock") as lock:
         if lock is None:
             write_stderr(f"another process executes the run of {folder}\n")
             return 1
         record = execute(Path(folder), command, int(discard), float(minutes), [lock])
     code = int(record["exit_code"])
-    if code == 0 and record["state"] == "failed":  # it was ended after its longest time
+    if code == 0 and record["state"] == "failed":  # it was ended after MINUTES
         return 1
     return code if code >= 0 else 128 - code
 

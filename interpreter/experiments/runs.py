@@ -67,7 +67,7 @@ class Run:
         return self.folder / "output.txt"
 
     def prepare(self) -> None:
-        """Create the folder of this run, with its config file. Raises ChimeraError E003 if that is not possible."""
+        """Create the folder of this run, with its config file. Raises OSError or ChimeraError E003 if that is not possible."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write(as_yaml(self.settings), str(self.config))
 
@@ -112,7 +112,7 @@ def _varied(runs: Sequence[RunValues]) -> set[str]:
 
 
 def _written(path: Path, text: str) -> str:
-    """Write the text of a schedule to a file, unless it is there, and return the path. Raises ChimeraError E003."""
+    """Write the text of a schedule to a file, unless it is there, and return the path. Raises OSError or ChimeraError E003."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write(text, str(path))
@@ -121,21 +121,21 @@ def _written(path: Path, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run before its repetitions are numbered. program: its schedule's name; digest: of all that decides what it does."""
+    """A run before its repetitions are numbered. schedule_name: from the header of its program; digest: as in `_digest`."""
 
     settings: RunSettings
     labels: Mapping[str, Any]
     own: Mapping[str, Any]
     ranks: int
     expected: Expected
-    program: str
+    schedule_name: str
     digest: str
 
     def run(self, folder: Path, repetition: int) -> Run:
         """Return a repetition of this run."""
         # The name depends on this run alone, so that it stays the same when the file names other runs.
         sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
-        own = folder / "-".join([self.program, *sizes, self.digest[:DIGITS], str(repetition)])
+        own = folder / "-".join([self.schedule_name, *sizes, self.digest[:DIGITS], str(repetition)])
         settings = {f.name: getattr(self.settings, f.name) for f in fields(RunSettings)}
         logged = RunSettings(**{**settings, "log_file": own / "log.jsonl"})
         return Run(logged, repetition, own, {**self.labels, "repetition": repetition}, self.own, self.ranks, self.expected)
@@ -186,19 +186,18 @@ def _words(values: RunValues) -> str:
     return " ".join(words({**values.settings, **values.labels}))
 
 
-def check_places(experiment: Experiment, runs: Iterable[Run]) -> None:
+def check_comparison(experiment: Experiment, runs: Iterable[Run]) -> None:
     """Raise ValueError if the report could not tell two runs apart, or if it compares by a name that no run has."""
     compare, runs = experiment.compare, list(runs)
     axes = (compare.x, *compare.groups, *compare.panels)
     known = sorted({name for run in runs for name in run.labels})
     for name in (*axes, *compare.baseline):
         if runs and not any(name in run.labels for run in runs):
-            from_known = ", ".join(known)
-            raise ValueError(f"{experiment.path}: compare: no run has '{name}'; known: {from_known}")
+            raise ValueError(f"{experiment.path}: compare: no run has '{name}'; known: {', '.join(known)}")
     seen = dict[tuple[Any, ...], Run]()
     for run in runs:
-        place = tuple(str(run.labels.get(name)) for name in (*axes, "seed", "repetition"))
-        if (other := seen.setdefault(place, run)) is run:
+        key = tuple(str(run.labels.get(name)) for name in (*axes, "seed", "repetition"))
+        if (other := seen.setdefault(key, run)) is run:
             continue
         different = [n for n in known if run.labels.get(n) != other.labels.get(n)]
         raise ValueError(

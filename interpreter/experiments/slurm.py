@@ -29,7 +29,7 @@ printf '%s\\0' "${ACCOUNT:-}" "${PARTITION:-}" "${RANKS_PER_NODE:-}" "${CHIMERAC
 SCRIPT_TEXT = """\
 #!/bin/bash
 # {title}
-#SBATCH --job-name=chimerac-{experiment}
+#SBATCH --job-name={job_name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
@@ -87,10 +87,10 @@ def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
     per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
     return SCRIPT_TEXT.format(
         title=run.title,
-        experiment=experiment.name,
+        job_name=shlex.quote(f"chimerac-{experiment.name}"),
         nodes=run.ranks // per_node,
         minutes_of_job=round(experiment.minutes) + MARGIN_MINUTES,
-        output=run.folder / "slurm-%j.log",
+        output=shlex.quote(str(run.folder / "slurm-%j.log")),
         folder=shlex.quote(os.getcwd()),
         cluster=shlex.quote(str(cluster.path)),
         run=shlex.quote(str(run.folder)),

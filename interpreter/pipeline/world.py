@@ -6,6 +6,7 @@ For a fast `--help` of interpreter/run.py, it imports neither torch nor numpy.
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
@@ -45,4 +46,4 @@ def fixed_recomputation(name: str, option: str) -> ChimeraError:
 
 def arrange_command(path: str | os.PathLike[str], machine: Machine = PROCESSES) -> str:
     """Return the command that arranges a program for a machine. path: the path of the program or its schedule."""
-    return f"chimerac {path} --for {machine} --emit json -o arranged.json"
+    return f"chimerac {shlex.quote(os.fspath(path))} --for {machine} --emit json -o arranged.json"

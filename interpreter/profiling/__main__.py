@@ -12,6 +12,7 @@ if __name__ == "__main__":
     begin_process()
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
     arguments = ["--standalone", f"--nproc-per-node={ranks}", "-m", "chimerac.interpreter.profiling", *given]
     status = launch(arguments)
     if status == 0:
-        write_stderr(f"wrote {output}; next: chimerac SCHEDULE --model NAME --profile {output} --emit report\n")
+        write_stderr(f"wrote {output}; next: chimerac SCHEDULE --model NAME --profile {shlex.quote(output)} --emit report\n")
     return status
 
 

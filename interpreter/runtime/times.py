@@ -19,7 +19,7 @@ Nanoseconds = npt.NDArray[np.int64]
 class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
-    waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
+    waited: how long the instruction waited for other ranks: a task for a value, a SEND until its window had room.
     is_task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
     all-reduces were complete too. An instruction starts when the one before it ends.
     """
@@ -92,7 +92,11 @@ def times_of(stamps: Sequence[int], waits: Sequence[int], is_task: npt.NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """How long one iteration of all ranks takes, predicted or measured. bubbles: the idle share of each rank."""
+    """How long one iteration of all ranks takes, predicted or measured.
+
+    makespan: until the end of the last task; measured in seconds, predicted in the unit of the costs. bubbles: the share of the
+    makespan in which each rank did not compute.
+    """
 
     makespan: float
     bubbles: tuple[float, ...]

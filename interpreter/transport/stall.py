@@ -1,4 +1,4 @@
-"""Why a wait has taken too long: a rank does not answer, still computes, never sent, or the ranks wait in a cycle.
+"""Why a wait has taken too long though every rank answers: a rank computes, a message never came, or ranks wait in a cycle.
 
 The reason follows from the positions of the ranks in the program. RECV number i of a channel waits for SEND number i, and an
 all-reduce waits for the ALLREDUCE of the same number of each of its ranks. A rank is behind if it has not yet executed the

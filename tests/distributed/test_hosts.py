@@ -1,4 +1,4 @@
-"""Training on two hosts: the losses of one host, the example for SLURM, and the loss of a host or of the link.
+"""Training on two hosts: its losses, the example for SLURM, and the messages when a host or the link between them fails.
 
 The hosts are namespaces of this machine (tests/helpers_hosts.py).
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers_hosts import NAMES, Host, two_hosts
-from tests.helpers_processes import ENVIRONMENT, ROOT, RUN, TINY, run_command
+from tests.helpers_processes import ENVIRONMENT, ROOT, RUN, TINY, run_command, wait_for_iteration
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}
@@ -71,7 +71,7 @@ def test_a_training_on_two_hosts_with_a_slow_link_has_the_losses_of_one_host(tmp
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
 def test_the_script_for_slurm_trains_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
-    """With a scontrol and a srun of the test, which knows only the hosts of the test."""
+    """The test replaces `scontrol` and `srun` by scripts, which know only the two hosts of the test."""
     log = tmp_path / "two.jsonl"
     with two_hosts() as hosts:
         nodes = [" ".join(host.command('"$@"')) for host in hosts]
@@ -100,9 +100,7 @@ def long_training() -> Iterator[tuple[list[Host], list[subprocess.Popen[str]]]]:
     """Start a long training with two ranks per host, and wait for its first iteration. Ranks 0 and 1 are on the first host."""
     command = on_two_hosts("launcher", 2, "--iterations", "1000000", "--timeout", str(TIMEOUT_S))
     with two_hosts() as hosts, hosts[0].start(*command) as one, hosts[1].start(*command) as other:
-        assert one.stdout is not None
-        while not (line := one.stdout.readline()).startswith("iteration"):
-            assert line, one.communicate()
+        wait_for_iteration(one)
         yield list(hosts), [one, other]
 
 

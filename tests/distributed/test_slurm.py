@@ -1,4 +1,4 @@
-"""The example for SLURM, with an sbatch, an srun and a scontrol of the test: one file says what differs between clusters."""
+"""The example for SLURM: one file says what differs between clusters. Scripts of the test replace SLURM's commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.helpers_processes import ENVIRONMENT, ROOT, TINY
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 
-# The options of sbatch are noted, the script is copied as SLURM does, and it runs on one node. `--export ALL,...` is obeyed.
+# Writes its options to a file, copies the script as SLURM does, and runs it on one node.
+# The variables of `--export ALL,...` are set for it.
 SBATCH = """#!/bin/bash
 options=()
 while [[ $1 == -* ]]; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,13 @@ CUT = ((0, 1), (1, 3), (3, 5), (5, 6))
 
 
 def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cut, compiled = str(tmp_path / "cut.json"), str(tmp_path / "p.json")
+    cut, compiled = str(tmp_path / "my cut.json"), str(tmp_path / "p.json")
     assert main(["partition", *SCHEDULE, *MODEL, "--split", "1,2,2,1", "-o", cut]) == 0
-    assert f"--model gpt-small --partition {cut}" in capsys.readouterr().err
+    command, *words = shlex.split(capsys.readouterr().err.partition("; next: ")[2])
+    assert command == "chimerac" and words[-2:] == ["-o", "p.json"]
+    assert main([*words[:-1], compiled]) == 0
+    written = program_from_json(Path(compiled).read_text()).partition
+    assert written is not None and written.stages == CUT
     assert json.loads(Path(cut).read_text())["stages"] == [list(stage) for stage in CUT]
     for words in (["--partition", cut], ["--split", "1,2,2,1"]):
         assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0

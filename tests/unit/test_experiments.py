@@ -21,7 +21,7 @@ from chimerac.interpreter.experiments.execute import FORMAT
 from chimerac.interpreter.experiments.figures import Expected, figures_of
 from chimerac.interpreter.experiments.file import Comparison, Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.grid import RunValues, combinations
-from chimerac.interpreter.experiments.runs import Run, check_places, plan_runs
+from chimerac.interpreter.experiments.runs import Run, check_comparison, plan_runs
 from chimerac.interpreter.pipeline.programs import schedule_text
 
 SMALL = """
@@ -48,7 +48,7 @@ def write(tmp_path: Path) -> Write:
 def planned(path: Path) -> tuple[Experiment, list[Run]]:
     experiment = read_experiment(path)
     runs, _ = plan_runs(experiment, path.parent / "runs" / experiment.name)
-    check_places(experiment, runs)
+    check_comparison(experiment, runs)
     return experiment, runs
 
 
@@ -194,7 +194,7 @@ def test_shipped_experiments_are_possible(name: str, tmp_path: Path) -> None:
     small = tuple(run for run in experiment.runs if run.settings.get("width", 1) <= 16)  # the others take seconds to compile
     experiment = replace(experiment, runs=small, repetitions=1)
     runs, impossible = plan_runs(experiment, tmp_path)
-    check_places(experiment, runs)
+    check_comparison(experiment, runs)
     assert runs and not impossible
     assert experiment.title and experiment.about
 

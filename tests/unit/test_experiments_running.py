@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -256,6 +257,16 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
     folder.run("--report")
     assert folder.seeds() == ["0", "0"]
     assert "0 scripts of 2 runs" in folder.run("--slurm", str(cluster))
+
+
+def test_slurm_gets_paths_with_spaces_whole(folder: Folder, cluster: Path) -> None:
+    """SLURM splits the lines of options in a script at spaces outside quotes, as a shell does."""
+    folder.write("0")
+    printed = folder.run("--slurm", str(cluster), "--work-dir", "my results")
+    (script,) = (folder.path / "my results").glob("runs/small/*/job.sbatch")
+    options = [shlex.split(line)[1:] for line in script.read_text().splitlines() if line.startswith("#SBATCH ")]
+    assert [f"--output={script.parent}/slurm-%j.log"] in options
+    assert shlex.split(printed.partition(": ")[2]) == ["sh", str(script.parents[1] / "submit.sh")]
 
 
 def test_a_submitted_run_is_not_submitted_again(folder: Folder, cluster: Path) -> None:

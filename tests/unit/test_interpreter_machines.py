@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.helpers_plan import plan
 
 def crossing_program(tmp_path: Path) -> Path:
     """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
-    path = tmp_path / "crossing.streams"
+    path = tmp_path / "my crossing.streams"
     path.write_text(entries()["E816"].wrong)
     return path
 
@@ -39,7 +40,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
     assert result == "it was verified for the window machine"
     output = tmp_path / "arranged.json"
-    assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
     assert plan(str(output)).evaluation.header.machine == "window"
     # Loopback runs every machine, and evaluates on the same one.
     assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
@@ -108,7 +109,7 @@ def test_a_pipeline_of_such_a_program_is_refused_too(given: str, tmp_path: Path)
     assert result == "it was verified for the window machine"
     if given == "path":
         output = tmp_path / "arranged.json"
-        assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
         losses = run_in_loopback(crossing, lambda transport: pipeline(output, transport).step(x, y), machine="window")
         assert losses == pytest.approx([expected] * 2, rel=1e-5)
     else:

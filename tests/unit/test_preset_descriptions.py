@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -104,10 +105,11 @@ def test_a_model_of_one_s_own_is_described_for_the_compiler(tmp_path: Path, caps
 def test_a_description_file_has_the_sizes_with_which_it_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(tmp_path / "m.json")
+    path = str(tmp_path / "my model.json")
     assert models(["describe", "--model", "gpt-nano", "--seq-len", "16", "-o", path]) == 0
     output = capsys.readouterr()
-    assert output.out == "" and f"next: chimerac chimera --model {path} --emit report" in output.err
+    command = shlex.split(output.err.partition("; next: ")[2])
+    assert output.out == "" and command == ["chimerac", "chimera", "--model", path, "--emit", "report"]
     assert Path(path).read_text() == model_to_json(describe(families.preset("gpt-nano", 16), 4))
     reports = []
     for words in (["--model", path], ["--model", "gpt-nano", "--seq-len", "16"], ["--model", path, "--micro-batch", "4"]):

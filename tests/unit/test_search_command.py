@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_bad_input_is_refused(
 
 def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each stage and link takes as long as in the simulation of the given schedule with the same profile."""
-    path = tmp_path / "x.sched"
+    path = tmp_path / "my x.sched"
     words = [
         "search",
         "1f1b",
@@ -193,14 +194,14 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(words) == 0
     shown = capsys.readouterr().err
     assert re.search(r"^makespan [0-9.]+ ms, wall", shown, re.MULTILINE) and "simulated with busy links" in shown
-    assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
+    assert check.main(shlex.split(shown.splitlines()[-1])[3:]) == 0
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
     profile = find_profile("p100", "bert48")
     model = find_model("bert48", program.header.samples, None, profile.seq_len)
     program = program.with_partition(partition_for(None, model, 4))
     durations = profiled_durations(program, model, profile)
     found = problem_of(program, given_from_durations(program, durations))
-    certificate = json.loads((tmp_path / "x.json").read_text())
+    certificate = json.loads((tmp_path / "my x.json").read_text())
     assert certificate["costs"]["F"] == list(found.durations[0])
     assert found.durations[0] == tuple(int(x * found.scale / durations.scale) for x in durations.costs.FWD)
     sends = program.table.op == Op.SEND

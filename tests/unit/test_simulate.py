@@ -170,6 +170,8 @@ def test_costs_of_a_simulation() -> None:
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
     assert half.time(half.makespan) == "4.667"
+    large = simulate(p, {"F": Decimal("12345.4")})
+    assert large.time(large.costs.FWD[0]) == "12345"
 
 
 def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:

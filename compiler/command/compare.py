@@ -32,8 +32,8 @@ HEAD = ("schedule", "makespan", "speed", "bubble ratio", "wall bubble", "activat
 NOTES = """\
 speed: makespan of the first row that can run, divided by that of this row; bubble ratio: idle share of all ranks;
 wall bubble: idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank
-holds; messages: values that the rank with most of them sends; all-reduce: what the rank with most of it sends for
-them, over a ring. "3 to 4" is the least and the most over the ranks."""
+holds; messages: values that the rank with most of them sends; all-reduce: what a rank sends in its all-reduces, over
+rings, for the rank with most of it. "3 to 4" is the least and the most over the ranks."""
 NOTES_SHARES = """\
 Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_TIMED = """\
@@ -107,7 +107,7 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
     lines = [_title(setting, rows), ""]
     for row in [head, *cells]:
         name, *others = row
-        # The reason of a schedule that cannot run is as long as it is.
+        # The reason of a schedule that cannot run is not padded to the width of a column.
         padded = others if len(row) < len(head) else [f"{cell:>{w}}" for cell, w in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([f"{name:<{widths[0]}}", *padded]))
     return "\n".join([*lines, *_notes(setting, rows)]) + "\n"
@@ -233,7 +233,7 @@ def _span(span: Span) -> str:
 
 
 def _text(value: Fraction) -> str:
-    """Return an integer as it is, and another number with four digits, but with all those before the point."""
+    """Return an integer in full. Another number is rounded to four significant digits, and to an integer from 1000 on."""
     return str(value.numerator) if value.denominator == 1 else f"{float(value):{'.4g' if value < 1000 else '.0f'}}"
 
 

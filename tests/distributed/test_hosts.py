@@ -1,6 +1,6 @@
 """Training on two hosts: the losses of one host, the example for SLURM, and the loss of a host or of the link.
 
-The hosts are namespaces of this machine (tests/helpers_hosts.py).
+The hosts are namespaces of this host (tests/helpers_hosts.py).
 """
 
 from __future__ import annotations

@@ -199,8 +199,8 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
         f"the medians of these runs. {spread} Bubbles and busy shares are means over iterations and ranks."
     )
     if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
-        costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
-        yield f"Predictions are those of the simulator, with {costs}."
+        free = ", and with free transfers for timed stages" if timed else ""
+        yield f"Predictions are those of the simulator, with the costs in the schedules{free}."
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
         yield f"Ratios are to {_values(compared.compare.baseline)}{where}."

@@ -90,10 +90,11 @@ def activations(program: Program) -> Lifetimes:
     if h.kind == "evaluation":
         return Lifetimes.of(Kind.ALIVE, stage, rows, rows)
     first, last = by_key.input_gradient[keys], by_key.weight_gradient[keys]
-    early = by_key.recomputation[keys]
-    # Which forwards the backward runs again, and the row that makes what the backward reads if it does not.
-    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool) & (early < 0), first != last
-    made = np.where(early < 0, rows, early)
+    recomputation = by_key.recomputation[keys]
+    # recomputed: the backward itself runs the forward again. Otherwise the RECOMPUTE or, without one, the FWD makes what the
+    # backward reads: `made` is the row of that task.
+    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool) & (recomputation < 0), first != last
+    made = np.where(recomputation < 0, rows, recomputation)
     lives = [Lifetimes.of(Kind.ALIVE, stage, rows, last)]
     for kind, which, allocated, freed in (
         (Kind.KEPT, ~recomputed & ~split, made, first),
@@ -197,7 +198,7 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
 
 
 def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callable[[Any, Any], Any] = min) -> dict[Kind, Any]:
-    """Return the bytes of an activation of each kind, from those of its stage: numbers, or arrays with `least` of arrays."""
+    """Return the bytes of an activation of each kind, from those of its stage. They may be arrays if `least` is np.minimum."""
     both = least(split_kept, weight_kept)
     return {
         Kind.KEPT: kept,

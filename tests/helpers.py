@@ -80,6 +80,14 @@ def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdW
     return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight | Recompute))
 
 
+def replaced(text: str, *replacements: tuple[str, str]) -> str:
+    """Return the text with these replacements (old, new), each made once. Every old text must occur."""
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return text
+
+
 def findings_of_call(call: Callable[..., object], *given: object, **more: object) -> list[Diagnostic]:
     """Return the findings with which a call is refused. It fails if the call is not refused."""
     with pytest.raises(ChimeraError) as caught:

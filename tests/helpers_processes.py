@@ -114,7 +114,7 @@ def free_port() -> int:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Return what torchrun sets in the environment of a rank of this machine."""
+    """Return what torchrun sets in the environment of a rank of this host."""
     where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     return {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
@@ -133,7 +133,7 @@ def one_of_two(rank: int, *options: str, port: int) -> tuple[list[str], dict[str
 
 
 def run_script(script: str, ranks: int, *arguments: str, folder: Path = ROOT, **environment: str) -> str:
-    """Run a script of this project on `ranks` ranks of this machine; return its output. Fails if the script fails.
+    """Run a script of this project on `ranks` ranks of this host; return its output. Fails if the script fails.
 
     script: its path in the project; folder: the one that it runs in. The ranks are forks of one process, so torch is imported
     once (tests/forked_ranks.py).

@@ -26,6 +26,12 @@ def text(**changes: str) -> str:
     return "schedule small\n" + "\n".join((LINES | changes).values()) + "\n"
 
 
+def on_one_rank(rules: str) -> str:
+    """Return the text of a schedule for one rank with two stages, ordered by these rules for ticks."""
+    pipe = "pipe main { stage s on rank 0   micro_batches N }"
+    return text(param="param N = 2", ranks="ranks 1", stages="stages 2", pipe=pipe, F=rules, B="")
+
+
 def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:
     """Return the program of this schedule with these lines replaced."""
     return compile_text(text(**changes), parameters, width).program

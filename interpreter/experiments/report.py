@@ -133,7 +133,7 @@ def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Ite
 
 
 def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Yield one fact, or one for each different text, with how many runs it is about."""
+    """Yield one fact if all texts are equal; else one for each different text, with the number of runs that have it."""
     counts = Counter(texts)
     for text, count in counts.items():
         yield name, text if len(counts) == 1 else f"{text} ({count} runs)"
@@ -196,11 +196,11 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
     )
     yield (
         "A time is the median over the counted iterations of a run. With several repetitions or seeds it is the median of "
-        f"theirs. {spread} Bubbles and busy shares are means over iterations and ranks."
+        f"the medians of these runs. {spread} Bubbles and busy shares are means over iterations and ranks."
     )
     if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
-        costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
-        yield f"Predictions are those of the simulator, with {costs}."
+        free = ", and with free transfers for timed stages" if timed else ""
+        yield f"Predictions are those of the simulator, with the costs in the schedules{free}."
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
         yield f"Ratios are to {_values(compared.compare.baseline)}{where}."

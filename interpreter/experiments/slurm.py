@@ -70,7 +70,7 @@ def read_cluster(path: Path) -> Cluster:
         command = ["bash", "-c", READ_CLUSTER, "bash", str(path.absolute())]
         completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"{path}: bash cannot read it: {error}") from None
+        raise ValueError(f"{path}: bash cannot read it: {_why(error)}") from None
     if completed.returncode:
         raise ValueError(f"{path}: bash cannot read it: {completed.stderr.strip() or f'status {completed.returncode}'}")
     account, partition, ranks, work_dir, *options = completed.stdout.split("\0")[:-1]
@@ -83,7 +83,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
-    """Return the batch script of a run. All its nodes have as many ranks as each other."""
+    """Return the batch script of a run. All its nodes run the same number of ranks."""
     per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
     return SCRIPT_TEXT.format(
         title=run.title,
@@ -125,23 +125,31 @@ def write_scripts(
 
 
 def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
-    """Submit the scripts with sbatch, record the job of each run, and return how many were refused."""
-    refused = 0
+    """Submit the scripts with sbatch, record the job of each run, and return the number of failures.
+
+    It stops at the first script for which sbatch cannot be run.
+    """
+    failures = 0
     for run, path in scripts:
         try:
             command = [*_command(cluster), "--parsable"]
             completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            write_stderr(f"{run.title}: sbatch cannot be run: {reason(error)}\n")
-            return refused + 1
+            write_stderr(f"{run.title}: sbatch cannot be run: {_why(error)}\n")
+            return failures + 1
         if completed.returncode:
-            refused += 1
+            failures += 1
             write_stderr(f"{run.title}: sbatch refuses it: {completed.stderr.strip()}\n")
             continue
         job = completed.stdout.strip().partition(";")[0]  # the name of the cluster may follow
         write(f"{job}\n", str(run.folder / "job"))
         write_stderr(f"{run.title}: job {job}\n")
-    return refused
+    return failures
+
+
+def _why(error: OSError | subprocess.TimeoutExpired) -> str:
+    """Return why a command cannot be run, as the end of a sentence."""
+    return reason(error) if isinstance(error, OSError) else f"it did not answer in {ANSWER_S:g} s"
 
 
 def _command(cluster: Cluster) -> list[str]:

@@ -74,7 +74,7 @@ class Pipeline(BoundPipeline):
     torch.profiler, named by its text. transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
 
     Raises ChimeraError for a schedule that does not compile, if it needs another number of ranks or another machine, and if
-    ranks differ. Raises TypeError and ValueError for other wrong arguments.
+    the ranks give different arguments. Raises TypeError and ValueError for other wrong arguments.
     """
 
     def __init__(

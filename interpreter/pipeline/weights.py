@@ -14,7 +14,7 @@ from chimerac.interpreter.transport import Transport
 
 
 def full_name(layer: str, path: str) -> str:
-    """Return the name in the full model of `path` in a layer. layer: its name; empty if its paths are the names already."""
+    """Return the name in the full model of `path` in a layer. layer: its name; empty if `path` is already that name."""
     return f"{layer}.{path}" if layer else path
 
 

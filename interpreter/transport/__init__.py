@@ -1,6 +1,6 @@
 """Transports carry messages between ranks: one protocol, one file per transport.
 
-    gloo.py       ranks are processes; tensors are on the CPU, or on GPUs, then messages pass through pinned host memory
+    gloo.py       ranks are processes; messages are on the CPU, or on GPUs and are copied through pinned host memory
     nccl.py       ranks are processes with a GPU each
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
@@ -84,6 +84,6 @@ class Transport(Protocol):
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks for a message: `rank 1`, `ranks 0, 2`."""
+    """Return ranks as text for a message: `rank 1`, `ranks 0, 2`. Of more than 16 ranks it names the first 16."""
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -215,7 +215,7 @@ class Loopback:
         values[self.rank] = value
         self.wait(lambda: len(values) == self.world, "all ranks to make this call")
         self._network.gathered.pop(self._gathers, None)
-        return [values[r] for r in range(self.world)]  # type: ignore[misc]
+        return [values[r] for r in range(self.world)]
 
 
 def poison(buffer: Tensor) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -123,7 +124,7 @@ class Network:
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}
         self.collectives: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
-        self.gathered: dict[int, dict[int, object]] = {}
+        self.gathered: dict[int, dict[int, Any]] = {}
 
     def channel(self, sender: int, receiver: int) -> Channel:
         """Return the channel from one rank to another."""

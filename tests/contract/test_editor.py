@@ -33,7 +33,7 @@ def scopes(line: str) -> Iterator[tuple[str, str]]:
             yield line[position:start].strip(), ""
         if m is None:
             return
-        assert m.end() > start, "an editor stops at a pattern that matches the empty string"
+        assert m.end() > start, "a pattern matches the empty string: the search would not advance"
         captures = PATTERNS[k][1].get("captures")
         yield from [(m[int(g)], c["name"]) for g, c in captures.items()] if captures else [(m[0], PATTERNS[k][1]["name"])]
         position = m.end()

@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_independent_checkers_share_no_code(name: str) -> None:
     }
 
 
-def test_a_part_rewrites_its_own_block_and_no_other(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_part_rewrites_its_own_block_and_no_other(tmp_path: Path) -> None:
     page = tmp_path / "proof.md"
     page.write_text("a\n<!-- recorded: kills -->\nold\n<!-- end -->\nb\n<!-- recorded: fuzz -->\nkept\n<!-- end -->\n")
     record("kills", stamp(61, 3) + table(("class", "mutants"), [("drop", 1234)]), page)

@@ -31,7 +31,7 @@ from tests.helpers_processes import QUICK, children, have_ended, start_process
 EVERY = 2  # iterations from one checkpoint to the next
 PER_KILL = 12  # iterations of the run for each kill: more than an attempt makes before it is killed
 LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
-LIMIT_S = 600.0  # longer than the start of a job and six iterations, also on a machine with other work
+LIMIT_S = 600.0  # longer than the start of a job and six iterations, also on a host with other work
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
 
 

@@ -1,6 +1,6 @@
 """Training on two hosts: its losses, the example for SLURM, and the messages when a host or the link between them fails.
 
-The hosts are namespaces of this machine (tests/helpers_hosts.py).
+The hosts are namespaces of this host (tests/helpers_hosts.py).
 """
 
 from __future__ import annotations

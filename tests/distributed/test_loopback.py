@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
-from tests.helpers_loopback import deep_model, differences, rank_of, run_and_compare
+from tests.helpers_loopback import RankResult, deep_model, differences, rank_of, run_and_compare
 from tests.helpers_text import small
 from tests.proof.drawn import MACHINES
 
@@ -167,7 +168,7 @@ def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
     def order(seed: int) -> tuple[int, ...]:
         taken: list[int] = []
 
-        def run_rank(transport):  # type: ignore[no-untyped-def]
+        def run_rank(transport: Any) -> RankResult:
             send = transport.send
             transport.send = lambda peer, buffer: (taken.append(transport.rank), send(peer, buffer))
             return rank_of(p, deep_model(3))(transport)

@@ -21,7 +21,7 @@ from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
-from tests.helpers import CASES, program, streams, with_streams
+from tests.helpers import CASES, program, replaced, streams, with_streams
 
 HERE = Path(__file__).parent
 Run = Callable[[str], tuple[str, str, int]]
@@ -186,15 +186,7 @@ TEXT, JSON = program_to_text(RIGHT), program_to_json(RIGHT)
 CHIMERA = program_to_text(program("chimera", D=2))
 
 
-def change(text: str, *replacements: tuple[str, str]) -> str:
-    """Return the text with these replacements (old, new), each made once. Every old text must occur."""
-    for old, new in replacements:
-        assert old in text, old
-        text = text.replace(old, new, 1)
-    return text
-
-
-RECOMPUTING = change(TEXT, ("FWD main s0 m0;", "FWD main s0 m0 recompute;"))
+RECOMPUTING = replaced(TEXT, ("FWD main s0 m0;", "FWD main s0 m0 recompute;"))
 
 # Two pipes. Each rank first runs all forwards of its stage 0, so it sends three values before it reads one.
 BOTH_WAYS = compile_text("""schedule both_ways
@@ -228,48 +220,48 @@ PROGRAMS = {
     "json_cut_off": JSON[:900],
     "json_foreign": '{"name": "left-pad", "version": "1.3.0"}\n',
     "json_a_list": "[1, 2, 3]\n",
-    "json_other_version": change(JSON, ('"version": 1', '"version": 2')),
-    "json_field_missing": change(JSON, ('"ranks": 2,\n', "")),
-    "json_field_unknown": change(JSON, ('"window": 2,\n', '"window": 2,\n"speed": 9,\n')),
+    "json_other_version": replaced(JSON, ('"version": 1', '"version": 2')),
+    "json_field_missing": replaced(JSON, ('"ranks": 2,\n', "")),
+    "json_field_unknown": replaced(JSON, ('"window": 2,\n', '"window": 2,\n"speed": 9,\n')),
     "json_field_wrong_type": field(ranks="two", micro_batches=-1),
-    "json_instruction_unknown": change(JSON, ('"op": "BWD"', '"op": "BACKWARD"')),
+    "json_instruction_unknown": replaced(JSON, ('"op": "BWD"', '"op": "BACKWARD"')),
     "json_ids_missing": field(micro_batches=3),
     "json_too_large": field(stages=2**31 - 1),
-    "text_instruction": change(TEXT, ("FWD main s0 m0;", "FWD main stage 0 m0;")),
-    "text_instruction_unknown": change(TEXT, ("BWD main s0 m0", "BWDD main s0 m0")),
-    "text_pipe_unknown": change(TEXT, ("BWD main s0 m0", "BWD mane s0 m0")),
-    "text_header": change(TEXT, ("costs", "cost")),
-    "text_rank": change(TEXT, ("rank 1:", "rank 2:")),
+    "text_instruction": replaced(TEXT, ("FWD main s0 m0;", "FWD main stage 0 m0;")),
+    "text_instruction_unknown": replaced(TEXT, ("BWD main s0 m0", "BWDD main s0 m0")),
+    "text_pipe_unknown": replaced(TEXT, ("BWD main s0 m0", "BWD mane s0 m0")),
+    "text_header": replaced(TEXT, ("costs", "cost")),
+    "text_rank": replaced(TEXT, ("rank 1:", "rank 2:")),
     "header_streams": field(width=2),
-    "header_placement": change(TEXT, ("on 0 1", "on 0 2")),
-    "stage_unknown": change(TEXT, ("BWD main s0 m0", "BWD main s7 m0")),
-    "micro_batch_twice": change(TEXT, ("BWD main s0 m0", "BWD main s0 m0,0")),
-    "header_limit": change(TEXT, ("\npipe main", "\nlimits activation=1\npipe main")),
-    "peer_unknown": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 5")),
-    "peer_itself": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 0")),
-    "task_missing": change(TEXT, ("  BWD main s0 m1\n", "")),
-    "task_twice": change(TEXT, ("  BWD main s0 m1\n", "  BWD main s0 m1\n  BWD main s0 m1\n")),
-    "task_on_a_wrong_rank": change(
+    "header_placement": replaced(TEXT, ("on 0 1", "on 0 2")),
+    "stage_unknown": replaced(TEXT, ("BWD main s0 m0", "BWD main s7 m0")),
+    "micro_batch_twice": replaced(TEXT, ("BWD main s0 m0", "BWD main s0 m0,0")),
+    "header_limit": replaced(TEXT, ("\npipe main", "\nlimits activation=1\npipe main")),
+    "peer_unknown": replaced(TEXT, ("s1 m0 -> 1", "s1 m0 -> 5")),
+    "peer_itself": replaced(TEXT, ("s1 m0 -> 1", "s1 m0 -> 0")),
+    "task_missing": replaced(TEXT, ("  BWD main s0 m1\n", "")),
+    "task_twice": replaced(TEXT, ("  BWD main s0 m1\n", "  BWD main s0 m1\n  BWD main s0 m1\n")),
+    "task_on_a_wrong_rank": replaced(
         TEXT, ("  BWD main s0 m1\n", ""), ("  FWD main s1 m0\n", "  FWD main s1 m0\n  BWD main s0 m1\n")
     ),
-    "recomputation_needless": change(TEXT, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n  BWD main s0 m0\n")),
-    "recomputation_twice": change(RECOMPUTING, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n" * 2 + "  BWD main s0 m0\n")),
-    "recomputation_first": change(RECOMPUTING, ("  FWD main s0 m0", "  RECOMPUTE main s0 m0\n  FWD main s0 m0")),
-    "recomputation_late": change(RECOMPUTING, ("  BWD main s0 m0\n", "  BWD main s0 m0\n  RECOMPUTE main s0 m0\n")),
-    "backward_first": change(TEXT, ("  BWD main s0 m0\n", ""), ("  FWD main s0 m0;", "  BWD main s0 m0\n  FWD main s0 m0;")),
-    "receive_missing": change(TEXT, ("; RECV grad main s0 m1 <- 1", "")),
-    "receive_twice": change(TEXT, ("RECV grad main s0 m1 <- 1", "RECV grad main s0 m1 <- 1; RECV grad main s0 m1 <- 1")),
-    "receives_swapped": change(
+    "recomputation_needless": replaced(TEXT, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n  BWD main s0 m0\n")),
+    "recomputation_twice": replaced(RECOMPUTING, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n" * 2 + "  BWD main s0 m0\n")),
+    "recomputation_first": replaced(RECOMPUTING, ("  FWD main s0 m0", "  RECOMPUTE main s0 m0\n  FWD main s0 m0")),
+    "recomputation_late": replaced(RECOMPUTING, ("  BWD main s0 m0\n", "  BWD main s0 m0\n  RECOMPUTE main s0 m0\n")),
+    "backward_first": replaced(TEXT, ("  BWD main s0 m0\n", ""), ("  FWD main s0 m0;", "  BWD main s0 m0\n  FWD main s0 m0;")),
+    "receive_missing": replaced(TEXT, ("; RECV grad main s0 m1 <- 1", "")),
+    "receive_twice": replaced(TEXT, ("RECV grad main s0 m1 <- 1", "RECV grad main s0 m1 <- 1; RECV grad main s0 m1 <- 1")),
+    "receives_swapped": replaced(
         TEXT, ("act main s1 m0 <- 0", "act main s1 m1 <- 0"), ("; RECV act main s1 m1 <- 0", "; RECV act main s1 m0 <- 0")
     ),
-    "send_before_its_task": change(
+    "send_before_its_task": replaced(
         TEXT, ("; SEND act main s1 m0 -> 1", ""), ("  FWD main s0 m0", "  SEND act main s1 m0 -> 1\n  FWD main s0 m0")
     ),
-    "receive_too_late": change(
+    "receive_too_late": replaced(
         TEXT, ("RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0", "RECV act main s1 m0 <- 0"),
         ("FWD main s1 m1", "FWD main s1 m1; RECV act main s1 m1 <- 0"),
     ),
-    "deadlock": change(
+    "deadlock": replaced(
         CHIMERA,
         ("  FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1\n", ""),
         ("  FWD up[0] s0 m1; SEND act up[0] s1 m1 -> 0\n", ""),
@@ -277,11 +269,11 @@ PROGRAMS = {
         ("  FWD down[0] s1 m0", "  FWD down[0] s1 m0\n  FWD up[0] s0 m1; SEND act up[0] s1 m1 -> 0"),
     ),
     "deadlock_of_the_window": program_to_text(with_streams(BOTH_WAYS, [receives_late(s) for s in streams(BOTH_WAYS)])),
-    "sum_missing": change(CHIMERA, ("; ALLREDUCE s1 over 0,1", "")),
-    "sum_too_early": change(
+    "sum_missing": replaced(CHIMERA, ("; ALLREDUCE s1 over 0,1", "")),
+    "sum_too_early": replaced(
         CHIMERA, ("; ALLREDUCE s1 over 0,1", ""), ("  FWD up[0] s1 m1", "  FWD up[0] s1 m1; ALLREDUCE s1 over 0,1")
     ),
-    "limit": change(TEXT, ("\npipe main", "\nlimits activations=1\npipe main")),
+    "limit": replaced(TEXT, ("\npipe main", "\nlimits activations=1\npipe main")),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""Every schedule of the library against its published closed forms.
+"""GPipe, 1F1B, DAPPLE, Chimera and interleaved 1F1B against their published closed forms.
 
 Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B the costs of a stage's forward and backward.
+A unit of Chimera is a schedule of D micro-batches: N / D units follow each other.
 Formulas marked (paper) are as published; the others are known consequences, checked with an independent simulator.
 """
 
@@ -8,6 +9,7 @@ Formulas marked (paper) are as published; the others are known consequences, che
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import pytest
@@ -22,6 +24,7 @@ from tests.helpers_events import makespan
 SIZES = [(D, k * D) for D in (2, 4, 8, 16) for k in (1, 2, 4)]
 COSTS = [(1, 2), (1, 1), (2, 3), (10, 17)]  # F, B
 HALF = Fraction(1, 2)
+Formula = Callable[[int, int], int]  # of F and B
 
 
 def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:
@@ -39,7 +42,7 @@ def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction
     return Fraction(s.wall_bubbles[0], s.scale)
 
 
-def check(p: Program, bubble, busy, costs=COSTS) -> None:  # type: ignore[no-untyped-def]
+def check(p: Program, bubble: Formula, busy: Formula, costs: Sequence[tuple[int, int]] = COSTS) -> None:
     """Check bubble(F, B), and the makespan that follows from busy(F, B)."""
     for F, B in costs:
         assert wall_bubble(p, F, B) == bubble(F, B)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.compiler import compile_text
 from tests.effort import examples
+from tests.helpers import replaced
 
 PIPES = "pipe a { stage s on rank s micro_batches Z } pipe b { stage s on rank s micro_batches 2 }"
 RULES = "F b(s, m) at s + 2*m  B b(s, m) at 3 - s + 2*m"
@@ -52,10 +53,9 @@ def test_expressions_without_tasks_are_not_evaluated(text: str) -> None:
     ],
 )
 def test_expressions_with_tasks_are_evaluated(old: str, new: str) -> None:
-    text = f"{HEAD} {PIPES} order ticks {{ {RULES} }}"
-    assert old in text
+    text = replaced(f"{HEAD} {PIPES} order ticks {{ {RULES} }}", (old, new))
     with pytest.raises(ChimeraError) as caught:
-        compile_text(text.replace(old, new, 1))
+        compile_text(text)
     [d] = caught.value.diagnostics
     assert d.code == "E205" and d.span is not None and d.span.text == "Z"
 

@@ -18,7 +18,7 @@ from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_text, is_program, read_program, verify
 from chimerac.compiler.format import format_schedule
-from tests.helpers import program
+from tests.helpers import program, replaced
 from tests.proof import campaign, fuzz, fuzz_engine
 from tests.proof.fuzz_engine import Runner, mutated, run_builtin
 from tests.proof.fuzz_targets import TARGETS, Failure, Target, check_printable, codes_of, low_limits
@@ -33,8 +33,7 @@ JSON = program_to_json(program("1f1b", D=2, N=2))
 
 
 def changed(text: str, old: str, new: str) -> str:
-    assert old in text
-    return text.replace(old, new, 1)
+    return replaced(text, (old, new))
 
 
 def listing(actions: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
     attributes = SimpleNamespace(pp_group_size=D, num_stages=2 * D, _num_stages=2 * D, _n_microbatches=N)
     letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
 
-    def task(action) -> Task:  # type: ignore[no-untyped-def]
+    def task(action: Any) -> Task:
         return letters[action.computation_type.name], action.stage_index, action.microbatch_index
 
     actions = [[a for a in method(attributes, rank) if a is not None] for rank in range(D)]

@@ -302,7 +302,8 @@ def test_a_report_names_machine_versions_settings_and_failures(finished: Path, c
         ("chimera", "2"))]  # fmt: skip
     assert json.loads(rows[0]["busy_of_ranks"]) == [0.9, 0.7]
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
-    for text in ("node7", "torch 9.9", "2020-01-02", "timed: 10", "3 of 4 are done, 1 failed", "chimera D=2 N=4"):
+    for text in ("node7", "torch 9.9", "2020-01-02", "timed: 10", "3 of 4 are done, 1 failed", "chimera D=2 N=4",
+        "with the costs in the schedules, and with free transfers for timed stages"):  # fmt: skip
         assert text in markdown and text in page, text
     assert "&lt;b&gt;Small&lt;/b&gt; &amp; more" in page and "<b>" not in page
     assert "src=" not in page and "<link" not in page and "<script" not in page, "the page needs no other file"

@@ -1,4 +1,4 @@
-"""Running experiments: resumed after any end, failures, several runners at once, SLURM. A stub replaces run.py."""
+"""Running experiments: resuming after an interruption, failed runs, several runners at once, SLURM. A stub replaces run.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Folder:
         """Start a runner."""
         command = [sys.executable, str(ROOT / "tests/stub_experiments.py"), str(self.file), *options]
         pipe = subprocess.PIPE
-        default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
+        default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
         return subprocess.Popen(
             command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=default
         )
@@ -106,9 +106,10 @@ def until(is_so: Callable[[], object]) -> None:
 def has_ended(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{process}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):  # it may also end between the two calls
         return True
-    return "Z" in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:1]
+    return "Z" in state.rpartition(")")[2].split()[:1]
 
 
 def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
@@ -310,6 +311,19 @@ def test_a_queue_that_does_not_answer_ends_the_command(folder: Folder, cluster: 
     monkeypatch.setattr(slurm, "ANSWER_S", 0.5)
     expected = r"error: .*/squeue: it did not answer in 0\.5 s whether job 77 is queued"
     assert re.search(expected, folder.run("--slurm", str(cluster), "--submit", code=1))
+
+
+def test_a_cluster_file_and_an_sbatch_that_do_not_answer(
+    folder: Folder, cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("0")
+    monkeypatch.setattr(slurm, "ANSWER_S", 0.5)
+    slow = folder.path / "slow.sh"
+    slow.write_text("exec sleep 60\n")
+    assert "slow.sh: bash cannot read it: it did not answer in 0.5 s\n" in folder.run("--slurm", str(slow), code=2)
+    (folder.path / "bin" / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
+    printed = folder.run("--slurm", str(cluster), "--submit", code=1)
+    assert printed.endswith("N=2: sbatch cannot be run: it did not answer in 0.5 s\n")
 
 
 # --- real ranks ---------------------------------------------------------------------------------------------------------

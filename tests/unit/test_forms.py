@@ -22,7 +22,7 @@ from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import findings, verify
-from tests.helpers import codes_of_call, program
+from tests.helpers import codes_of_call, program, replaced
 
 RIGHT = program("chimera", width=2, D=2)
 
@@ -100,9 +100,8 @@ def test_texts_that_are_not_json(text: str) -> None:
     ],
 )
 def test_texts_that_cannot_be_read(old: str, new: str) -> None:
-    text = program_to_text(RIGHT)
-    assert old in text
-    assert codes_of_call(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
+    text = replaced(program_to_text(RIGHT), (old, new))
+    assert codes_of_call(program_from_text, text) <= {"E602", "E603", "E605"}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +133,9 @@ def test_texts_that_cannot_be_read(old: str, new: str) -> None:
     ],
 )  # fmt: skip
 def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help: str) -> None:
-    text = program_to_text(RIGHT)
-    assert old in text
+    text = replaced(program_to_text(RIGHT), (old, new))
     with pytest.raises(ChimeraError) as raised:
-        program_from_text(text.replace(old, new, 1))
+        program_from_text(text)
     [d] = raised.value.diagnostics
     assert (d.code, d.message, d.help) == ("E605", message, help)
 
@@ -197,10 +195,9 @@ def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: s
     ],
 )  # fmt: skip
 def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
-    text = program_to_text(RIGHT)
-    assert old in text
+    text = replaced(program_to_text(RIGHT), (old, new))
     with pytest.raises(ChimeraError) as raised:
-        program_from_text(text.replace(old, new, 1))
+        program_from_text(text)
     d = raised.value.diagnostics[0]
     assert d.span is not None
     assert (d.code, d.message) == ("E603", message)
@@ -282,7 +279,7 @@ def test_a_program_with_any_name_is_refused_or_read_back(kind: str, name: str) -
     ],
 )  # fmt: skip
 def test_a_wrong_header_line_is_the_place_of_its_finding(old: str, new: str, message: str, help: str) -> None:
-    text = program_to_text(RIGHT).replace(old, new, 1)
+    text = replaced(program_to_text(RIGHT), (old, new))
     with pytest.raises(ChimeraError) as raised:
         program_from_text(text)
     [d] = raised.value.diagnostics

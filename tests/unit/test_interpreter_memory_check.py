@@ -38,7 +38,7 @@ def check(
     check_memory(make_plan(settings), settings, NANO, ranks_here, checks_gradients)
 
 
-def test_more_than_there_is_is_refused_with_every_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_need_too_much_are_refused_with_every_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     check(sum(NEEDED), monkeypatch)
     with pytest.raises(ChimeraError) as error:
         check(sum(NEEDED) - 1, monkeypatch)
@@ -67,9 +67,9 @@ def test_the_bytes_are_those_of_the_machine_that_runs_the_program(machine: Machi
         assert [r.weights + r.gradients + r.others for r in found] == bytes_on[runs_on]
 
 
-def test_only_the_ranks_of_this_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_ranks_of_this_host_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("LOCAL_RANK", "1")  # the machine has ranks 2 and 3
+    monkeypatch.setenv("LOCAL_RANK", "1")  # this host has ranks 2 and 3
     here = NEEDED[2] + NEEDED[3]
     check(here, monkeypatch, ranks_here=2)
     with pytest.raises(ChimeraError, match=f"its 2 ranks need {here:,}"):
@@ -128,13 +128,13 @@ def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(m
     assert devices == [torch.device("cuda"), None, None]
 
 
-def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
+def test_the_available_memory_is_limited_by_the_host_and_by_each_cgroup(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(available_memory, "cgroups", lambda _: [])
-    machine = available_memory.available_memory_bytes(cpu)
-    assert 0 < machine <= psutil.virtual_memory().total
+    of_host = available_memory.available_memory_bytes(cpu)
+    assert 0 < of_host <= psutil.virtual_memory().total
     inner, outer, old = tmp_path / "a" / "b", tmp_path / "a", tmp_path / "old"
     for folder, limit, used, stat in (
         (inner, "max", 5, "inactive_file 1"),

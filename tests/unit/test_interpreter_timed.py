@@ -19,6 +19,7 @@ from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
+from tests.helpers_text import on_one_rank
 
 
 def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,18 +57,12 @@ def slept_units(text: str, costs: Costs) -> list[list[float]]:
 
 def test_each_task_takes_its_cost() -> None:
     """One rank with every kind of task. All costs are different."""
-    text = """schedule alone
-param N = 2
-ranks 1
-stages 2
-pipe main { stage s on rank 0   micro_batches N }
-order ticks {
+    text = on_one_rank("""
     F(s, m) at 10*m + s
     B(s, m) when m == 0 at 5 - s
     I(s, m) when m == 1 at 15 - s
     W(s, m) when m == 1 at 20 + s
-}
-"""
+""")
     costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000))
     assert slept_units(text, costs) == [[1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]] * 2
 

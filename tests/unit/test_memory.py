@@ -24,8 +24,9 @@ from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import peaks, verify
-from tests.helpers import SMALL, program, streams, with_streams
+from tests.helpers import SMALL, program, replaced, streams, with_streams
 from tests.helpers_by_hand import BETWEEN, TOY, memory_of
+from tests.helpers_text import on_one_rank
 
 
 def test_1f1b_on_two_ranks() -> None:
@@ -117,16 +118,7 @@ def test_the_help_for_a_limit_of_an_evaluation_program_names_no_backward(limit: 
     assert found.help.startswith(change) and "backward" not in found.help
 
 
-V_SHAPED = """schedule v
-param N = 4
-ranks 1
-stages 2
-pipe main { stage s on rank 0  micro_batches N }
-order ticks {
-    F(s, m) at s*N + m
-    B(s, m) at 4*N - s*N + m
-}
-"""
+V_SHAPED = on_one_rank("F(s, m) at s*N + m   B(s, m) at 4*N - s*N + m")
 
 
 def test_values_that_stay_on_their_rank_grow_with_the_micro_batches() -> None:
@@ -155,11 +147,7 @@ rank 1:
 
 
 def two_ranks(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
-    text = TWO_RANKS.format(window=window, machine=machine)
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    return verify(program_from_text(text))
+    return verify(program_from_text(replaced(TWO_RANKS.format(window=window, machine=machine), *changes)))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from chimerac.compiler.command.main import main
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
-from tests.helpers import program
+from tests.helpers import program, replaced
 from tests.helpers_loopback import deep_model, description_of, run_and_compare
 
 MODEL = deep_model(4)  # of six layers
@@ -92,10 +92,9 @@ def test_both_forms_of_a_program_have_the_partition_and_the_digest_does_not(name
     ],
 )
 def test_a_file_with_a_wrong_partition_is_refused(old: str, new: str, fact: str) -> None:
-    text = program_to_json(cut(program("gpipe", D=4)))
-    assert old in text
+    text = replaced(program_to_json(cut(program("gpipe", D=4))), (old, new))
     with pytest.raises(ChimeraError, match="E603") as error:
-        program_from_json(text.replace(old, new))
+        program_from_json(text)
     assert fact in str(error.value)
 
 

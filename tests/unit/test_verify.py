@@ -18,7 +18,7 @@ from chimerac.compiler import evaluation_of, verify
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from tests.helpers import findings_of_call, program, streams, with_streams
+from tests.helpers import findings_of_call, program, replaced, streams, with_streams
 from tests.helpers_reference import find_error
 
 RIGHT = program("1f1b", D=2, N=2)
@@ -30,10 +30,7 @@ def findings_of(p: Program) -> list[Diagnostic]:
 
 
 def changed(*replacements: tuple[str, str], text: str = TEXT) -> Program:
-    for old, new in replacements:
-        assert old in text, old
-        text = text.replace(old, new, 1)
-    return program_from_text(text)
+    return program_from_text(replaced(text, *replacements))
 
 
 SPLIT_PIPES = """chimera-program 1

@@ -12,7 +12,7 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+        return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Digits(nn.Module):
@@ -28,4 +28,4 @@ class Digits(nn.Module):
         x = self.embed(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)  # type: ignore[no-any-return]
+        return self.head(x)

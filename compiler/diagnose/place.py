@@ -97,7 +97,10 @@ class Place:
 
     def text(self, offset: int = 0) -> str:
         """Return the token at the error, or `offset` tokens after it; '' outside of the text."""
-        k = self.at + offset
+        return self.word(self.at + offset)
+
+    def word(self, k: int) -> str:
+        """Return token k of the text; '' outside of the text."""
         return self.tokens[k].text if 0 <= k < len(self.tokens) else ""
 
     def text_of(self, first: int, end: int) -> str:

@@ -6,10 +6,11 @@ Targets and properties are those of the coverage-guided fuzzing (tests/proof/fuz
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
@@ -21,6 +22,8 @@ from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers import program
 from tests.helpers_random import programs, schedules, trees
+from tests.helpers_slips import RIGHT as RIGHT_TEXTS
+from tests.helpers_slips import slip_lines, with_slip
 from tests.proof.fuzz_targets import TARGETS, codes_of
 
 Seen = Counter[str]
@@ -53,6 +56,7 @@ def test_arbitrary_trees(options: bytes, tree: n.Schedule) -> None:
 
 @examples(75)
 @given(st.binary(min_size=1, max_size=1), st.lists(words, max_size=60).map(" ".join))
+@example(b"\0", "-1")
 def test_words_in_any_order(options: bytes, text: str) -> None:
     for beginning in ("schedule x ", ""):
         answer("schedule text", encoded(beginning + text))
@@ -65,6 +69,17 @@ def test_schedules_with_a_piece_removed_or_repeated(text: str, data: st.DataObje
     a, b = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
     answer("schedule", b"\0" + (text[:a] + text[b:]).encode())
     answer("schedule", b"\0" + (text[:b] + text[a:]).encode())
+
+
+@examples(75)
+@given(st.sampled_from(slip_lines("slips_corrected.txt")), st.data())
+@example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
+def test_texts_that_end_after_a_slip(line: str, data: st.DataObject | None) -> None:
+    right, (base, wrong) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
+    start = RIGHT_TEXTS[base].index(right.replace("\\n", "\n"))
+    ends = [word.end() for word in re.finditer(r"\w+|\S", wrong) if word.end() > start][:40]
+    for end in ends if data is None else [data.draw(st.sampled_from(ends))]:
+        answer("schedule", b"\0" + wrong[:end].encode())
 
 
 @examples(75)

@@ -70,7 +70,7 @@ def ranges(p: Place) -> Iterator[Answer]:
     before = last_of(p, ("range",), line_of(p), p.at)
     if (
         before is not None
-        and p.tokens[before + 1].text == "("
+        and p.word(before + 1) == "("
         and (close := p.closing_bracket(before + 1)) is not None
         and close < p.at
     ):

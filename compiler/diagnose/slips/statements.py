@@ -31,7 +31,7 @@ def names(p: Place) -> Iterator[Answer]:
         yield "the language has no strings: names have no quotes"
     if p.text(-2) == "schedule" and text in ("-", "."):
         end = p.at
-        while end + 1 < len(p.tokens) and p.tokens[end].text == text and p.on_one_line(p.at, end + 2):
+        while p.word(end) == text and p.on_one_line(p.at, end + 2):
             end += 2
         parts = [w.text for w in p.tokens[p.at - 1 : end] if w.text != text]
         yield Change(p.at - 1, end, "_".join(parts), "a name is one word")

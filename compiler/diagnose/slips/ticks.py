@@ -48,7 +48,7 @@ def heads(p: Place) -> Iterator[Answer]:
     )
     if not conditions:
         yield Change(k, close + 1, f"{head}({', '.join(names)})")
-    elif p.tokens[close + 1].text == "at":
+    elif p.word(close + 1) == "at":
         why = "a rule is for every stage and micro-batch, and 'when' narrows it"
         yield Change(k, close + 1, f"{head}({', '.join(names)}) when {conditions}", why)
 
@@ -74,8 +74,8 @@ def times(p: Place) -> Iterator[Answer]:
     if text == "at" and p.starts_line:
         yield "a formula begins with its task: F(s, m) at ..."
     for k in (p.at - 1, p.at - 2, p.at - 3):
-        if k > 0 and p.tokens[k].text in ("tick", "ticks", "time", "step", "slot") and p.tokens[k - 1].text == "at":
-            yield Change(k - 1, k + 2, f"at {p.tokens[k + 1].text}", "a tick is a number")
+        if p.word(k) in ("tick", "ticks", "time", "step", "slot") and p.word(k - 1) == "at" and p.word(k + 1):
+            yield Change(k - 1, k + 2, f"at {p.word(k + 1)}", "a tick is a number")
     if text in _WORDS_FOR_WHEN or text == "when":
         at, end = last_of(p, ("at",), line_of(p), p.at), p.rest_of_line(p.at)
         otherwise = last_of(p, ("else",), p.at, end)

@@ -45,7 +45,7 @@ def choices(p: Place) -> Iterator[Answer]:
                     new = f"then {p.text_of(p.at + 1, close)} else {p.text_of(close + 3, last)}"
                     yield Change(p.at, last + 1, new, "braces are for tasks only")
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
-        if text == ":" and otherwise is not None and tokens[otherwise + 1].text == ":":
+        if text == ":" and otherwise is not None and p.word(otherwise + 1) == ":":
             end = value_after(p, otherwise + 2)
             yield Change(p.at, end, f"then {p.text_of(p.at + 1, otherwise)} else {p.text_of(otherwise + 2, end)}")
         if text in (":", ",", "?"):
@@ -118,7 +118,7 @@ def brackets(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "," and (text in p.keywords or text == "}"):
         yield Change(p.at - 1, p.at, "", "nothing follows it")
     function = last_of(p, ("min", "max"), line_of(p), min(p.at, len(p.tokens)))
-    if text == "," and function is not None and p.tokens[function + 1].text != "(":
+    if text == "," and function is not None and p.word(function + 1) != "(":
         end = p.rest_of_line(function)
         yield Change(function, end, f"{p.tokens[function].text}({p.text_of(function + 1, end)})")
     if text == ";" and "," in p.literal and p.on_one_line(p.at, p.at + 2):

@@ -75,7 +75,10 @@ def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
 
 def tests() -> str:
     """Run the tests that need a GPU."""
-    return run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
+    summary = run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
+    if " passed" not in summary:
+        raise FailedError(f"no test was run: {summary}")
+    return summary
 
 
 def gradients(transport: str, ranks: int) -> str:

@@ -69,3 +69,11 @@ def test_the_page_describes_every_check() -> None:
     assert described[1:] == [name for name, _, _ in gpu.CHECKS]
     recorded = rows("gpu", page)
     assert not recorded or [row["check"] for row in recorded[0]] == described[1:]
+
+
+def test_tests_that_were_all_skipped_have_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "run_command", lambda *arguments: "ssss\n4 skipped in 1.00s\n")
+    with pytest.raises(gpu.FailedError, match="no test was run: 4 skipped"):
+        gpu.tests()
+    monkeypatch.setattr(gpu, "run_command", lambda *arguments: "ss..\n2 passed, 2 skipped in 1.00s\n")
+    assert gpu.tests() == "2 passed, 2 skipped in 1.00s"

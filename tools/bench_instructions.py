@@ -41,6 +41,7 @@ from tools import ROOT
 from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
 
 PAGE = ROOT / "docs" / "benchmarks.md"
+CPU = torch.device("cpu")
 DEPTH, MICRO_BATCHES, ITERATIONS = 4, 64, 31
 GOAL = 5.0  # microseconds per instruction
 
@@ -53,12 +54,16 @@ class Arrived:
 
 
 class Instant:
-    """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive."""
+    """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive.
 
-    waited_ns, device = 0, torch.device("cpu")
+    device: where messages are.
+    """
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world, self.progress, self._arrived = rank, world, Progress(), Arrived()
+    waited_ns = 0
+
+    def __init__(self, rank: int, world: int, device: torch.device = CPU) -> None:
+        self.rank, self.world, self.device = rank, world, device
+        self.progress, self._arrived = Progress(), Arrived()
 
     def connect(self, program: Program) -> None:
         """Do nothing."""
@@ -100,7 +105,8 @@ class BareLoop:
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
         self.stages, self.model, self.parts, self.divisor = executor.stages, model, tokens.split(SAMPLES), tokens.numel()
-        self.last, self.received = executor.header.stages - 1, torch.zeros(SAMPLES, TINY.length, TINY.hidden)
+        self.last, self.device = executor.header.stages - 1, tokens.device
+        self.received = torch.zeros(SAMPLES, TINY.length, TINY.hidden, device=tokens.device)
         self.steps: list[tuple[Callable[..., None], Stage, int, tuple[int, int, int], bool]] = []
         split = {(i.pipe, i.stage, m) for i in executor.stream if isinstance(i, BwdInput) for m in i.micro_batches}
         for i in executor.stream:
@@ -120,6 +126,8 @@ class BareLoop:
         for method, module, stage, key, is_split in self.steps:
             method(module, stage, key, is_split)
         self.kept.clear()
+        if self.device != CPU:  # the executor waits for the device too, because it returns the loss
+            torch.cuda.synchronize(self.device)
 
     def forward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
         """Run a forward and keep its graph."""
@@ -156,28 +164,30 @@ class BareLoop:
         kept[1].weights()
 
 
-def measure(program: Program) -> tuple[int, float, float]:
+def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, float]:
     """Return the number of instructions of all ranks, the seconds of one iteration, and by how much the bare loop is faster.
 
-    The seconds are summed over the ranks.
+    The seconds are summed over the ranks. On the CPU they are processor time. On a GPU they are those of the clock, until its
+    last kernel has ended.
     """
-    model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches)
+    clock = time.thread_time if device == CPU else time.perf_counter
+    model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches).to(device)
     parts = partitioned(program, model, describe(model, SAMPLES))
     draws = [Draws(SEED, 0, ())] * program.header.micro_batches
     batch = TensorBatch((tokens,), (tokens,), {}, program.header.micro_batches, (tokens.numel(),), draws)
     count, ours, difference = 0, 0.0, 0.0
     for rank in range(program.header.ranks):
         held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]
-        stages = {s: parts.build(s, SEED) for s in held}
-        executor = Executor(program, model, stages, parts.table, Instant(rank, program.header.ranks))
+        stages = {s: parts.build(s, SEED).to(device) for s in held}
+        executor = Executor(program, model, stages, parts.table, Instant(rank, program.header.ranks, device))
         bare = BareLoop(executor, model, tokens)
         mine, others = [], []
         for number in range(ITERATIONS + 3):
-            begin = time.thread_time()
+            begin = clock()
             executor.run(batch)
-            middle = time.thread_time()
+            middle = clock()
             bare.run()
-            end = time.thread_time()
+            end = clock()
             for stage in stages.values():
                 stage.zero_grad()
             if number >= 3:  # the first ones are a warm-up

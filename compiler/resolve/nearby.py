@@ -11,23 +11,43 @@ from chimerac.compiler.syntax.printer import as_written, shifted
 from chimerac.compiler.syntax.walk import inside
 
 MAX_PARTS = 100  # parts of a formula; larger formulas have no variants
+_SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # of the ends of a range
 _BOUND_CHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
-PipeVariant = tuple[n.PipeDecl, Span, str, str]  # the pipe; the replaced span; its new text; the reason
+Edit = tuple[Span, str]  # the replaced span; its new text
+PipeVariant = tuple[n.PipeDecl, tuple[Edit, ...], str]  # the pipe; its edits; the reason
+_INCLUSIVE = "a range includes both ends"
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
     """Yield variants of a pipe. Each has one change: a range is longer, shorter or shifted by one; a part of a formula is
-    larger or smaller by one; < becomes <= or the reverse, and the same for >. at: the text of the finding; its clause is
-    changed first."""
+    larger or smaller by one; < becomes <= or the reverse, and the same for >. After them come variants in which every range
+    ends one lower, or is shifted by one. at: the text of the finding; its clause is changed first."""
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
         for bounds, new in _ranges(clause.range):
             changed = replace(clause, range=bounds)
-            yield replace(decl, stages=(*before, changed, *after)), bounds.span, new, "a range includes both ends"
+            yield replace(decl, stages=(*before, changed, *after)), ((bounds.span, new),), _INCLUSIVE
         for rank, span, new in _formulas(clause.rank):
             changed = replace(clause, rank=rank)
-            yield replace(decl, stages=(*before, changed, *after)), span, new, "stages and ranks count from 0"
+            yield replace(decl, stages=(*before, changed, *after)), ((span, new),), "stages and ranks count from 0"
+    yield from _with_all_ranges(decl)
+
+
+def _with_all_ranges(decl: n.PipeDecl) -> Iterator[PipeVariant]:
+    """Yield variants in which every range has the same change. A pipe with fewer than two ranges has none."""
+    variants = [list(_ranges(clause.range)) for clause in decl.stages]
+    if sum(map(bool, variants)) < 2:
+        return
+    for shift, why in (((0, -1), _INCLUSIVE), ((-1, -1), "stages and ranks count from 0")):
+        stages, edits = [], []
+        for clause, of_clause in zip(decl.stages, variants, strict=True):
+            if of_clause:
+                bounds, new = of_clause[_SHIFTS.index(shift)]
+                clause = replace(clause, range=bounds)
+                edits.append((bounds.span, new))
+            stages.append(clause)
+        yield replace(decl, stages=tuple(stages)), tuple(edits), why
 
 
 def _contains(span: Span, part: Span) -> bool:
@@ -43,7 +63,7 @@ def _sum(e: n.Expr, by: int) -> n.Expr:
 def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
     if bounds is None or bounds.span.line != bounds.span.end_line:
         return
-    for low, high in ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1)):
+    for low, high in _SHIFTS:
         texts = [shifted(e, by) if by else as_written(e) for e, by in ((bounds.low, low), (bounds.high, high))]
         yield n.Range(_sum(bounds.low, low), _sum(bounds.high, high), span=bounds.span), " .. ".join(texts)
 

@@ -138,7 +138,7 @@ def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d
     """Return a change of a pipe's text after which every stage is placed exactly once, or an empty string if none was found."""
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))
-    for changed, span, new, why in pipe_variants(decl, d.span):
+    for changed, edits, why in pipe_variants(decl, d.span):
         if trials.left <= 0:
             return ""
         try:
@@ -148,7 +148,8 @@ def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d
         except ChimeraError:  # the changed formula divides by zero, has too large a value or takes too much work
             continue
         if is_right:
-            return f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'; {why}"
+            writes = [f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'" for span, new in edits]
+            return "\n".join(writes) + f"; {why}"
     return ""
 
 

@@ -92,7 +92,7 @@ def _prepare(given: argparse.Namespace) -> None:
         print(f"{images.name}: {len(images.train):,} images, {len(images.held_out):,} held out; {images.identity}")
     else:
         text = source.text()
-        print(f"{len(text):,} {text.encoding.unit}s; {text.identity(len(text))}")
+        print(f"{given.data}: {text.identity(len(text))}")
 
 
 if __name__ == "__main__":

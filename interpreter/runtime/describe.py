@@ -82,8 +82,10 @@ def described(
         kept, shared_kept = _by_layer(full.saved, full)
         split_kept, shared_split_kept = _by_layer(split.saved, split)
         weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
-        held = [full.layer_alone(model, stages, k, device).held() for k in range(len(stages))]
-        layers = []
+        held, layers = [], []
+        for k, layer in enumerate(model.layer_names):
+            with _reading_no_values(f"the layer '{layer}'"):
+                held.append(full.layer_alone(model, stages, k, device).held())
         for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
             parameters = list(stage.parameters())
             layers.append(

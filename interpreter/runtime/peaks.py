@@ -6,6 +6,7 @@ allocates and frees by itself is not seen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -22,6 +23,9 @@ from chimerac.chimera_ir.workspace import Peaks
 from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Fields, Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
+
+# In torch's messages for functions that need autograd, such as torch.autograd.grad and Tensor.register_hook.
+_NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=False")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,9 @@ class LayerRun:
         try:
             with torch.no_grad(), meter:
                 self._outputs(self.inputs)
-        except RuntimeError:  # it needs autograd
+        except RuntimeError as error:
+            if not _NEEDS_AUTOGRAD.search(str(error)):
+                raise
             return forward
         return meter.cut()
 

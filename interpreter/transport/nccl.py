@@ -8,7 +8,7 @@ before the first iteration, in one global order (processes.py).
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
 at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
 
-This transport has not run on several GPUs yet. The order of its calls is tested on the machines of the loopback.
+This transport has not been run yet (docs/gpu.md). The order of its calls is tested on the machines of the loopback.
 """
 
 from __future__ import annotations

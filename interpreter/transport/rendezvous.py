@@ -199,7 +199,8 @@ def initialize(timeout_s: float) -> None:
     limit = limit_of(timeout_s)
     _count += 1
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
-        raise PeerLostError(f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}")
+        lacks = f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}"
+        raise PeerLostError(f"{lacks}: start the script with torchrun --nproc-per-node RANKS")
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

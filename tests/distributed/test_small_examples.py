@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,22 @@ def test_the_small_examples_run_and_learn(tmp_path: Path) -> None:
     assert makespans[0] > min(makespans) and makespans.index(min(makespans)) == int(found[5]) - 1
 
 
+def test_an_example_without_torchrun_says_in_one_line_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    examples = ROOT / "docs/examples"
+    started = [p for p in examples.rglob("*.py") if "torchrun" in p.read_text(encoding="utf-8").split("\n")[0]]
+    assert len(started) > 8
+    for path in started:
+        command = re.findall(r"torchrun .* " + path.name, path.read_text(encoding="utf-8").split("\n")[0])[0]
+        with monkeypatch.context() as context:
+            for own in ("data", "models"):  # the packages of docs/examples/own_loop
+                context.delitem(sys.modules, own, raising=False)
+            context.syspath_prepend(str(path.parent))
+            with pytest.raises(SystemExit) as stopped:
+                runpy.run_path(str(path), run_name="__main__")
+        assert stopped.value.code == f"start it with: {command}"
+
+
 def test_the_program_that_is_inspected_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch is imported')\n")
     script = SMALL / "inspect_program.py"
@@ -59,4 +76,4 @@ def test_each_small_example_is_one_idea_and_is_listed() -> None:
         if path.name != "__init__.py":
             assert f"](examples/{path.relative_to(ROOT / 'docs/examples')})" in page, path
         if path.parent == SMALL:
-            assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 44, path

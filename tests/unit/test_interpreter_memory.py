@@ -23,7 +23,7 @@ from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.memory import in_own_memory
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.transport import Transport
@@ -156,6 +156,38 @@ def test_a_description_lists_what_layers_share_separately() -> None:
         sum(s.kept_bytes for s in found.stage_sums(balanced(found, 8).layers))
         < found.stage_sums(balanced(found, 1).layers)[0].kept_bytes
     )
+
+
+class Gated(nn.Linear):
+    """A layer that computes something else where there is no autograd. raised: what it raises there."""
+
+    raised = ""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.raised and not torch.is_grad_enabled():
+            raise RuntimeError(self.raised)
+        y = super().forward(x)
+        if not self.raised:
+            y.register_hook(lambda gradient: gradient)
+        return y
+
+
+def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = tuple((f"layer {k}", Gated) for k in range(2))
+    gated = LayeredModel(
+        name="gated",
+        layers=layers,
+        loss=lambda outputs, _: (outputs[0].sum(),),
+        example=lambda b: Example((torch.zeros(b, 8),), None),
+    )
+    described = describe(gated, 2)
+    assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "Tensor.register_hook needs autograd"
+    monkeypatch.setattr(Gated, "raised", "not enough memory")
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        describe(gated, 2)
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:

@@ -67,6 +67,13 @@ def test_only_one_end_of_a_range_is_changed_if_that_is_enough() -> None:
         assert f"write '{new}' instead of '{wrong.removesuffix(' on')}'" in finding.help
 
 
+def test_two_ranges_with_the_same_mistake_are_both_mended() -> None:
+    for first, second in (("0 .. D on", "D .. 2*D on"), ("1 .. D on", "D + 1 .. 2*D on")):
+        text = slip("vee", ("0 .. D - 1 on", first), ("D .. 2*D - 1 on", second))
+        [finding] = findings_of(text)
+        assert with_edits(text, finding) == slip("vee"), finding.help
+
+
 def test_a_chain_of_any_length_may_be_a_rank() -> None:
     """No changes to parts of a long chain are tried, because the effort would be quadratic in its length."""
     [finding] = findings_of(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))

@@ -1,5 +1,6 @@
 """Train a Hugging Face model from its configuration: torchrun --nproc-per-node 2 train.py"""
 
+import os
 from pathlib import Path
 
 import torch
@@ -7,6 +8,9 @@ import torch.nn.functional as F
 
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.adapters.huggingface import huggingface
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 train.py")
 
 torch.set_num_threads(1)
 text = torch.tensor(list(Path(__file__).read_bytes()))

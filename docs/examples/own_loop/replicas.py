@@ -1,5 +1,7 @@
 """Two pipelines of two ranks each, with one's own data parallelism: torchrun --nproc-per-node 4 replicas.py"""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -8,6 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from chimerac.interpreter import Pipeline
 from models import Digits
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 4 replicas.py")
 
 torch.set_num_threads(1)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))

@@ -10,6 +10,9 @@ from torch import nn
 from chimerac.interpreter import Pipeline, held_stages
 from models import Block
 
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 stages.py")
+
 torch.set_num_threads(1)
 SCHEDULE, SIZES = os.environ.get("SCHEDULE", "chimera"), {"N": 4}
 

@@ -10,6 +10,9 @@ from data import batches
 from chimerac.interpreter import Pipeline
 from models import Digits
 
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 train.py")
+
 torch.set_num_threads(1)
 torch.manual_seed(0)  # every rank builds the same weights
 model = Digits()

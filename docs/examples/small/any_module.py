@@ -1,11 +1,16 @@
 """A module with a forward of its own, cut between its layers as it is: torchrun --nproc-per-node 2 any_module.py"""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.adapters.model import cut
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 any_module.py")
 
 
 class Net(nn.Module):

@@ -1,10 +1,15 @@
 """Train, and measure the loss on samples that are not trained on: torchrun --nproc-per-node 2 evaluation.py"""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter import Pipeline
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 evaluation.py")
 
 torch.manual_seed(0)
 centres = torch.randn(4, 16)

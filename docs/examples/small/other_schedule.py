@@ -1,5 +1,6 @@
 """Save under one schedule, go on under another one: torchrun --nproc-per-node 2 other_schedule.py"""
 
+import os
 import tempfile
 
 import torch
@@ -8,6 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 other_schedule.py")
 
 torch.manual_seed(0)
 images, labels = torch.randn(32, 16), torch.randint(0, 4, (32,))

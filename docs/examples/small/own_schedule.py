@@ -1,11 +1,16 @@
 """A schedule that Python writes as text, verified and run: torchrun --nproc-per-node 2 own_schedule.py"""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from chimerac.compiler import compile_text, simulate
 from chimerac.interpreter import Pipeline
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 own_schedule.py")
 
 
 def schedule(first: int) -> str:

@@ -1,10 +1,15 @@
 """Less memory for the same gradients: every stage recomputes. torchrun --nproc-per-node 2 recomputation.py"""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from chimerac.interpreter import Pipeline
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 recomputation.py")
 
 torch.manual_seed(0)
 model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Dropout(0.2), nn.ReLU())])

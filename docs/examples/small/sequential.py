@@ -1,10 +1,15 @@
 """Any list of modules, such as an nn.Sequential, is a pipeline: torchrun --nproc-per-node 2 sequential.py"""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from chimerac.interpreter import Pipeline
+
+if "RANK" not in os.environ:
+    raise SystemExit("start it with: torchrun --nproc-per-node 2 sequential.py")
 
 torch.manual_seed(0)  # every rank builds the same weights, and draws the same samples
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))

@@ -1,0 +1,221 @@
+"""Runs the checks that need a GPU, and records what they find in docs/gpu.md.
+
+    python -m tools.gpu            run them and print the table
+    python -m tools.gpu --write    and record it in docs/gpu.md
+
+docs/gpu.md says what each check does. The exit status is 1 if a check fails, and 2 without a CUDA device: then nothing is run
+and nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+
+from chimerac.chimera_ir.optimizers import OPTIMIZERS
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.memory import OptimizerState, memory
+from chimerac.interpreter.experiments.machine import machine
+from chimerac.interpreter.runtime.describe import describe
+from tests.proof.record import record, stamp, table
+from tools import ROOT
+from tools.bench_instructions import DEPTH, GOAL, MICRO_BATCHES, measure
+from tools.shown_models import SEED, shown
+
+PAGE = ROOT / "docs" / "gpu.md"
+LIMIT_S = 900.0  # of one command
+MODEL, MICRO_BATCH, LENGTH = "gpt2-mini", 8, 128
+OVERHEAD_OF = ("1f1b", "chimera", "zb_h1")  # plain backwards, two pipes, split backwards
+LOSS_TOLERANCE = 0.05  # of the bf16 loss, relative to the fp32 loss
+EQUAL = "gradients equal one process"
+
+
+class FailedError(Exception):
+    """A check has failed. The message says what was found."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check has found. passed: None if it was not run."""
+
+    check: str
+    found: str
+    passed: bool | None
+
+
+def run_command(*arguments: str) -> str:
+    """Run a Python command in the checkout; return its output. Raises FailedError with its last line if it fails."""
+    try:
+        run = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FailedError(f"no result after {LIMIT_S:g} s: {' '.join(arguments)}") from None
+    if run.returncode:
+        lines = (run.stderr.strip() or run.stdout.strip()).splitlines() or [""]
+        raise FailedError(f"exit status {run.returncode}: {' '.join(arguments)}: {lines[-1]}")
+    return run.stdout
+
+
+def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
+    """Run interpreter/run.py on as many ranks as the program has; return its output."""
+    parameters = [word for name, value in sizes.items() for word in ("-p", f"{name}={value}")]
+    return run_command("interpreter/run.py", f"schedules/{schedule}.sched", *parameters, *options)
+
+
+def tests() -> str:
+    """Run the tests that need a GPU."""
+    summary = run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
+    if " passed" not in summary:
+        raise FailedError(f"no test was run: {summary}")
+    return summary
+
+
+def gradients(transport: str, ranks: int) -> str:
+    """Compare the gradients of ranks on GPUs with those of one process."""
+    for schedule in ("1f1b", "chimera"):
+        options = ("--model", "gpt-nano", "--iterations", "3", "--check-gradients", "--transport", transport)
+        if EQUAL not in train(schedule, {"D": ranks, "N": 2 * ranks}, *options):
+            raise FailedError(f"{schedule} on {ranks} ranks: the gradients were not compared")
+    return f"1f1b and chimera on {ranks} ranks: {EQUAL}"
+
+
+def shared_gpu() -> str:
+    """Four ranks on one GPU, with messages through pinned host memory."""
+    return gradients("staged", 4)
+
+
+def nccl() -> str:
+    """Two or four ranks with a GPU each, over NCCL."""
+    return gradients("nccl", 4 if torch.cuda.device_count() >= 4 else 2)
+
+
+def bf16() -> str:
+    """Train in fp32 and in bf16, and compare the losses."""
+    losses = {}
+    for dtype in ("fp32", "bf16"):
+        lines = logged("--iterations", "20", "--dtype", dtype)
+        losses[dtype] = float(lines[-1]["loss"])  # type: ignore[arg-type]
+    difference = abs(losses["bf16"] / losses["fp32"] - 1)
+    found = f"loss after 20 iterations {losses['fp32']:.4f} in fp32, {losses['bf16']:.4f} in bf16"
+    if not difference <= LOSS_TOLERANCE:
+        raise FailedError(f"{found}: they differ by more than {LOSS_TOLERANCE:.0%}")
+    return found
+
+
+def logged(*options: str) -> list[dict[str, object]]:
+    """Train MODEL with chimera on two ranks that share GPUs; return the lines of its log, one for each iteration."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        sizes = ("--model", MODEL, "--micro-batch", str(MICRO_BATCH), "--seq-len", str(LENGTH))
+        train("chimera", {"D": 2, "N": 4}, *sizes, "--transport", "staged", "--log-file", str(log), *options)
+        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+def predicted_bytes(device: torch.device) -> list[int]:
+    """Return the predicted peak memory of each rank of `logged`, in bytes."""
+    case = shown(MODEL, MICRO_BATCH, LENGTH)
+    program, parted = case.parted("chimera", {"D": 2, "N": 4}, describe(case.model, MICRO_BATCH, device))
+    of_ranks = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))
+    return [of_rank.peak for of_rank in of_ranks]
+
+
+def peak_memory() -> str:
+    """Compare the peak memory of each rank with the predicted one."""
+    measured: list[int] = logged("--iterations", "3", "--no-check-gradients")[-1]["peak_memory_bytes"]  # type: ignore[assignment]
+    pairs = zip(predicted_bytes(torch.device("cuda")), measured, strict=True)
+    return "; ".join(
+        f"rank {rank}: predicted {a / 2**20:,.0f} MiB, measured {b / 2**20:,.0f} MiB, ratio {a / b:.3f}"
+        for rank, (a, b) in enumerate(pairs)
+    )
+
+
+def overhead() -> str:
+    """Measure what the executor costs for each instruction, as tools/bench_instructions.py does on the CPU."""
+    costs = {}
+    for name in OVERHEAD_OF:
+        program = compile_schedule(name, {"D": DEPTH, "N": MICRO_BATCHES}).program
+        count, _, difference = measure(program, torch.device("cuda"))
+        costs[name] = difference / count * 1e6
+    found = ", ".join(f"{name} {cost:.1f} µs" for name, cost in costs.items())
+    if max(costs.values()) > GOAL:
+        raise FailedError(f"{found}: more than {GOAL:g} µs")
+    return found
+
+
+# The name of a check, the number of GPUs that it needs, and the check, which returns what it has found.
+CHECKS: Sequence[tuple[str, int, Callable[[], str]]] = (
+    ("tests", 1, tests),
+    ("ranks that share a GPU", 1, shared_gpu),
+    ("NCCL", 2, nccl),
+    ("bf16", 1, bf16),
+    ("memory", 1, peak_memory),
+    ("overhead", 1, overhead),
+)
+
+
+def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = CHECKS) -> list[Outcome]:
+    """Run the checks, one after the other. gpus: how many there are."""
+    found = []
+    for name, needed, check in checks:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        if gpus < needed:
+            found.append(Outcome(name, f"needs {needed} GPUs, found {gpus}", None))
+            continue
+        try:
+            found.append(Outcome(name, check(), True))
+        except FailedError as error:
+            found.append(Outcome(name, str(error), False))
+        except Exception as error:  # the other checks are run nevertheless
+            found.append(Outcome(name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", False))
+    return found
+
+
+def report(found: Sequence[Outcome], hardware: str) -> str:
+    """Return the recorded text: the hardware, and a row of each check."""
+    words = {True: "passed", False: "failed", None: "not run"}
+    rows = [(o.check, o.found.replace("|", "\\|"), words[o.passed]) for o in found]
+    return f"{hardware}\n\n" + table(("check", "found", ""), rows)
+
+
+def hardware() -> str:
+    """Return the GPUs of this host, their memory, the version of CUDA, and the processor, as text."""
+    each = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
+    gpus = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in each)
+    host = machine()
+    return f"GPUs: {gpus}. CUDA {torch.version.cuda}.\nHost: {host['processor']}, {host['processors']} processors."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="record the table in docs/gpu.md")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print(
+            f"error: no CUDA device: torch {torch.__version__} finds none here, so no check was run and nothing was written\n"
+            "help: run this command on a host with a GPU, with a torch that is built for CUDA",
+            file=sys.stderr,
+        )
+        return 2
+    begin = time.monotonic()
+    found = outcomes(torch.cuda.device_count())
+    text = report(found, hardware())
+    print(text)
+    if options.write:
+        record("gpu", stamp(time.monotonic() - begin, SEED, ("torch", "numpy")) + text, PAGE)
+    return 1 if any(o.passed is False for o in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

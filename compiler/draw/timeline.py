@@ -26,6 +26,8 @@ _PALETTE = (
 )
 
 
+# What the letter of a task stands for.
+WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient", "R": "recomputation"}
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
 Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see _paint)
@@ -49,7 +51,7 @@ def draw_timeline(
     each rank. The legend is not cut either.
     """
     chosen = range(program.world) if ranks is None else ranks
-    fused = _fused(program, timeline)
+    fused = fused_bars(program, timeline)
     bars = timeline.take(program.table.is_task[timeline.row] & ~fused & np.isin(timeline.rank, list(chosen)))
     labels = _labels(program, bars, set(timeline.row[fused].tolist()))
     heads = {r: f"rank {r} |" for r in chosen}
@@ -80,7 +82,7 @@ def draw_timeline(
     return "\n".join([*text, _legend(program, timeline.unit, colour)]) + "\n"
 
 
-def _fused(program: Program, timeline: Timeline) -> Mask:
+def fused_bars(program: Program, timeline: Timeline) -> Mask:
     """Return which bars are the second task of an overlapped pair whose first bar takes the time of both, as simulated."""
     before = np.maximum(timeline.row - 1, 0)
     second = (timeline.row > 0) & ((program.table.flags[before] & OVERLAP) != 0) & (program.rank_of[before] == timeline.rank)
@@ -91,21 +93,21 @@ def _fused(program: Program, timeline: Timeline) -> Mask:
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
     """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
     an overlapped pair. fused: rows that are drawn with the row before them."""
-    with_stages, t = _has_several_stages(program), program.table
+    with_stages, t = has_several_stages(program), program.table
 
     def label(row: int) -> str:
-        name = _span(program.micro_batch_lists[int(t.operand[row])])
+        name = ids_text(program.micro_batch_lists[int(t.operand[row])])
         return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if with_stages else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}
 
 
-def _has_several_stages(program: Program) -> bool:
+def has_several_stages(program: Program) -> bool:
     """Return whether a pipe has several stages on one rank."""
     return any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
 
 
-def _span(ids: Sequence[int]) -> str:
+def ids_text(ids: Sequence[int]) -> str:
     """Return '3', '0-3' where ids ascend one by one, or '0,2,5': at most three such parts."""
     cuts = [0, *(k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1), len(ids)]
     parts = [str(ids[a]) if b == a + 1 else f"{ids[a]}-{ids[b - 1]}" for a, b in pairwise(cuts[:4]) if b > a]
@@ -181,13 +183,12 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
 
 def _legend(program: Program, unit: str, colour: bool) -> str:
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
-    words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recomputation"}
-    stage = ", then the stage" if _has_several_stages(program) else ""
-    parts = [*(words[x] for x in used), f"numbers are micro-batches{stage}"]
+    stage = ", then the stage" if has_several_stages(program) else ""
+    parts = [*(f"{x} {WORDS[x]}" for x in used), f"numbers are micro-batches{stage}"]
     parts += [f"times in {unit}"] if unit else []
     pipes = []
     for k, pipe in enumerate(program.header.pipes[:8]):
-        micro_batches = _span(pipe.micro_batches) or "none"
+        micro_batches = ids_text(pipe.micro_batches) or "none"
         name = f"\x1b[38;5;16;48;5;{_PALETTE[k % len(_PALETTE)][0]}m {pipe.name} \x1b[0m" if colour else pipe.name
         pipes.append(f"{name} {micro_batches}")
     more = ", ..." if len(program.header.pipes) > 8 else ""

@@ -17,7 +17,7 @@ COMFORTABLE = 0.22  # inches of a short task, where the width of the picture is 
 LEAST = 0.03  # inches of a short task; below, a part of the time is left out
 READABLE = 0.16  # inches of a short task in a picture that leaves out a part of the time
 NARROWEST, WIDEST = 2.8, 13.0  # inches of the time axis, where the width of the picture is free
-MAX_ROWS = 64  # ranks of all panels together
+MAX_ROWS = 128  # ranks of all panels together
 BREAK = 0.2  # inches between the two parts of a time axis
 
 

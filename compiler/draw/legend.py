@@ -59,6 +59,7 @@ def legend(panels: Sequence[Panel], has_sums: bool, has_stages: bool) -> list[li
         marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
     stage = ", below them or after a point the stage" if has_stages else ""
     marks.append(Entry((), f"numbers are micro-batches{stage}"))
+    marks += [Entry((), "numbers in red italics count idle slots")] * any(p.counts_idle for p in panels)
     return [tasks, named, marks]
 
 

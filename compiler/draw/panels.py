@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,10 @@ class Panel:
     def units(self, times: Ints) -> Amounts:
         """Return times in units."""
         return times / self.timeline.scale
+
+    def with_facts(self, facts: str) -> Panel:
+        """Return this panel with other facts above it."""
+        return replace(self, facts=facts)
 
     @property
     def length(self) -> float:
@@ -127,7 +131,7 @@ class Sums:
 def sums_of(panel: Panel) -> Sums:
     """Return the all-reduces of a panel. The name of one is its stage, or that of its tied parameters."""
     p, bars = panel.program, panel.timeline
-    launched = bars.take((p.table.op[bars.row] == Op.ALLREDUCE))
+    launched = bars.take(p.table.op[bars.row] == Op.ALLREDUCE)
     number = p.table.operand[launched.row]
     start, end = (launched.end, launched.end) if panel.sums is None else (panel.sums[0][number], panel.sums[1][number])
     names = tuple(p.collectives[k].group.removeprefix("stage ") for k in number.tolist())

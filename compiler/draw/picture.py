@@ -1,7 +1,8 @@
 """Pictures of timelines for papers: SVG, PNG and PDF, with matplotlib (the extra `draw`).
 
-A row for each rank, time to the right, a box for each task with the number of its micro-batch; idle time is white. The same input
-gives the same bytes: no date is written, fonts are those of matplotlib and are in the file, and no settings of a user count.
+A row for each rank, time to the right, a box for each task with the number of its micro-batch; idle time is white. The
+same input gives the same bytes: no date is written, fonts are those of matplotlib and are in the file, and no settings of a
+user count.
 """
 
 from __future__ import annotations
@@ -19,16 +20,8 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.draw.extent import (
-    BREAK,
-    FONT,
-    LEAST_FONT,
-    MAX_ROWS,
-    Extent,
-    extent,
-    font_size,
-    text_inches,
-)
+from chimerac.chimera_ir.table import Ints
+from chimerac.compiler.draw.extent import BREAK, FONT, LEAST_FONT, MAX_ROWS, Extent, extent, font_size, text_inches
 from chimerac.compiler.draw.legend import Entry, Swatch, flowed, legend, notes, wrapped
 from chimerac.compiler.draw.panels import Boxes, MemoryCurve, Panel, boxes_of, idle_slots_of, sums_of
 from chimerac.compiler.draw.shades import DARK, shade, text_colour
@@ -71,13 +64,19 @@ def check_is_available() -> None:
 
 
 def draw_picture(
-    panels: Sequence[Panel], form: str, time_label: str, ranks: Sequence[int] | None = None, inches: float | None = None
+    panels: Sequence[Panel],
+    form: str,
+    time_label: str,
+    ranks: Sequence[int] | None = None,
+    inches: float | None = None,
+    remarks: Sequence[str] = (),
 ) -> bytes:
     """Return the picture of timelines, one under the other on one time axis, in one of `FORMATS`.
 
     time_label: what is written below the time axis, such as its unit. ranks: the global ranks to draw, default all; panels
     leave out those that they do not have. inches: the width of the picture; None for one in which the numbers fit, within
-    limits. An iteration that is too long for it is drawn without its middle, and the picture says so.
+    limits. remarks: sentences that are written below. An iteration that is too long for the width is drawn without its middle,
+    and the picture says so.
 
     Raises ChimeraError E002 without matplotlib, for more than `MAX_ROWS` ranks, and for a width of less than two inches.
     """
@@ -87,6 +86,7 @@ def draw_picture(
         way_out = "draw some of them: --ranks 0..15" if len(panels) == 1 else "compare fewer schedules, or fewer ranks"
         raise refuse("E002", f"a picture has at most {MAX_ROWS} rows, and this one would have {rows}", help=way_out)
     picture = _Picture(panels, chosen, time_label, inches)
+    picture.notes += remarks
     with _settings():
         out = BytesIO()
         picture.figure().savefig(out, format=form, dpi=DOTS, metadata=_METADATA[form])
@@ -124,9 +124,7 @@ class _Row:
 class _Picture:
     """The layout of a picture, in inches from its upper left corner; `figure` draws it."""
 
-    def __init__(
-        self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None
-    ) -> None:
+    def __init__(self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None) -> None:
         self.panels, self.chosen, self.time_label = panels, chosen, time_label
         self.boxes = [_of_ranks(boxes_of(p), ranks) for p, ranks in zip(panels, chosen, strict=True)]
         longest = max((len(f"rank {r}") for ranks in chosen for r in ranks), default=0)
@@ -138,13 +136,14 @@ class _Picture:
         self.extent = extent(panels, self.boxes, None if inches is None else inches - self.left - self.right)
         self.axis = sum(self.extent.widths()) + BREAK * (len(self.extent.windows) - 1)
         self.width = self.left + self.axis + self.right
+        all_boxes, self.boxes = self.boxes, [_shown(b, self.extent) for b in self.boxes]
         self.font = font_size(self.boxes, self.extent)
         self.row = ROW_WITH_STAGE if any(any(b.stage) for b in self.boxes) else ROW
         self.sums = [sums_of(p) for p in panels]
         self.lane = LANE if any(len(s.rank) for s in self.sums) else 0.0
         self.longest = [_longest_numbers(p, b) for p, b in zip(panels, self.boxes, strict=True)]
         self.entries = legend(panels, self.lane > 0, any(any(b.stage) for b in self.boxes))
-        self.notes = notes(panels, self.boxes, self.extent, self._hidden_numbers())
+        self.notes = notes(panels, all_boxes, self.extent, self._hidden_numbers())
 
     def figure(self) -> Figure:
         """Return the picture as a figure."""
@@ -190,11 +189,7 @@ class _Picture:
         return LINE * self._head(panel) + 0.05 + len(ranks) * self._pitch() + curves + (0.08 if len(self.panels) > 1 else 0.0)
 
     def _hidden_numbers(self) -> bool:
-        return any(
-            self.extent.shows(float(b.start[k]), float(b.end[k])) and not self._has_number(number, k)
-            for number, b in enumerate(self.boxes)
-            for k in range(len(b))
-        )
+        return any(not self._has_number(number, k) for number, b in enumerate(self.boxes) for k in range(len(b)))
 
     def _has_number(self, panel: int, k: int) -> bool:
         """Return whether box k of a panel is wide enough for its number, and for those of most tasks of its kind."""
@@ -230,7 +225,9 @@ class _Picture:
 
         for part, width in zip(axes, self.extent.widths(), strict=True):
             longest = max(len(f"{x:g}") for x in part.get_xlim())
-            part.xaxis.set_major_locator(MaxNLocator(max(1, int(width / (0.3 + text_inches("0" * longest, SMALL))))))
+            part.xaxis.set_major_locator(
+                MaxNLocator(max(1, int(width / (0.3 + text_inches("0" * longest, SMALL)))), steps=[1, 2, 5, 10])
+            )
             part.tick_params(axis="x", length=2.5, width=0.6, labelsize=SMALL, pad=1.5, color=EDGE, labelcolor=DARK)
             part.spines["bottom"].set_visible(True)
             part.spines["bottom"].set_linewidth(0.6)
@@ -396,7 +393,7 @@ class _Picture:
             self._text(figure, self.width - self.right + 0.04, top + base - CURVE / 2 - 0.65 * LINE, shown)
             times, amounts = _visible(times, amounts)
             times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]
-            heights = [base - CURVE * x / most for x in amounts]
+            heights = [base - 0.94 * CURVE * x / most for x in amounts]
             for part in axes:
                 part.fill_between(times, heights, base, step="post", facecolor="#d9d9d9", edgecolor="none")
                 part.step(times, heights, where="post", color=EDGE, linewidth=0.7)
@@ -449,7 +446,14 @@ def _visible(times: Sequence[float], amounts: Sequence[int]) -> tuple[list[float
 
 def _of_ranks(boxes: Boxes, ranks: Sequence[int]) -> Boxes:
     """Return the boxes of some ranks."""
-    kept = np.flatnonzero(np.isin(boxes.rank, list(ranks)))
+    return _taken(boxes, np.flatnonzero(np.isin(boxes.rank, list(ranks))))
+
+
+def _shown(boxes: Boxes, at: Extent) -> Boxes:
+    """Return the boxes of which a part is drawn."""
+    return _taken(boxes, np.flatnonzero(sum((boxes.start < b) & (boxes.end > a) for a, b in at.windows)))
+
+
+def _taken(boxes: Boxes, kept: Ints) -> Boxes:
     columns = (boxes.rank[kept], boxes.row[kept], boxes.start[kept], boxes.end[kept], boxes.half[kept])
     return Boxes(*columns, *(tuple(texts[k] for k in kept.tolist()) for texts in (boxes.number, boxes.stage)))
-

@@ -16,7 +16,7 @@ DIGIT = 0.64  # of the size of the font: the width of a digit
 COMFORTABLE = 0.22  # inches of a short task, where the width of the picture is free
 LEAST = 0.03  # inches of a short task; below, a part of the time is left out
 READABLE = 0.16  # inches of a short task in a picture that leaves out a part of the time
-NARROWEST, WIDEST = 2.8, 13.0  # inches of the time axis, where the width of the picture is free
+NARROWEST, WIDEST = 3.3, 13.0  # inches of the time axis, where the width of the picture is free
 MAX_ROWS = 128  # ranks of all panels together
 BREAK = 0.2  # inches between the two parts of a time axis
 

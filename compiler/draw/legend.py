@@ -87,7 +87,8 @@ def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], at: Extent, hides_num
 def _missing(panel: Panel, boxes: Boxes, at: Extent) -> str:
     """Return in words which micro-batches do not appear."""
     p = panel.program
-    every, drawn = set(), set()
+    every: set[int] = set()
+    drawn: set[int] = set()
     for row, start, end in zip(boxes.row.tolist(), boxes.start.tolist(), boxes.end.tolist(), strict=True):
         ids = p.micro_batch_lists[int(p.table.operand[row])]
         every.update(ids)

@@ -40,7 +40,7 @@ TITLE, SMALL, MARK = 8.0, 6.5, 5.0  # points
 LINE = 0.15  # the height of a line of text
 TICKS = 0.17  # of the numbers of the time axis
 EDGE, FRAME, FAINT = "#333333", "#b5b5b5", "#8a8a8a"
-_SETTINGS = {
+_SETTINGS: Any = {  # by the names of matplotlib's settings
     "font.family": ["DejaVu Sans"],
     "font.size": FONT,
     "svg.hashsalt": "chimerac",
@@ -163,7 +163,7 @@ class _Picture:
             top += panel_height
         top += TICKS
         for line in label_lines:
-            self._text(figure, self.left + self.axis / 2, top, line, ha="center")
+            self._text(figure, self.width / 2, top, line, ha="center")
             top += LINE
         top += 0.04
         for placed in lines:
@@ -226,7 +226,7 @@ class _Picture:
         for part, width in zip(axes, self.extent.widths(), strict=True):
             longest = max(len(f"{x:g}") for x in part.get_xlim())
             part.xaxis.set_major_locator(
-                MaxNLocator(max(1, int(width / (0.3 + text_inches("0" * longest, SMALL)))), steps=[1, 2, 5, 10])
+                MaxNLocator(max(1, int(width / (0.2 + text_inches("0" * longest, SMALL)))), steps=[1, 2, 5, 10])
             )
             part.tick_params(axis="x", length=2.5, width=0.6, labelsize=SMALL, pad=1.5, color=EDGE, labelcolor=DARK)
             part.spines["bottom"].set_visible(True)

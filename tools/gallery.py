@@ -9,6 +9,7 @@ pictures show what the compiler makes now.
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
@@ -75,7 +76,7 @@ def gallery(_: str) -> str:
         arguments = " ".join(command(e.name))
         lines += ["", f"## {e.name}", "", e.title, ""]
         lines += [f"![Timeline of {e.name} on {RANKS} ranks with {n} micro-batches](gallery/{e.name}.svg)", ""]
-        lines += [f"Source: {e.source}.", ""] if e.source else []
+        lines += [textwrap.fill(f"Source: {e.source}.", 120, break_on_hyphens=False), ""] if e.source else []
         lines += [f"`chimerac {arguments}`"]
     return "\n".join([*lines, "", ""])
 

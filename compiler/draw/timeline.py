@@ -81,7 +81,8 @@ def draw_timeline(
         for r, (characters, shades) in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
             text.append(f"{heads[r]:>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
-    cut = any(len(labels[row]) > int(b * per_time) - int(a * per_time) for row, a, b in _times(bars))
+    places = ((labels[row], int(a * per_time), int(b * per_time)) for row, a, b in _times(bars))
+    cut = any(label not in _placed(label, first, last, band) for label, first, last in places)
     return "\n".join([*text, *_legend(program, timeline.unit, cut, columns, colour)]) + "\n"
 
 

@@ -34,8 +34,25 @@ def measured_panel(program: Program, timeline: Timeline, title: str = "", memory
     """Return what is drawn of a measured timeline. Of messages and all-reduces it has the launches only."""
     end = int(timeline.end.max(initial=0))
     unit = f" {timeline.unit}" if timeline.unit else ""
-    facts = f"measured, {end / timeline.scale:.4g}{unit}"
+    facts = f"{end / timeline.scale:.4g}{unit}"
     return Panel(title or program_title(program), facts, program, timeline, end, memory=memory)
+
+
+def panels_beside(
+    s: Simulation, measured: Timeline | None = None, memory: MemoryCurve | None = None
+) -> tuple[list[Panel], str]:
+    """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
+
+    measured: None for the simulation alone. Where its unit is not that of the simulation, the two have no common time axis, and
+    only the measured timeline is drawn. memory: drawn below the first panel.
+    """
+    if measured is None:
+        return [simulated_panel(s, memory=memory)], time_label(s)
+    title = program_title(s.program)
+    if measured.unit == s.unit:
+        both = [simulated_panel(s, f"{title}, predicted", memory), measured_panel(s.program, measured, f"{title}, measured")]
+        return both, time_label(s)
+    return [measured_panel(s.program, measured, f"{title}, measured")], f"time in {measured.unit}"
 
 
 def program_title(program: Program) -> str:

@@ -80,12 +80,13 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 
 
 def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
-    from chimerac.compiler.analyze.panels import memory_curve, simulated_panel, time_label  # start-up: 8 ms, for pictures only
+    from chimerac.compiler.analyze.panels import memory_curve, panels_beside  # start-up: 8 ms, for pictures only
     from chimerac.compiler.draw.picture import draw_picture
 
     s = simulate(program, options.costs, options.durations)
     curve = memory_curve(program, s.timeline, options.model, options.state) if options.memory_curve else None
-    return draw_picture([simulated_panel(s, memory=curve)], form, time_label(s), options.ranks, options.inches)
+    panels, label = panels_beside(s, memory=curve)
+    return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
 def _report(program: Program, options: EmitOptions) -> str:

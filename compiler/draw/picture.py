@@ -223,10 +223,11 @@ class _Picture:
     def _time_axis(self, axes: Sequence[Axes]) -> None:
         from matplotlib.ticker import MaxNLocator
 
-        for part, width in zip(axes, self.extent.widths(), strict=True):
+        sides = (None,) if len(axes) == 1 else ("upper", "lower")  # where no number is: beside the break
+        for part, width, side in zip(axes, self.extent.widths(), sides, strict=True):
             longest = max(len(f"{x:g}") for x in part.get_xlim())
             part.xaxis.set_major_locator(
-                MaxNLocator(max(1, int(width / (0.2 + text_inches("0" * longest, SMALL)))), steps=[1, 2, 5, 10])
+                MaxNLocator(max(1, int(width / (0.2 + text_inches("0" * longest, SMALL)))), steps=[1, 2, 5, 10], prune=side)
             )
             part.tick_params(axis="x", length=2.5, width=0.6, labelsize=SMALL, pad=1.5, color=EDGE, labelcolor=DARK)
             part.spines["bottom"].set_visible(True)

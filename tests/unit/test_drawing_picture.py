@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.memory import held_bytes, memory_over_time
-from chimerac.compiler.analyze.panels import measured_panel, memory_curve, simulated_panel, time_label
+from chimerac.compiler.analyze.panels import memory_curve, panels_beside, simulated_panel, time_label
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model
@@ -226,8 +227,11 @@ def test_a_measured_timeline_is_drawn() -> None:
     s = simulate(program("1f1b", D=2, N=2))
     t = s.timeline
     measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
-    svg = draw_picture([simulated_panel(s), measured_panel(s.program, measured)], "svg", "time in ms").decode()
-    assert "measured, 6.3 ms" in svg and len(cells(svg, panel=1)) == 2
+    (alone,), label = panels_beside(s, measured)
+    assert label == "time in ms" and alone.facts == "6.3 ms"
+    both, label = panels_beside(s, replace(measured, unit=""))
+    svg = draw_picture(both, "svg", label).decode()
+    assert "1f1b D=2 N=2, predicted" in svg.replace("one_f_one_b", "1f1b") and len(cells(svg, panel=1)) == 2
 
 
 # --- the command -------------------------------------------------------------------------------------------------------

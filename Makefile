@@ -68,6 +68,7 @@ golden: $(READY) ## rewrite the golden files
 
 figures: $(READY) ## rewrite every drawing and table in README and docs, and the saved parser
 	$(BIN)/python -m tools.saved_parser
+	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.figures --write
 
 profiles: $(READY) ## write the shipped profiles of published hardware again, for chimerac --profile NAME

@@ -57,8 +57,8 @@ def _size(path: str | os.PathLike[str]) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def write_stdout(text: str) -> None:
-    """Write all of a text to stdout, as UTF-8 where the encoding of stdout cannot express it.
+def write_stdout(text: str | bytes) -> None:
+    """Write all of a text to stdout, as UTF-8 where the encoding of stdout cannot express it, or bytes as they are.
 
     Raises ChimeraError E003 if that fails, BrokenPipeError if the reader of a pipe has closed its end.
     """
@@ -66,9 +66,13 @@ def write_stdout(text: str) -> None:
         raise refuse("E003", "the output cannot be written: stdout is closed")
     try:
         try:
-            sys.stdout.write(text)
+            if isinstance(text, bytes):
+                sys.stdout.flush()
+                sys.stdout.buffer.write(text)
+            else:
+                sys.stdout.write(text)
         except UnicodeEncodeError:
-            sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+            sys.stdout.buffer.write(str(text).encode("utf-8", "backslashreplace"))
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -92,8 +96,8 @@ def discard_output(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def write(text: str, path: str) -> None:
-    """Write a text to a file, or to stdout if the path leads to stdout.
+def write(text: str | bytes, path: str) -> None:
+    """Write a text or bytes to a file, or to stdout if the path leads to stdout.
 
     The text is written to a temporary file in the same folder, which then replaces the file. The name of the temporary file
     is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing
@@ -106,7 +110,7 @@ def write(text: str, path: str) -> None:
     try:
         status = _status(path)
         if status is None or not _is_stdout(status):
-            data = text.encode()
+            data = text if isinstance(text, bytes) else text.encode()
             if not (_is_replaceable(path, status) and _replace(os.path.realpath(path), data, status)):
                 with open(path, "wb") as file:
                     file.write(data)

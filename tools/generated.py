@@ -25,6 +25,7 @@ from tools import ROOT
 from tools.claims import table
 from tools.console import in_checkout
 from tools.full_size import full_size
+from tools.gallery import gallery, slots
 from tools.imports import diagram
 
 PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experiments")
@@ -197,6 +198,8 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "examples": examples,
     "experiments": experiments,
     "full_size": full_size,
+    "gallery": gallery,
+    "slots": slots,
     "run_figures": run_figures,
     "library": library,
     "searched": searched,

@@ -22,6 +22,7 @@ from chimerac.compiler.command.files import (
     write_product,
 )
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.pictures import PICTURES, inches, ranks_of
 from chimerac.compiler.command.usage import make_parser
 from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import StageChoice, stage_choice
@@ -58,7 +59,7 @@ def _refuse_rest(
     parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
-def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:
+def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str | bytes:
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
         return library_table(width)
@@ -72,11 +73,19 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     parameters = parameters_of(options.parameters)
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
+    for option, given in (("--ranks", options.ranks), ("--picture-width", options.picture_width), ("--memory-curve",
+        options.memory_curve or None)):  # fmt: skip
+        if given is not None and option not in emitter.reads:
+            raise refuse("E002", f"{option} is for {readers(option)}")
+    picture_inches = inches(options.picture_width)
     check_model_options(options)
     if options.profile is not None and "--profile" not in emitter.reads:
         raise refuse("E002", f"--profile is for {readers('--profile')}")
     if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
         raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
+    if options.model and options.emit in PICTURES and not (options.memory_curve or options.profile or options.memory):
+        message = "--model changes a picture only with --memory-curve or --profile"
+        raise refuse("E002", message, help="give --memory-curve: bytes of each rank over time")
     profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
     for_report = "--optimizer" in emitter.reads and options.model
@@ -95,7 +104,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         check_memory(program, model, memory_bytes, recomputing, state)
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
-    return emitter.make(program, EmitOptions(costs, durations, model, state, options.output, width, colour))
+    drawn = {"ranks": ranks_of(options.ranks, program.world), "inches": picture_inches, "memory_curve": options.memory_curve}
+    return emitter.make(program, EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn))
 
 
 def program_of(

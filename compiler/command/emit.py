@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.jsonform import json_schema, program_to_json
@@ -15,6 +16,7 @@ from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import suffix
+from chimerac.compiler.command.pictures import PICTURES, check_picture_output
 
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the paths to which a DAG is written
 
@@ -24,7 +26,8 @@ class EmitOptions:
     """The options that emitters read.
 
     costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
-    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours.
+    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours. ranks: those
+    that are drawn, None for all; inches: the width of a picture, None for one that fits its numbers; memory_curve: draw it.
     """
 
     costs: Mapping[str, Fraction]
@@ -34,6 +37,9 @@ class EmitOptions:
     output: str | None
     columns: int | None
     colour: bool
+    ranks: tuple[int, ...] | None = None
+    inches: float | None = None
+    memory_curve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,12 @@ class Emitter:
     """One product of --emit.
 
     what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: which of
-    --cost, --profile, --model and --optimizer it depends on. The command refuses these options for other products.
+    --cost, --profile, --model, --optimizer and the options of drawings it depends on. The command refuses these options for
+    other products.
     """
 
     what: str
-    make: Callable[[Program, EmitOptions], str] | None = None
+    make: Callable[[Program, EmitOptions], str | bytes] | None = None
     make_alone: Callable[[], str] | None = None
     reads: tuple[str, ...] = ()
 
@@ -69,7 +76,17 @@ def _timeline(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
     s = simulate(program, options.costs, options.durations)
-    return draw_timeline(program, s.timeline, columns=options.columns, colour=options.colour)
+    return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
+
+
+def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
+    from chimerac.compiler.analyze.panels import memory_curve, panels_beside  # start-up: 8 ms, for pictures only
+    from chimerac.compiler.draw.picture import draw_picture
+
+    s = simulate(program, options.costs, options.durations)
+    curve = memory_curve(program, s.timeline, options.model, options.state) if options.memory_curve else None
+    panels, label = panels_beside(s, memory=curve)
+    return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
 def _report(program: Program, options: EmitOptions) -> str:
@@ -84,12 +101,19 @@ def _path(program: Program, options: EmitOptions) -> str:
     return path_text(simulate(program, options.costs, options.durations))
 
 
+_OF_PICTURES = ("--cost", "--profile", "--model", "--optimizer", "--ranks", "--picture-width", "--memory-curve")
+
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
-    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns")),
+    "timeline": Emitter(
+        "the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns", "--ranks")
+    ),
+    "svg": Emitter("a picture of the timeline for papers and pages", partial(_picture, "svg"), reads=_OF_PICTURES),
+    "png": Emitter("the same picture in pixels, 200 to an inch", partial(_picture, "png"), reads=_OF_PICTURES),
+    "pdf": Emitter("the same picture, with its fonts", partial(_picture, "pdf"), reads=_OF_PICTURES),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
@@ -101,11 +125,14 @@ EMITTERS: Mapping[str, Emitter] = {
 
 def readers(option: str) -> str:
     """Return the choices of --emit that read an option, for messages."""
-    return " and ".join(f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads)
+    *first, last = [f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def check_output(emit: str, output: str | None) -> None:
-    """Raise ChimeraError E002 if the suffix of a path is of no format in which the product is written."""
+    """Raise ChimeraError E002 if the product is not written in the format of the path's suffix, or not to a terminal."""
+    if emit in PICTURES:
+        check_picture_output(emit, output)
     if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):
         formats = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {output}: the DAG is written as {formats}")

@@ -23,7 +23,7 @@ def stdin() -> Source:
     return Source("<stdin>", read("<stdin>", sys.stdin.buffer))
 
 
-def write_product(product: str, path: str | None) -> None:
+def write_product(product: str | bytes, path: str | None) -> None:
     """Write a product to a file, or to stdout for no path. Raises ChimeraError E002, E003."""
     if path == "":
         raise refuse("E002", "-o: the path is empty")

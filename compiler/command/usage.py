@@ -10,6 +10,7 @@ from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.machines import MACHINES
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.compiler.command.emit import EMITTERS
+from chimerac.compiler.command.pictures import PICTURES
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is lowered to one stream of instructions per rank
@@ -58,6 +59,7 @@ examples:
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
   chimerac chimera --emit timeline                    a drawing in the terminal
+  chimerac chimera --emit svg -o chimera.svg          a picture for a paper; also png and pdf; --memory-curve below it
   chimerac dapple -p policy=2 --emit report --cost hop=0.5
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
@@ -69,6 +71,7 @@ examples:
   chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
+  chimerac compare chimera 1f1b gpipe --emit pdf -o compared.pdf   their timelines on one time axis
   chimerac search chimera_zb --hop 0.1 --time 1 -o best.sched   a faster order for slow links, with a certificate
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
@@ -130,9 +133,11 @@ def compare_parser() -> argparse.ArgumentParser:
     _add_profile(p)
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
-    p.add_argument("--emit", choices=("table", "json", "markdown", "timeline"), default="table",
-                   help="what to print, default table; timeline draws all schedules to one scale")  # fmt: skip
+    p.add_argument("--emit", choices=("table", "json", "markdown", "timeline", *PICTURES), default="table",
+                   help="what to print, default table; timeline draws all schedules to one scale in the terminal, svg, png and "
+                   "pdf as a picture on one time axis")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
+    _add_picture_width(p)
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     return p
 
@@ -246,6 +251,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
+    p.add_argument("--ranks", metavar="LIST", help="draw these ranks only, in a timeline or a picture: 0,4..7; default all")
+    _add_picture_width(p)
+    p.add_argument("--memory-curve", action="store_true",
+                   help="draw below a picture what each rank holds over time: activations, with --model bytes")  # fmt: skip
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
     p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
@@ -262,6 +271,11 @@ def _add_link(p: argparse.ArgumentParser) -> None:
     p.add_argument("--link", metavar="LATENCY,BANDWIDTH",
                    help="a link between two ranks, such as 10us,12GB/s, in the place of the profile's links and "
                    "all-reduces")  # fmt: skip
+
+
+def _add_picture_width(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--picture-width", metavar="LENGTH",
+                   help="of a picture, such as 17.8cm or 7in; default: as wide as its numbers need, within limits")  # fmt: skip
 
 
 def _add_schedule(p: argparse.ArgumentParser) -> None:

@@ -5,7 +5,8 @@ rank 0 |F0 F1 ..... B0--- F2 B1--- F3 B2--- .. B3--- |
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby, pairwise
 from math import ceil
@@ -26,8 +27,11 @@ _PALETTE = (
 )
 
 
+# What the letter of a task stands for.
+WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient", "R": "recomputation"}
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
+_FILLER = "\0"  # a character of a task before its label
 Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see _paint)
 
 
@@ -46,10 +50,10 @@ def draw_timeline(
     ranks: those to draw, default all. columns: the width of a line; a longer timeline continues in further lines. A line
     is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that divides all starts and
     ends. stops: by rank, a text after its last character, which is not cut. bands: show only this many of the last lines of
-    each rank. The legend is not cut either.
+    each rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
-    fused = _fused(program, timeline)
+    fused = fused_bars(program, timeline)
     bars = timeline.take(program.table.is_task[timeline.row] & ~fused & np.isin(timeline.rank, list(chosen)))
     labels = _labels(program, bars, set(timeline.row[fused].tolist()))
     heads = {r: f"rank {r} |" for r in chosen}
@@ -59,14 +63,14 @@ def draw_timeline(
     width = int(end * per_time)
     bars = bars.take(np.argsort(bars.rank, kind="stable"))
     begins, ends = (np.searchsorted(bars.rank, list(chosen), side=side).tolist() for side in ("left", "right"))
+    available = width if columns is None else max(columns - margin - 1, 20)
+    band = max(available // step, 1) * step  # cut at multiples of `step`: tasks begin and end there
     lines = {
-        r: _line(program, bars.take(slice(a, b)), labels, per_time, width, colour)
+        r: _line(program, bars.take(slice(a, b)), labels, per_time, width, band, colour)
         for r, a, b in zip(chosen, begins, ends, strict=True)
     }
-    available = width if columns is None else max(columns - margin - 1, 20)
     if stops and not width:
         return "".join(f"{heads[r]:>{margin}}{stops[r]}\n" for r in chosen)
-    band = max(available // step, 1) * step  # cut at multiples of `step`: tasks begin and end there
     text = []
     starts = range(0, max(width, 1), band)
     if bands is not None and len(starts) > bands:
@@ -77,10 +81,17 @@ def draw_timeline(
         for r, (characters, shades) in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
             text.append(f"{heads[r]:>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
-    return "\n".join([*text, _legend(program, timeline.unit, colour)]) + "\n"
+    places = ((labels[row], int(a * per_time), int(b * per_time)) for row, a, b in _times(bars))
+    cut = any(label not in _placed(label, first, last, band) for label, first, last in places)
+    return "\n".join([*text, *_legend(program, timeline.unit, cut, columns, colour)]) + "\n"
 
 
-def _fused(program: Program, timeline: Timeline) -> Mask:
+def _times(bars: Timeline) -> Iterator[tuple[int, int, int]]:
+    """Return the row, the start and the end of each bar."""
+    return zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True)
+
+
+def fused_bars(program: Program, timeline: Timeline) -> Mask:
     """Return which bars are the second task of an overlapped pair whose first bar takes the time of both, as simulated."""
     before = np.maximum(timeline.row - 1, 0)
     second = (timeline.row > 0) & ((program.table.flags[before] & OVERLAP) != 0) & (program.rank_of[before] == timeline.rank)
@@ -91,21 +102,21 @@ def _fused(program: Program, timeline: Timeline) -> Mask:
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
     """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
     an overlapped pair. fused: rows that are drawn with the row before them."""
-    with_stages, t = _has_several_stages(program), program.table
+    with_stages, t = has_several_stages(program), program.table
 
     def label(row: int) -> str:
-        name = _span(program.micro_batch_lists[int(t.operand[row])])
+        name = ids_text(program.micro_batch_lists[int(t.operand[row])])
         return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if with_stages else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}
 
 
-def _has_several_stages(program: Program) -> bool:
+def has_several_stages(program: Program) -> bool:
     """Return whether a pipe has several stages on one rank."""
     return any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
 
 
-def _span(ids: Sequence[int]) -> str:
+def ids_text(ids: Sequence[int]) -> str:
     """Return '3', '0-3' where ids ascend one by one, or '0,2,5': at most three such parts."""
     cuts = [0, *(k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1), len(ids)]
     parts = [str(ids[a]) if b == a + 1 else f"{ids[a]}-{ids[b - 1]}" for a, b in pairwise(cuts[:4]) if b > a]
@@ -130,21 +141,41 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
     return min(fits, Fraction(max_width, end)), 1
 
 
-def _line(program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, colour: bool) -> Line:
-    """Return a rank's characters and their colours. Idle time is dotted, in colour blank; a task ends with a blank."""
+def _line(
+    program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, band: int, colour: bool
+) -> Line:
+    """Return a rank's characters and their colours. Idle time is dotted, in colour blank; a task ends with a blank.
+
+    band: after so many characters the line is continued below; no label is cut there.
+    """
     parts: list[str] = []
     shades, size = bytearray(), 0
     characters, units = per_time.as_integer_ratio()
-    for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
+    for row, start, end in _times(bars):
         first, last = start * characters // units, end * characters // units
         idle = _idle(first - size, colour)
-        text = f"{labels[row]:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "[: last - first]
+        label = _placed(labels[row], first, last, band)
+        text = f"{label:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "[: last - first]
+        text = text.replace(_FILLER, " " if colour else "-")
         parts += (idle, text)
         size += len(idle) + len(text)
         if colour:
             shades += bytes(len(idle))
             shades += bytes([_PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]]]) * len(text)
     return "".join([*parts, _idle(width - size, colour)]), bytes(shades)
+
+
+def _placed(label: str, first: int, last: int, band: int) -> str:
+    """Return a label for the characters `first` to `last`, with fillers before it where it would be cut by the end of a band.
+
+    If it has no room, it becomes its letter: a part of a number would be another number.
+    """
+    cut = (first // band + 1) * band if band else last
+    if len(label) <= min(last, cut) - first:
+        return label
+    if first < cut < last and len(label) <= min(last - cut, band):
+        return _FILLER * (cut - first) + label
+    return label[: last - first][:1]
 
 
 def _idle(width: int, colour: bool) -> str:
@@ -176,19 +207,31 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
         place = int(t * each) - band.start
         if (0 <= place < len(band) or (not len(band) and t == 0)) and (not line or place > len(line)):
             line = f"{line:<{place}}" + (str(t) if t.denominator == 1 else f"{float(t):g}")
-    return line
+    return line or f"{float(band.start / each):.4g}"  # of a short band
 
 
-def _legend(program: Program, unit: str, colour: bool) -> str:
+def _legend(program: Program, unit: str, is_cut: bool, columns: int | None, colour: bool) -> list[str]:
+    """Return the lines of the legend. is_cut: a label had no room."""
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
-    words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recomputation"}
-    stage = ", then the stage" if _has_several_stages(program) else ""
-    parts = [*(words[x] for x in used), f"numbers are micro-batches{stage}"]
+    stage = ", then the stage" if has_several_stages(program) else ""
+    parts = [*(f"{x} {WORDS[x]}" for x in used), f"numbers are micro-batches{stage}"]
+    parts += ["a letter alone: no room for the number"] if is_cut else []
     parts += [f"times in {unit}"] if unit else []
-    pipes = []
-    for k, pipe in enumerate(program.header.pipes[:8]):
-        micro_batches = _span(pipe.micro_batches) or "none"
-        name = f"\x1b[38;5;16;48;5;{_PALETTE[k % len(_PALETTE)][0]}m {pipe.name} \x1b[0m" if colour else pipe.name
-        pipes.append(f"{name} {micro_batches}")
-    more = ", ..." if len(program.header.pipes) > 8 else ""
-    return "; ".join(parts) + (f"; {', '.join(pipes)}{more}" if len(program.header.pipes) > 1 else "")
+    words = [f"{part};" for part in parts]
+    pipes = program.header.pipes[:8] if len(program.header.pipes) > 1 else ()
+    for pipe in pipes:
+        words.append(f"{pipe.name} {ids_text(pipe.micro_batches) or 'none'},")
+    words += ["...,"] * (len(program.header.pipes) > 8)
+    words[-1] = words[-1][:-1]
+    lines = [""]
+    for k, word in enumerate(words):
+        # The name of a pipe has its colour, and a blank on both sides.
+        is_name = colour and len(parts) <= k < len(parts) + len(pipes)
+        visible = len(re.sub("\x1b.*?m", "", lines[-1])) + 1 + len(word) + 2 * is_name
+        if lines[-1] and columns is not None and visible > columns:
+            lines.append("")
+        if is_name:
+            shade, name = _PALETTE[(k - len(parts)) % len(_PALETTE)][0], pipes[k - len(parts)].name
+            word = f"\x1b[38;5;16;48;5;{shade}m {name} \x1b[0m" + word.removeprefix(name)
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines

@@ -92,6 +92,7 @@ PRODUCTS = {
     "width.txt": "chimerac chimera -p D=2 --width 2",
     "split.txt": "chimerac split.sched",
     "split_timeline.txt": "chimerac split.sched --emit timeline --columns 100 --cost hop=0.5",
+    "ranks.txt": "chimerac chimera -p D=8 --emit timeline --ranks 0,3..4 --columns 60",
     "colour.txt": "chimerac chimera -p D=2 --emit timeline --color always",
     "chimera.json": "chimerac chimera -p D=2 --emit json",
     "schema.json": "chimerac --emit schema",

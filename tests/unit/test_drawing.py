@@ -91,6 +91,39 @@ def test_a_long_timeline_continues_below() -> None:
         assert "".join(parts) == whole[g + 1].removeprefix(f"rank {g} |")[:-1]
 
 
+@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("columns", [40, 61, 80])
+def test_every_line_fits_the_width(columns: int, colour: bool) -> None:
+    p = program("chimera_zb", D=4, N=8)
+    lines = draw_timeline(p, simulate(p, {"F": 7, "B": 20, "hop": 3}).timeline, columns=columns, colour=colour).splitlines()
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= columns
+    legend = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(lines[-4:]))
+    assert "up[0] 4-7" in " ".join(legend.split())
+
+
+def test_no_number_is_cut_where_the_drawing_continues_below() -> None:
+    """A part of a number would be the number of another micro-batch."""
+    p = program("1f1b", D=2, N=120)
+    s = simulate(p, {"F": 1000, "B": 1999})  # without a common unit: a line may end anywhere
+    known = {f"{letter}{m}" for letter in "FB" for m in range(120)}
+    for columns in range(40, 60):
+        lines = draw_timeline(p, s.timeline, columns=columns).splitlines()
+        bodies = [line.partition("|")[2].rstrip("|") for line in lines if line.startswith("rank 0")]
+        found = [word for body in bodies for word in re.findall(r"[FB]\d+", body)]
+        assert set(found) <= known and len(found) >= 230
+        assert len(found) == 240 or "a letter alone" in lines[-1]  # no room on either side of the end
+
+
+def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = program("1f1b", D=2, N=12)
+    assert "a letter alone" not in draw_lines(p)[-1]
+    monkeypatch.setattr(drawing, "MAX_WIDTH", 60)
+    lines = draw_timeline(p, simulate(p, {"F": 1000, "B": 1999}).timeline).splitlines()
+    numbers = [m for line in lines[1:3] for m in re.findall(r"[FB](\d+)", line)]
+    assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48
+    assert "a letter alone: no room for the number" in lines[-1]
+
+
 def test_colour_changes_no_text() -> None:
     p = program("chimera", D=2)
     plain, coloured = draw_lines(p), draw_lines(p, colour=True)

@@ -1,0 +1,79 @@
+"""How large a picture is, and what of it is drawn: all of the time, or the beginning and the end of a long iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimerac.compiler.draw.panels import Boxes, Panel
+
+INCH_CM = 2.54
+FONT = 7.0  # points, of the numbers in boxes
+LEAST_FONT = 5.0
+DIGIT = 0.64  # of the size of the font: the width of a digit
+COMFORTABLE = 0.22  # inches of a short task, where the width of the picture is free
+LEAST = 0.03  # inches of a short task; below, a part of the time is left out
+READABLE = 0.16  # inches of a short task in a picture that leaves out a part of the time
+NARROWEST, WIDEST = 3.3, 13.0  # inches of the time axis, where the width of the picture is free
+MAX_ROWS = 128  # ranks of all panels together
+BREAK = 0.2  # inches between the two parts of a time axis
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Which times are drawn, and how wide. windows: from and to, in units: one, or the beginning and the end."""
+
+    windows: tuple[tuple[float, float], ...]
+    inches_per_unit: float
+
+    def widths(self) -> list[float]:
+        """Return the width of each window in inches."""
+        return [(b - a) * self.inches_per_unit for a, b in self.windows]
+
+    @property
+    def left_out(self) -> tuple[float, float] | None:
+        """Return from when to when nothing is drawn; None if all is drawn."""
+        return None if len(self.windows) == 1 else (self.windows[0][1], self.windows[1][0])
+
+    def shows(self, start: float, end: float) -> bool:
+        """Return whether a part of this time is drawn."""
+        return any(start < b and end > a for a, b in self.windows)
+
+
+def text_inches(text: str, points: float) -> float:
+    """Return about the width of a text, at least that of digits."""
+    return DIGIT * points / 72 * len(text)
+
+
+def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None) -> Extent:
+    """Return the extent of panels with one time axis. inches: of the axis; None for as many as the tasks need.
+
+    A short task is one at the tenth percentile of the lengths. Where it would be narrower than `LEAST`, the middle of the
+    iteration is left out.
+    """
+    longest = max((p.length for p in panels), default=0.0)
+    lengths = np.concatenate([b.end - b.start for b in boxes] or [np.zeros(0)])
+    if not len(lengths) or longest <= 0:
+        return Extent(((0.0, longest or 1.0),), (NARROWEST if inches is None else inches) / (longest or 1.0))
+    short = float(np.quantile(lengths, 0.1))
+    if inches is None:
+        digits = int(np.quantile([len(number) for b in boxes for number in b.number], 0.9))
+        wanted = longest / short * max(COMFORTABLE, text_inches("0" * digits, FONT) + 0.06)
+        inches = min(max(wanted, NARROWEST), WIDEST)
+    if short * inches / longest >= LEAST:
+        return Extent(((0.0, longest),), inches / longest)
+    shown = (inches - BREAK) * short / READABLE
+    return Extent(((0.0, 0.6 * shown), (longest - 0.4 * shown, longest)), (inches - BREAK) / shown)
+
+
+def font_size(boxes: Sequence[Boxes], at: Extent) -> float:
+    """Return the largest size at which nine of ten numbers fit into their boxes, within limits."""
+    needs = [
+        text_inches(number, 1.0) / max((end - start) * at.inches_per_unit - 0.03, 1e-9)
+        for b in boxes
+        for number, start, end in zip(b.number, b.start.tolist(), b.end.tolist(), strict=True)
+    ]
+    fits = 1 / float(np.quantile(needs, 0.9)) if needs else FONT
+    return min(max(fits, LEAST_FONT), FONT)

@@ -1,0 +1,125 @@
+"""The legend of a picture, and the notes about what it leaves out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.compiler.draw.extent import Extent
+from chimerac.compiler.draw.panels import Boxes, Panel
+from chimerac.compiler.draw.shades import PIPES, shade
+from chimerac.compiler.draw.timeline import WORDS, ids_text
+
+CHARACTER = 0.57  # of the size of the font: about the width of a character of a text
+MAX_PIPES = 8  # that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Swatch:
+    """A sample: a box of this colour, or a mark, which is a character."""
+
+    WIDTH: ClassVar[float] = 0.17  # inches
+
+    colour: str = ""
+    hatch: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What samples stand for."""
+
+    swatches: tuple[Swatch, ...]
+    text: str
+
+
+def legend(panels: Sequence[Panel], has_sums: bool, has_stages: bool) -> list[list[Entry]]:
+    """Return the legend in groups: the kinds of tasks; the pipes of a single panel; marks, and what the numbers are."""
+    tables = [p.program.table for p in panels]
+    used = [form.op for form in FORMS if form.letter and any((t.op == form.op).any() for t in tables)]
+    hues = min(max((len(p.program.header.pipes) for p in panels), default=1), len(PIPES))
+    letters = {op: FORMS[op].letter for op in used}
+    tasks = [Entry(tuple(_swatch(k, op) for k in range(hues)), f"{x} {WORDS[x]}") for op, x in letters.items()]
+    named, marks = [], []
+    pipes = panels[0].program.header.pipes if len(panels) == 1 else ()
+    if len(pipes) > 1:
+        for k, pipe in enumerate(pipes[:MAX_PIPES]):
+            ids = ids_text(pipe.micro_batches) or "none"
+            named.append(Entry(tuple(_swatch(k, op) for op in used), f"pipe {pipe.name}: micro-batches {ids}"))
+        if len(pipes) > MAX_PIPES:
+            named.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
+    if has_sums:
+        mark = any(p.sums is None or (p.sums[0] == p.sums[1]).any() for p in panels)
+        swatch = Swatch(mark="▲") if mark else Swatch("#ffffff", "xxxxxxxx")
+        marks.append(Entry((swatch,), "all-reduce of the gradients of a stage"))
+    if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):
+        marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
+    stage = ", below them or after a point the stage" if has_stages else ""
+    marks.append(Entry((), f"numbers are micro-batches{stage}"))
+    marks += [Entry((), "numbers in red italics count idle slots")] * any(p.counts_idle for p in panels)
+    return [tasks, named, marks]
+
+
+def _swatch(pipe: int, op: Op) -> Swatch:
+    return Swatch(shade(pipe, op), "//////" if op == Op.RECOMPUTE else "")
+
+
+def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], at: Extent, hides_numbers: bool) -> list[str]:
+    """Return sentences about what is not drawn."""
+    found = []
+    if at.left_out is not None:
+        low, high = at.left_out
+        missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], at)
+        found.append(f"The time from {low:.4g} to {high:.4g} is not drawn{missing}.")
+    if any(len(b.row) for b in boxes) and any(
+        len(set(b.rank.tolist())) < p.program.world for p, b in zip(panels, boxes, strict=True)
+    ):
+        shown = [f"{len(set(b.rank.tolist()))} of {p.program.world}" for p, b in zip(panels, boxes, strict=True)]
+        found.append(f"Ranks drawn: {', '.join(dict.fromkeys(shown))}.")
+    if hides_numbers:
+        found.append("Boxes that are too narrow have no number.")
+    return found
+
+
+def _missing(panel: Panel, boxes: Boxes, at: Extent) -> str:
+    """Return in words which micro-batches do not appear."""
+    p = panel.program
+    every: set[int] = set()
+    drawn: set[int] = set()
+    for row, start, end in zip(boxes.row.tolist(), boxes.start.tolist(), boxes.end.tolist(), strict=True):
+        ids = p.micro_batch_lists[int(p.table.operand[row])]
+        every.update(ids)
+        if at.shows(start, end):
+            drawn.update(ids)
+    missing = sorted(every - drawn)
+    return f", nor any task of micro-batches {ids_text(missing)}" if missing else ""
+
+
+def wrapped(text: str, inches: float, points: float) -> list[str]:
+    """Return a text as lines of about this width."""
+    return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / 72))), break_long_words=False) or [""]
+
+
+def flowed(groups: Sequence[Sequence[Entry]], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
+    """Return the lines of a legend: entries with where they begin, in inches from the left.
+
+    If not all fit into one line, each group begins a line.
+    """
+    whole = _lines([entry for group in groups for entry in group], inches, points)
+    return whole if len(whole) == 1 else [line for group in groups if group for line in _lines(group, inches, points)]
+
+
+def _lines(entries: Sequence[Entry], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
+    lines: list[list[tuple[float, Entry]]] = [[]]
+    x = 0.0
+    for entry in entries:
+        width = Swatch.WIDTH * len(entry.swatches) + 0.02 + CHARACTER * points / 72 * len(entry.text) + 0.14
+        if lines[-1] and x + width > inches:
+            lines.append([])
+            x = 0.0
+        lines[-1].append((x, entry))
+        x += width
+    return lines

@@ -1,0 +1,151 @@
+"""What a picture shows of one program: its timeline, and what is drawn beside the tasks. No package draws here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.lifetimes import Amounts
+from chimerac.chimera_ir.program import Ints, Program
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.draw.timeline import fused_bars, has_several_stages, ids_text
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages on their way, as columns: from global rank `sender` to `receiver`, from time `start` to `end`."""
+
+    sender: Ints
+    receiver: Ints
+    start: Ints
+    end: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCurve:
+    """What each rank holds over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
+
+    The entries of a rank are in the order of their times. title: what the amounts are; unit: how many of them one unit of the
+    drawn numbers has; suffix: its name.
+    """
+
+    rank: Ints
+    time: Ints
+    amount: Amounts
+    title: str
+    unit: int = 1
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A timeline with its program. Times are in the integers of the timeline.
+
+    title, facts: drawn above it, left and right. end: of the iteration. sums: when each of `Program.collectives` began and
+    ended; None for all-reduces whose launch alone is known, which are drawn as marks. counts_idle: write numbers into the idle
+    slots, which is for tasks of one unit each.
+    """
+
+    title: str
+    facts: str
+    program: Program
+    timeline: Timeline
+    end: int
+    messages: Messages | None = None
+    sums: tuple[Ints, Ints] | None = None
+    memory: MemoryCurve | None = None
+    counts_idle: bool = False
+
+    def units(self, times: Ints) -> Amounts:
+        """Return times in units."""
+        return times / self.timeline.scale
+
+    def with_facts(self, facts: str) -> Panel:
+        """Return this panel with other facts above it."""
+        return replace(self, facts=facts)
+
+    @property
+    def length(self) -> float:
+        """Return the time of the iteration in units."""
+        return self.end / self.timeline.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """The boxes of the tasks that take time, as columns; times are in units.
+
+    half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
+    2 for the second. number: the text of the micro-batches; stage: '' unless a pipe has several stages on a rank.
+    """
+
+    rank: Ints
+    row: Ints
+    start: Amounts
+    end: Amounts
+    half: Ints
+    number: tuple[str, ...]
+    stage: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def boxes_of(panel: Panel) -> Boxes:
+    """Return the boxes of a panel, in the order of the timeline."""
+    p, bars = panel.program, panel.timeline
+    fused = fused_bars(p, bars)
+    second = set(bars.row[fused].tolist())
+    firsts = bars.take(p.table.is_task[bars.row] & ~fused & (bars.end > bars.start))
+    entries = []
+    for rank, row, start, end in zip(*(c.tolist() for c in (firsts.rank, firsts.row, firsts.start, firsts.end)), strict=True):
+        if row + 1 in second:
+            entries += [(rank, row, start, end, 1), (rank, row + 1, start, end, 2)]
+        else:
+            entries.append((rank, row, start, end, 0))
+    columns = np.array(entries, np.int64).reshape(-1, 5).T
+    rows = columns[1].tolist()
+    stages = has_several_stages(p)
+    return Boxes(
+        columns[0],
+        columns[1],
+        panel.units(columns[2]),
+        panel.units(columns[3]),
+        columns[4],
+        tuple(ids_text(p.micro_batch_lists[int(p.table.operand[row])]) for row in rows),
+        tuple(str(p.table.stage[row]) if stages else "" for row in rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The all-reduces of the ranks that join them, as columns; times are in units. A mark has no length."""
+
+    rank: Ints
+    start: Amounts
+    end: Amounts
+    name: tuple[str, ...]
+
+
+def sums_of(panel: Panel) -> Sums:
+    """Return the all-reduces of a panel. The name of one is its stage, or that of its tied parameters."""
+    p, bars = panel.program, panel.timeline
+    launched = bars.take(p.table.op[bars.row] == Op.ALLREDUCE)
+    number = p.table.operand[launched.row]
+    start, end = (launched.end, launched.end) if panel.sums is None else (panel.sums[0][number], panel.sums[1][number])
+    names = tuple(p.collectives[k].group.removeprefix("stage ") for k in number.tolist())
+    return Sums(launched.rank, panel.units(start), panel.units(end), names)
+
+
+def idle_slots_of(panel: Panel) -> list[tuple[int, int, int]]:
+    """Return (rank, slot, number) of every idle slot, numbered from 1 on each rank: slots of one unit, up to the end."""
+    p, bars = panel.program, panel.timeline
+    bars = bars.take(p.table.is_task[bars.row] & (bars.end > bars.start))
+    found = []
+    for rank in range(p.world):
+        own = bars.take(bars.rank == rank)
+        busy = {slot for a, b in zip(own.start.tolist(), own.end.tolist(), strict=True) for slot in range(a, b)}
+        idle = [slot for slot in range(panel.end) if slot not in busy]
+        found += [(rank, slot, number) for number, slot in enumerate(idle, 1)]
+    return found

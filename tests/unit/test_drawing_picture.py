@@ -1,0 +1,293 @@
+"""Pictures of timelines: what is in them, read back from their bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.analyze.memory import held_bytes, memory_over_time
+from chimerac.compiler.analyze.panels import memory_curve, panels_beside, simulated_panel, time_label
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.command.main import main
+from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.draw import picture
+from chimerac.compiler.draw.extent import MAX_ROWS, extent
+from chimerac.compiler.draw.panels import boxes_of, sums_of
+from chimerac.compiler.draw.picture import draw_picture
+from chimerac.compiler.draw.shades import PIPES, shade
+from chimerac.compiler.verify import peaks
+from tests.helpers import program
+from tests.helpers_drawing import Cell, cells
+
+pytest.importorskip("matplotlib")
+
+
+def svg_of(name: str, costs: dict[str, int | Fraction] | None = None, inches: float | None = None, **sizes: int) -> str:
+    s = simulate(program(name, **sizes), costs)
+    return draw_picture([simulated_panel(s)], "svg", time_label(s), inches=inches).decode()
+
+
+# --- the figure of the paper -------------------------------------------------------------------------------------------
+
+# Chimera with four ranks and four micro-batches, slot by slot: Li and Hoefler, "Chimera", SC 2021 (arXiv 2107.06925), section
+# 3.1, the figure in which the down pipe of micro-batches 0 and 1 and the up pipe of 2 and 3 are merged. A backward takes two
+# slots, as in the paper's comparison of schemes. d and u are forwards, D and U backwards of the down and the up pipe.
+PAPER = (
+    "d0 d1 .. u2 U2 U2 u3 U3 U3 .. D0 D0 .. .. D1 D1",
+    ".. d0 u2 d1 u3 .. U2 U2 D0 D0 U3 U3 D1 D1 .. ..",
+    ".. u2 d0 u3 d1 .. D0 D0 U2 U2 D1 D1 U3 U3 .. ..",
+    "u2 u3 .. d0 D0 D0 d1 D1 D1 .. U2 U2 .. .. U3 U3",
+)
+SHADES = {shade(0, 0): "d", shade(0, 1): "D", shade(1, 0): "u", shade(1, 1): "U"}
+
+
+def slots(row: list[Cell], slot: float, origin: float, count: int) -> str:
+    """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it."""
+    found = [".."] * count
+    for cell in row:
+        (number,) = cell.texts
+        first, last = (cell.left - origin) / slot, (cell.right - origin) / slot
+        assert abs(first - round(first)) < 0.01 and abs(last - round(last)) < 0.01
+        for k in range(round(first), round(last)):
+            assert found[k] == "..", "boxes do not overlap"
+            found[k] = SHADES[cell.colour] + number
+    return " ".join(found)
+
+
+def test_chimera_is_drawn_as_in_its_paper_cell_by_cell() -> None:
+    rows = cells(svg_of("chimera", D=4, N=4))
+    origin = min(row[0].left for row in rows.values())
+    slot = (max(row[-1].right for row in rows.values()) - origin) / 16
+    assert [slots(rows[r], slot, origin, 16) for r in range(4)] == list(PAPER)
+
+
+def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
+    """Stage 3 at 9, 2 and 1 on the ranks that hold both at 14, 0 at 16: computed by another simulator."""
+    s = simulate(program("chimera", D=4, N=4))
+    sums = sums_of(simulated_panel(s))
+    marks = {(rank, name): end for rank, end, name in zip(sums.rank.tolist(), sums.end.tolist(), sums.name, strict=True)}
+    assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
+    assert marks[1, "1"] == marks[2, "1"] == 14
+    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, "two at one time share a mark"
+
+
+# --- boxes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("hanayo", {"D": 2, "N": 3}), ("dualpipe", {"D": 2, "N": 4}), ("chimera_recompute", {"D": 2, "N": 4})],
+)
+def test_every_task_is_a_box_at_its_time_in_its_shade_with_its_number(name: str, sizes: dict[str, int]) -> None:
+    s = simulate(program(name, **sizes), {"F": 2, "B": 3, "hop": Fraction(1, 2)})
+    boxes = boxes_of(simulated_panel(s))
+    rows, table = cells(svg_of(name, {"F": 2, "B": 3, "hop": Fraction(1, 2)}, **sizes)), s.program.table
+    low, high = float(boxes.start.min()), float(boxes.end.max())
+    left = min(row[0].left for row in rows.values())
+    right = max(cell.right for row in rows.values() for cell in row)
+    for rank, row in rows.items():
+        own = sorted(np.flatnonzero(boxes.rank == rank).tolist(), key=lambda k: (boxes.start[k], boxes.half[k]))
+        assert len(own) == len(row)
+        for k, cell in zip(own, row, strict=True):
+            for time, x in ((boxes.start[k], cell.left), (boxes.end[k], cell.right)):
+                assert abs((time - low) / (high - low) - (x - left) / (right - left)) < 1e-4
+            assert cell.colour == shade(int(table.pipe[boxes.row[k]]), int(table.op[boxes.row[k]]))
+            number, stage = boxes.number[k], boxes.stage[k]
+            assert cell.texts in ((number,), (number, stage), (f"{number}.{stage}",)) and (
+                not stage or len("".join(cell.texts)) > 1
+            )
+
+
+def test_an_overlapped_pair_shares_a_box() -> None:
+    boxes = boxes_of(simulated_panel(simulate(program("dualpipe", D=2, N=4))))
+    first = int(np.flatnonzero(boxes.half == 1)[0])
+    assert (
+        boxes.half[first + 1] == 2 and boxes.start[first] == boxes.start[first + 1] and boxes.end[first] == boxes.end[first + 1]
+    )
+
+
+def test_messages_that_take_time_are_lines() -> None:
+    still, moving = (svg_of("1f1b", {"hop": hop}, D=2, N=2) for hop in (0, 1))
+    assert "message on its way" in moving and "message on its way" not in still
+
+
+def lightness(colour: str) -> float:
+    """Return the lightness L* of a colour, from 0 for black to 100 for white: what grey print keeps of it."""
+    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * y ** (1 / 3) - 16
+
+
+def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
+    for shades in PIPES:
+        levels = sorted(map(lightness, shades))
+        assert min(b - a for a, b in pairwise(levels)) > 8
+    for op in range(5):
+        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, "equal in all hues"
+
+
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
+def test_the_same_input_gives_the_same_bytes_whatever_the_user_has_set(form: str) -> None:
+    import matplotlib
+
+    s = simulate(program("chimera", D=2, N=2))
+    draw = lambda: draw_picture([simulated_panel(s)], form, time_label(s))  # noqa: E731
+    first = draw()
+    with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "none", "pdf.fonttype": 3, "xtick.direction": "in"}):
+        assert draw() == first
+    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG\r\n", "pdf": b"%PDF-"}[form])
+    assert re.search(rb"20\d\d-\d\d-\d\d|CreationDate", first) is None
+
+
+def test_the_fonts_are_in_the_file() -> None:
+    s = simulate(program("chimera", D=2, N=2))
+    pdf = draw_picture([simulated_panel(s)], "pdf", time_label(s))
+    assert b"/FontFile2" in pdf and b"/Subtype /Type3" not in pdf
+    svg = svg_of("chimera", D=2, N=2)
+    assert "<text" not in svg and "font-family" not in svg and 'href="http' not in svg
+
+
+def test_an_svg_has_a_title_and_a_description() -> None:
+    svg = svg_of("chimera", D=2, N=2)
+    assert "<title>chimera D=2 N=2 f=1</title>" in svg and "makespan 6, bubble ratio 0.0 %" in svg
+
+
+# --- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
+    s = simulate(program("1f1b", D=2, N=300))
+    panel = simulated_panel(s)
+    at = extent([panel], [boxes_of(panel)], 5.0)
+    (start, first), (second, end) = at.windows
+    assert start == 0 and end == panel.length and first < second
+    svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
+    note = re.search(r"The time from (\S+) to (\S+) is not drawn, nor any task of micro-batches (\d+)-(\d+)\.", svg)
+    assert note is not None
+    drawn = {int(text) for part in (0, 1) for row in cells(svg, part=part).values() for c in row for text in c.texts}
+    assert {0, 299} <= drawn and not drawn & set(range(int(note[3]), int(note[4]) + 1))
+
+
+def test_numbers_that_do_not_fit_are_left_out_and_the_picture_says_so() -> None:
+    svg = svg_of("1f1b", inches=5.0, D=4, N=30)
+    assert "Boxes that are too narrow have no number." in svg
+    assert "Boxes that are too narrow" not in svg_of("1f1b", D=4, N=8)
+
+
+def test_too_many_rows_are_refused_with_a_way_out() -> None:
+    s = simulate(program("gpipe", D=MAX_ROWS + 2, N=1))
+    with pytest.raises(ChimeraError, match=f"at most {MAX_ROWS} rows") as caught:
+        draw_picture([simulated_panel(s)], "svg", time_label(s))
+    assert "--ranks" in caught.value.diagnostics[0].help
+    svg = draw_picture([simulated_panel(s)], "svg", time_label(s), ranks=(1, 3)).decode()
+    assert set(cells(svg)) == {1, 3} and f"Ranks drawn: 2 of {MAX_ROWS + 2}." in svg
+
+
+def test_all_costs_zero_can_be_drawn() -> None:
+    assert "<svg" in svg_of("1f1b", {"F": 0, "B": 0}, D=2, N=2)
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera", "zb_h1", "hanayo"])
+def test_the_memory_curve_has_the_peaks_of_the_report(name: str) -> None:
+    p = program(name, D=2, N=4)
+    s, model = simulate(p), find_model("gpt-small", lambda given: given, 2, 64)
+    counts = memory_over_time(p, s.timeline)
+    assert tuple(int(counts.amount[counts.rank == r].max()) for r in range(2)) == tuple(peaks(p).activations)
+    assert all(int(counts.amount[counts.rank == r][-1]) == 0 for r in range(2)), "all is freed at the end"
+    found = memory_over_time(p, s.timeline, model)
+    assert [int(found.amount[found.rank == r].max()) for r in range(2)] == [x.peak for x in held_bytes(p, model).ranks]
+    assert (np.diff(found.time)[np.diff(found.rank) == 0] >= 0).all()
+
+
+def test_the_memory_curve_is_drawn_below() -> None:
+    s = simulate(program("1f1b", D=2, N=4))
+    with_curve = simulated_panel(s, memory=memory_curve(s.program, s.timeline))
+    svg = draw_picture([with_curve], "svg", time_label(s)).decode()
+    assert "Activations alive: micro-batches of a stage, all ranks to one scale; the numbers are the peaks" in svg
+    assert svg.count("<!-- rank 0 -->") == 2
+
+
+def test_a_measured_timeline_is_drawn() -> None:
+    s = simulate(program("1f1b", D=2, N=2))
+    t = s.timeline
+    measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
+    (alone,), label = panels_beside(s, measured)
+    assert label == "time in ms" and alone.facts == "6.3 ms"
+    both, label = panels_beside(s, replace(measured, unit=""))
+    svg = draw_picture(both, "svg", label).decode()
+    assert "1f1b D=2 N=2, predicted" in svg.replace("one_f_one_b", "1f1b") and len(cells(svg, panel=1)) == 2
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_pictures(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = str(tmp_path / "a.png")
+    sizes = ["-p", "D=2", "-p", "N=2"]
+    assert main(["chimera", *sizes, "--emit", "png", "--memory-curve", "--picture-width", "8.4cm", "-o", path]) == 0
+    data = Path(path).read_bytes()
+    assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)
+    assert main(["compare", "chimera", "1f1b", "dualpipe", *sizes, "--emit", "svg"]) == 0
+    svg = capfdbinary.readouterr().out.decode()
+    assert len(cells(svg, panel=0)) == len(cells(svg, panel=1)) == 2
+    assert "dualpipe is not drawn: E210" in svg
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chimera", "--emit", "svg", "-o", "a.pdf"], "-o a.pdf: the picture is written as SVG"),
+        (["compare", "chimera", "--emit", "pdf", "-o", "a.svg"], "-o a.svg: the picture is written as PDF"),
+        (["chimera", "--emit", "svg", "--ranks", "2..9"], "--ranks 2..9: there is no rank 9"),
+        (["chimera", "--emit", "svg", "--ranks", "3..1"], "--ranks 3..1: 3..1 is empty"),
+        (["chimera", "--emit", "timeline", "--ranks", "x"], "--ranks x: 'x' is no rank"),
+        (["chimera", "--emit", "report", "--ranks", "1"], "--ranks is for --emit timeline, --emit svg"),
+        (["chimera", "--emit", "timeline", "--memory-curve"], "--memory-curve is for --emit svg"),
+        (["chimera", "--emit", "svg", "--picture-width", "9"], "--picture-width 9: expected a length"),
+        (["chimera", "--emit", "svg", "--picture-width", "1cm"], "a picture 0.39 inches wide has no room"),
+        (
+            ["chimera", "--emit", "svg", "--model", "gpt-small"],
+            "--model changes a picture only with --memory-curve or --profile",
+        ),
+        (["chimera", "--emit", "svg", "--columns", "80"], "--columns is for"),
+        (["compare", "chimera", "--picture-width", "9cm"], "--picture-width is for --emit svg, png and pdf"),
+        (["compare", "chimera", "-p", "D=3", "--emit", "svg"], "--emit svg: no schedule can run at this size"),
+    ],
+)
+def test_wrong_options_of_pictures(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, list(tmp_path.iterdir())) == ("", []) and f"error[E002]: {message}" in err
+
+
+def test_pixels_are_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["chimera", "--emit", "png"]) == 2
+    assert "give a path, -o picture.png" in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_command_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(picture, "find_spec", lambda name: None)
+    assert main(["chimera", "--emit", "svg", "-o", os.devnull]) == 2
+    assert "pip install 'chimerac[draw]'" in capsys.readouterr().err

@@ -84,6 +84,12 @@ def _path(program: Program, options: EmitOptions) -> str:
     return path_text(simulate(program, options.costs, options.durations))
 
 
+def _memory(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.analyze.report import memory_text  # start-up: 8 ms, for this product only
+
+    return memory_text(simulate(program, options.costs, options.durations), options.model, options.state)
+
+
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
@@ -91,6 +97,11 @@ EMITTERS: Mapping[str, Emitter] = {
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns")),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
+    "memory": Emitter(
+        "what each rank holds over time, as CSV: activations, with --model bytes",
+        _memory,
+        reads=("--cost", "--model", "--optimizer", "--profile"),
+    ),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
         _report,

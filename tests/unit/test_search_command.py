@@ -15,11 +15,14 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.analyze.durations import profiled_durations
+from chimerac.compiler.command import search as command
 from chimerac.compiler.command.main import main
+from chimerac.compiler.command.values import state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile
 from chimerac.compiler.search import check
 from chimerac.compiler.search.given import given_from_durations
+from chimerac.compiler.search.memory_limits import excess
 from chimerac.compiler.search.orders import State
 from chimerac.compiler.search.start import problem_of
 from tests.helpers_loopback import deep_model, run_and_compare
@@ -146,6 +149,11 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--texts", "--profile", "p100", "-p", "D=4"], "is for a search of orders"),
         (["1f1b", "--texts", "-p", "D=4"], "-p is for a search of orders, not with --texts"),
         (["1f1b", "--model", "bert48"], "give --profile NAME, too"),
+        (["1f1b", "--memory", "1GB"], "--memory needs a model: --model NAME"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "2MB", "--limit", "2"], "--memory and --limit both say"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "9MB", "--costs", "full.json"], "and the file of --costs both say"),
+        (["1f1b", "--optimizer", "adamw"], "--optimizer is for --memory"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "1MB"], "one micro-batch at a time needs 2,040,064"),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--hop", "1"], "--profile and --hop both say"),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--cost", "F=1"], "--profile and --cost both say"),
     ],
@@ -161,6 +169,7 @@ def test_bad_input_is_refused(
         "links": {**head, "links": [[0, 1], [1, 0]]},
         "both": {**head, "hop": 1, "links": [[0] * 4] * 4},
         "held": {**head, "activations": [10, 10, 10, 10]},
+        "full": {**head, "activations": [10] * 4, "limits": [40] * 4},
         "other": {"format": "chimera-partition", "version": 1},
     }
     for name, content in files.items():
@@ -205,6 +214,27 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found.durations[0] == tuple(int(x * found.scale / durations.scale) for x in durations.costs.FWD)
     sends = program.table.op == Op.SEND
     assert max(map(max, found.links)) == (durations.latency + durations.occupied)[sends].max() * found.scale / durations.scale
+
+
+@pytest.mark.parametrize("surplus", [0, 2_000_000])
+def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
+    surplus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1F1B needs 4,183,040 bytes. surplus: by how much the first limits are too high. Then lower ones are searched with."""
+    exact = command.memory_limits
+    monkeypatch.setattr(command, "memory_limits", lambda *given: exact(*given).lowered([-surplus] * 4))
+    most, path = 4_000_000, tmp_path / "x.sched"
+    words = ["-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--memory", str(most), "--optimizer", "adamw", "--time", "0.5"]
+    assert main(["search", "1f1b", *words, "-o", str(path)]) == 0
+    shown = capsys.readouterr().err
+    assert ("searching again with lower limits" in shown) == bool(surplus)
+    assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
+    program = compile_schedule(path).program
+    model = find_model("gpt-nano", program.header.samples)
+    program = program.with_partition(partition_for(None, model, 4))
+    assert not any(excess(program, model, state_of("adamw", False), most))
+    given = compile_schedule("1f1b", {"D": 4, "N": 8}).program.with_partition(program.partition)
+    assert any(excess(given, model, state_of("adamw", False), most))
 
 
 def test_without_the_extra_the_command_says_what_to_install(

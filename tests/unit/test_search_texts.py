@@ -140,6 +140,7 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
         (["zb_h1", "-o", "none/x.sched"], "none/x.sched cannot be written"),
         (["dualpipe"], "has an order listing, which has no formulas to change"),
         (["chimera_zb", "--limit", "1", "--tries", "5"], "none of the 5 texts compiles at every size with at most 1"),
+        (["zb_h1", "--memory", "1GB"], "--memory is for a search of orders, not with --texts"),
         (["nothing"], "nothing"),
     ],
 )

@@ -82,7 +82,7 @@ def _search_texts(options: argparse.Namespace) -> int:
     limit = "" if options.limit == "none" else options.limit
     found, points = texts.search(source, sizes, hops, limit, tries, options.seed, _print_score)
     write_product(texts.result_text(found, points, hops), options.output)
-    return 130 if found.is_interrupted else 0
+    return _ended(found.is_interrupted)
 
 
 def _print_score(found: Found) -> None:
@@ -94,7 +94,7 @@ def _size(text: str) -> dict[str, int]:
 
 
 def _hop(text: str) -> Fraction:
-    value = cost_from_text("hop", text)
+    value = cost_from_text("hop", text, "--hops")
     if value > MOST_HOP or value.denominator > MOST_HOP:
         raise refuse("E002", f"--hops {text}: expected 0 to {MOST_HOP}, in parts of at least 1/{MOST_HOP}")
     return value
@@ -167,7 +167,14 @@ def _search_orders(options: argparse.Namespace) -> int:
     if options.output is not None:
         print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
         print(f"  python -m chimerac.compiler.search.check {certificate_path} {options.output}", file=sys.stderr)
-    return 130 if state.is_interrupted else 0
+    return _ended(state.is_interrupted)
+
+
+def _ended(is_interrupted: bool) -> int:
+    """Return the exit status; after Ctrl-C say that the result is the best so far."""
+    if is_interrupted:
+        print("interrupted: the best so far", file=sys.stderr)
+    return 130 if is_interrupted else 0
 
 
 def _seconds(text: str) -> float:
@@ -220,7 +227,7 @@ def _given(options: argparse.Namespace) -> Given:
     if options.hop is not None:
         if "hop" in costs:
             raise refuse("E002", "--hop and --cost hop give the same: leave one of them out")
-        costs["hop"] = cost_from_text("hop", options.hop)
+        costs["hop"] = cost_from_text("hop", options.hop, "--hop")
     if "R" in costs:
         raise refuse("E002", "--cost R: a search orders no recomputation")
     return replace(

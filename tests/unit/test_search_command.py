@@ -127,6 +127,7 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--limit", "0"], "no order holds at most 0 on rank 0: one micro-batch there takes 1"),
         (["zb_v", "--limit", "1"], "the least limit of all ranks that has an order is 2"),
         (["1f1b", "--cost", "F=-1"], "expected a number like 2"),
+        (["1f1b", "--hop=-1"], "--hop -1: expected a number like 2"),
         (["1f1b", "--time", "0"], "--time 0: expected seconds"),
         (["1f1b", "--time", "nan"], "--time nan: expected seconds"),
         (["1f1b", "--hop", "1", "--cost", "hop=1"], "leave one of them out"),
@@ -245,7 +246,9 @@ def test_without_the_extra_the_command_says_what_to_install(
     assert "numba, ortools" in (err := capsys.readouterr().err) and "pip install 'chimerac[search]'" in err
 
 
-def test_ctrl_c_writes_the_best_so_far(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_writes_the_best_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the first progress that is shown. The certificate of what is written holds."""
 
     def interrupt(self: object, state: State) -> None:
@@ -254,6 +257,7 @@ def test_ctrl_c_writes_the_best_so_far(written: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr("chimerac.compiler.command.search._Progress.show", interrupt)
     path = tmp_path / "best.sched"
     assert main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", "-o", str(path)]) == 130
+    assert capsys.readouterr().err.endswith("interrupted: the best so far\n")
     assert check.main([str(tmp_path / "best.json"), str(path)]) == 0
 
 

@@ -130,10 +130,10 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
     ("arguments", "message"),
     [
         (["zb_h1", "--sizes", "D"], "--sizes D: expected NAME=VALUE"),
-        (["zb_h1", "--hops=-1"], "hop=-1: expected a number like 2, 0.5 or 1/3"),
-        (["zb_h1", "--hops", "1e999999999"], "hop=1e999999999: expected a number"),
+        (["zb_h1", "--hops=-1"], "--hops -1: expected a number like 2, 0.5 or 1/3"),
+        (["zb_h1", "--hops", "1e999999999"], "--hops 1e999999999: expected a number"),
         (["zb_h1", "--hops", "1001"], "--hops 1001: expected 0 to 1000"),
-        (["zb_h1", "--hops", "fast"], "hop=fast: expected a number like 2, 0.5 or 1/3"),
+        (["zb_h1", "--hops", "fast"], "--hops fast: expected a number like 2, 0.5 or 1/3"),
         (["zb_h1", "--sizes", "D=0,N=1"], "error[E2"),
         (["zb_h1", "--tries", "0"], "--tries 0: expected 1 or more"),
         (["zb_h1", "--limit", "D +"], "error[E1"),

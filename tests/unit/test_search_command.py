@@ -27,6 +27,7 @@ from chimerac.compiler.search.orders import State
 from chimerac.compiler.search.start import problem_of
 from tests.helpers_loopback import deep_model, run_and_compare
 
+EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
 ARGUMENTS = ["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.1", "--time", "2"]
 
 
@@ -215,6 +216,15 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found.durations[0] == tuple(int(x * found.scale / durations.scale) for x in durations.costs.FWD)
     sends = program.table.op == Op.SEND
     assert max(map(max, found.links)) == (durations.latency + durations.occupied)[sends].max() * found.scale / durations.scale
+
+
+def test_a_profile_in_half_precision_needs_the_same_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "half.json").write_text(EXAMPLE.read_text().replace('"float32"', '"bfloat16"'))
+    words = ["search", "1f1b", "-p", "D=2", "--model", "gpt-nano", "--profile", str(tmp_path / "half.json"), "--time", "0.3"]
+    assert main(words) == 1
+    assert "has times in bfloat16, and --precision is float32" in capsys.readouterr().err
+    assert main([*words, "--precision", "bfloat16", "-o", str(tmp_path / "x.sched")]) == 0
+    assert check.main([str(tmp_path / "x.json"), str(tmp_path / "x.sched")]) == 0
 
 
 @pytest.mark.parametrize("surplus", [0, 2_000_000])

@@ -88,10 +88,10 @@ def costs_from(given: object) -> dict[str, Fraction]:
     return {name: _cost(f"cost {name}={shown(v)}", name, _fraction(v)) for name, v in _by_name("costs", given).items()}
 
 
-def cost_from_text(name: str, text: str) -> Fraction:
-    """Return the cost that an option gives: --cost hop=0.5."""
+def cost_from_text(name: str, text: str, option: str = "") -> Fraction:
+    """Return the cost that an option gives: --cost hop=0.5. option: one of its own in the place of --cost, for messages."""
     is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
-    return _cost(f"--cost {name}={text}", name, Fraction(text) if is_number else None)
+    return _cost(f"{option} {text}" if option else f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 
 
 def _cost(place: str, name: str, cost: Fraction | None) -> Fraction:

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.analyze.causes import CAUSES, Step, critical_path, idle_times, path_sums
 from chimerac.compiler.analyze.formula import closed_equation
 from chimerac.compiler.analyze.graph import names
-from chimerac.compiler.analyze.memory import NO_STATE, HeldBytes, OptimizerState, RankMemory, held_bytes
+from chimerac.compiler.analyze.memory import NO_STATE, HeldBytes, OptimizerState, RankMemory, held_bytes, memory_over_time
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
@@ -124,6 +124,29 @@ def path_text(s: Simulation) -> str:
     """Return the critical path as a table in text, one step a line."""
     rows = [_path_cells(s, step) for step in critical_path(s)]
     return "".join(f"{line}\n" for line in table(["start", "end", "rank", "step"], rows, left=1))
+
+
+def memory_text(s: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE) -> str:
+    """Return what each rank holds over time as CSV: from `time` on, until the next line of the rank.
+
+    With a model it is bytes, else micro-batches of one stage that are alive. `instruction` runs from then on; without one the
+    rank waits, or has ended. Raises ChimeraError E705, E706 as `partition_for`.
+    """
+    found = memory_over_time(s.program, s.timeline, model, state)
+    columns = zip(*(x.tolist() for x in (found.rank, found.time, found.amount)), strict=True)
+    lines = [f"rank,time{f'_{s.unit}' if s.unit else ''},{'activations' if model is None else 'bytes'},instruction"]
+    is_last = np.append(found.rank[1:] != found.rank[:-1], True)  # entries 2 k and 2 k + 1 are the start and the end of row k
+    is_line = is_last | (np.append(found.time[1:], 0) > found.time) | (np.arange(len(found.time)) % 2 == 0)
+    for k, ((rank, time, amount), shown) in enumerate(zip(columns, is_line.tolist(), strict=True)):
+        if shown:
+            number = time // s.scale if time % s.scale == 0 else time / s.scale
+            lines.append(f"{rank},{number},{amount},{'' if k % 2 else _quoted(s.program.text(k // 2))}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a field of CSV."""
+    return f'"{text}"' if "," in text else text
 
 
 def _path_cells(s: Simulation, step: Step) -> list[str]:

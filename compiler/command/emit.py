@@ -101,6 +101,12 @@ def _path(program: Program, options: EmitOptions) -> str:
     return path_text(simulate(program, options.costs, options.durations))
 
 
+def _memory(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.analyze.report import memory_text  # start-up: 8 ms, for this product only
+
+    return memory_text(simulate(program, options.costs, options.durations), options.model, options.state)
+
+
 _OF_PICTURES = ("--cost", "--profile", "--model", "--optimizer", "--ranks", "--picture-width", "--memory-curve")
 
 EMITTERS: Mapping[str, Emitter] = {
@@ -115,6 +121,11 @@ EMITTERS: Mapping[str, Emitter] = {
     "png": Emitter("the same picture in pixels, 200 to an inch", partial(_picture, "png"), reads=_OF_PICTURES),
     "pdf": Emitter("the same picture, with its fonts", partial(_picture, "pdf"), reads=_OF_PICTURES),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
+    "memory": Emitter(
+        "what each rank holds over time, as CSV: activations, with --model bytes",
+        _memory,
+        reads=("--cost", "--model", "--optimizer", "--profile"),
+    ),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
         _report,

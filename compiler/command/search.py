@@ -19,24 +19,28 @@ from typing import TYPE_CHECKING
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import check_folder, read
 from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
+from chimerac.compiler.analyze.memory import OptimizerState, check_memory
 from chimerac.compiler.analyze.simulate import number_text, simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.usage import search_parser
-from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
+from chimerac.compiler.command.values import costs_of, integer, named_values, number_of_bytes, parameters_of, state_of
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
+from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_limits
 
 if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
     from chimerac.compiler.search.texts import Found
 
+ATTEMPTS = 4  # searches with lower and lower limits, until the found order needs no more bytes than --memory
 MOST_SECONDS = 7 * 24 * 3600
 LINE = 5.0  # seconds between two lines of progress where there is no terminal
 SEEDS = 2**31
@@ -46,7 +50,7 @@ SPLIT = {"split": True, "fused": False, None: None}
 OF_TEXTS = ("sizes", "hops", "tries")
 OF_ORDERS: dict[str, object] = {  # options that a search for a text does not have, and their defaults
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
-    "model": None, "profile": None,
+    "model": None, "profile": None, "memory": None, "optimizer": None,
 }  # fmt: skip
 OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split and --fused"}
 
@@ -79,7 +83,7 @@ def _search_texts(options: argparse.Namespace) -> int:
     limit = "" if options.limit == "none" else options.limit
     found, points = texts.search(source, sizes, hops, limit, tries, options.seed, _print_score)
     write_product(texts.result_text(found, points, hops), options.output)
-    return 130 if found.is_interrupted else 0
+    return _ended(found.is_interrupted)
 
 
 def _print_score(found: Found) -> None:
@@ -91,7 +95,7 @@ def _size(text: str) -> dict[str, int]:
 
 
 def _hop(text: str) -> Fraction:
-    value = cost_from_text("hop", text)
+    value = cost_from_text("hop", text, "--hops")
     if value > MOST_HOP or value.denominator > MOST_HOP:
         raise refuse("E002", f"--hops {text}: expected 0 to {MOST_HOP}, in parts of at least 1/{MOST_HOP}")
     return value
@@ -111,39 +115,53 @@ def _search_orders(options: argparse.Namespace) -> int:
     seconds = _seconds("60" if options.time is None else options.time)
     certificate_path = _check_paths(options)
     check_model_options(options)
+    _check_memory_options(options)
     profile = profile_of(options)
     if missing := [name for name in ("numba", "ortools") if find_spec(name) is None]:
         message = f"chimerac search needs packages that are not installed: {', '.join(missing)}"
         raise refuse("E002", message, help="pip install 'chimerac[search]'")
     program, statements = _placement(options)
-    if profile is not None:
+    if options.model is not None:
         program = _with_partition(program, profile, options)
-    elif options.model is not None:
-        raise refuse("E002", "--model gives nothing to a search without its times: give --profile NAME, too")
     given = _given(options) if profile is None else _measured(program, profile, options)
+    memory = _Memory.of(program, profile, options)
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.search.certificate import certificate
     from chimerac.compiler.search.orders import search
+    from chimerac.compiler.search.sequences import one_after_another
     from chimerac.compiler.search.start import library_orders, order_of, problem_of
     from chimerac.compiler.search.text import schedule_text, with_suffix
 
-    problem = problem_of(program, given)
-    own = order_of(problem, program)
-    known = chain([("the given schedule", own)] if own is not None else [], library_orders(problem))
-    progress = _Progress(seconds)
-    state = search(problem, known, seconds, options.seed, progress.show)
-    progress.close()
-    assert state.best is not None, "a search ends with an order"
     name = with_suffix(program.header.schedule, "_found")
-    lines = _summary(state, program, problem, "" if profile is None else " ms")
-    text, compiled = schedule_text(problem, state.best, name, lines, statements)
+    for attempt in range(ATTEMPTS):
+        problem = problem_of(program, given if memory is None else memory.within(given))
+        own = order_of(problem, program)
+        known = chain([("the given schedule", own)] if own is not None else [], library_orders(problem))
+        progress = _Progress(seconds)
+        state = search(problem, known, seconds, options.seed, progress.show)
+        progress.close()
+        assert state.best is not None, "a search ends with an order"
+        is_last = memory is not None and (state.is_interrupted or attempt == ATTEMPTS - 1)
+        for order in [*state.pool, one_after_another(problem)] if is_last else [state.best]:
+            state.best = order
+            lines = _summary(state, program, problem, "" if profile is None else " ms")
+            text, compiled = schedule_text(problem, order, name, lines, statements)
+            found = compiled.program.with_partition(program.partition)
+            if memory is None or memory.fits(found):
+                break
+        else:
+            assert memory is not None, "every order fits without it"
+            if is_last:
+                check_memory(found, memory.model, memory.most, state=memory.state)
+            memory.lower(found)
+            continue
+        break
     write_product(text, options.output)
     if certificate_path is not None:
         write_product(certificate(state, name, compiled.program.digest), certificate_path)
     for line in lines:
         print(line, file=sys.stderr)
     if profile is not None:
-        found = compiled.program.with_partition(program.partition)
         before, after = (_milliseconds(x, profile, options) for x in (program, found))
         words = f"simulated with busy links and all-reduces: {_number(after)} ms, the given schedule {_number(before)} ms"
         print(words, file=sys.stderr)
@@ -151,7 +169,14 @@ def _search_orders(options: argparse.Namespace) -> int:
         print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
         check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]
         print(f"  {shlex.join(check)}", file=sys.stderr)
-    return 130 if state.is_interrupted else 0
+    return _ended(state.is_interrupted)
+
+
+def _ended(is_interrupted: bool) -> int:
+    """Return the exit status; after Ctrl-C say that the result is the best so far."""
+    if is_interrupted:
+        print("interrupted: the best so far", file=sys.stderr)
+    return 130 if is_interrupted else 0
 
 
 def _seconds(text: str) -> float:
@@ -204,7 +229,7 @@ def _given(options: argparse.Namespace) -> Given:
     if options.hop is not None:
         if "hop" in costs:
             raise refuse("E002", "--hop and --cost hop give the same: leave one of them out")
-        costs["hop"] = cost_from_text("hop", options.hop)
+        costs["hop"] = cost_from_text("hop", options.hop, "--hop")
     if "R" in costs:
         raise refuse("E002", "--cost R: a search orders no recomputation")
     return replace(
@@ -217,10 +242,56 @@ def _given(options: argparse.Namespace) -> Given:
     )
 
 
-def _with_partition(program: Program, profile: Profile, options: argparse.Namespace) -> Program:
+class _Memory:
+    """The limit of --memory: what the ranks of a program with a partition of --model may hold."""
+
+    def __init__(self, model: ModelDescription, state: OptimizerState, most: int, limits: MemoryLimits) -> None:
+        self.model, self.state, self.most, self.limits = model, state, most, limits
+
+    @staticmethod
+    def of(program: Program, profile: Profile | None, options: argparse.Namespace) -> _Memory | None:
+        """Return the limit of --memory; None without one. Raises ChimeraError as `memory_limits`."""
+        if options.memory is None:
+            return None
+        most, model = number_of_bytes(options.memory), model_for(program, options, profile)
+        assert model is not None, "check_model_options"
+        state = state_of(options.optimizer, options.zero, options.precision, profile)
+        return _Memory(model, state, most, memory_limits(program, model, state, most, SPLIT[options.backward]))
+
+    def within(self, given: Given) -> Given:
+        """Return what is given with these limits. Raises ChimeraError E002 if limits are given already."""
+        if given.activations is not None or given.limits is not None:
+            raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
+        return replace(given, activations=self.limits.activations, limits=self.limits.limits)
+
+    def fits(self, program: Program) -> bool:
+        """Return whether no rank of a found program needs more bytes."""
+        return not any(excess(program, self.model, self.state, self.most))
+
+    def lower(self, program: Program) -> None:
+        """Lower the limits by what the ranks of a found program need too much."""
+        over = excess(program, self.model, self.state, self.most)
+        rank = max(range(len(over)), key=lambda r: over[r])
+        words = f"rank {rank} would need {self.most + over[rank]:,} bytes: searching again with lower limits"
+        print(words, file=sys.stderr, flush=True)
+        self.limits = self.limits.lowered(over)
+
+
+def _check_memory_options(options: argparse.Namespace) -> None:
+    """Raise ChimeraError E002 for options about memory that need --memory, or exclude it."""
+    if options.memory is None:
+        if options.optimizer is not None or options.zero:
+            raise refuse("E002", f"{'--zero' if options.zero else '--optimizer'} is for --memory: give it, too")
+        if options.model is not None and options.profile is None:
+            raise refuse("E002", "--model gives nothing to a search without its times: give --profile NAME, too, or --memory")
+    elif options.limit is not None:
+        raise refuse("E002", "--memory and --limit both say what a rank may hold: give one of them")
+
+
+def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:
     """Return the program with a partition of --model. Raises ChimeraError E002 for options that give other times."""
     for option, value in (("--hop", options.hop), ("--costs", options.costs_path)):
-        if value is not None:
+        if value is not None and profile is not None:
             raise refuse("E002", f"--profile and {option} both say how long messages take: give one of them")
     model = model_for(program, options, profile)
     assert model is not None, "--model is given"

@@ -167,10 +167,11 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", help="where the certificate goes, default that of -o with .json at its end")
     _add_description(p)
+    _add_memory(p)
     _add_profile(p)
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
-    p.set_defaults(memory=None, split=None)
+    p.set_defaults(split=None)
     p.add_argument("--texts", action="store_true",
                    help="search for a text with parameters instead, good at several sizes and hop costs at once")  # fmt: skip
     p.add_argument("--sizes", metavar="SIZE", nargs="+",
@@ -308,12 +309,16 @@ def _add_description(p: argparse.ArgumentParser) -> None:
 
 def _add_model(p: argparse.ArgumentParser) -> None:
     _add_description(p)
+    _add_memory(p)
+    p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
+
+
+def _add_memory(p: argparse.ArgumentParser) -> None:
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
                    "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
     p.add_argument("--zero", action="store_true", help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1)")
-    p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
 
 
 class _Version(argparse.Action):

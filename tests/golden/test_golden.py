@@ -98,6 +98,7 @@ PRODUCTS = {
     "schema.json": "chimerac --emit schema",
     "report.txt": "chimerac chimera -p D=4 -p N=8 --emit report --cost B=1.5 --cost hop=1/3",
     "report_model.txt": "chimerac 1f1b -p D=2 -p N=3 --emit report --model toy.json",
+    "memory.txt": "chimerac 1f1b -p D=2 -p N=3 --emit memory --model toy.json --cost hop=0.5",
     "dag.graphml": "chimerac 1f1b -p D=2 -p N=1 --emit dag",
     "list.txt": "chimerac --list",
 }

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import replace
+from fractions import Fraction
 from math import prod
 
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Free, Fwd
-from chimerac.chimera_ir.lifetimes import held, received, sizes
+from chimerac.chimera_ir.lifetimes import held, lifetimes, received, sizes
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, Tensor, TiedLayers
-from chimerac.chimera_ir.partition import balanced
+from chimerac.chimera_ir.partition import balanced, partition_for
 from chimerac.chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.chimera_ir.workspace import Peaks, Run
 from chimerac.compiler import compile_text, evaluation_of
-from chimerac.compiler.analyze.memory import RankMemory, check_memory, memory
-from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.memory import RankMemory, check_memory, memory, memory_over_time
+from chimerac.compiler.analyze.report import memory_text, report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find
@@ -325,3 +327,28 @@ def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> N
     )
     found = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
     assert dict(zip(Run, found, strict=True)) == expected
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "chimera_recompute", "interleaved", "chimera_doubling"])
+def test_memory_over_time_reaches_the_peaks_of_the_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With and without a model, between any two instructions also what is held then, counted one lifetime after the other."""
+    p = program(name, D=4, N=8)
+    model = replace(TOY, layers=TOY.layers * 4)
+    p = p.with_partition(partition_for(None, model, p.header.stages))
+    s = simulate(p, {"hop": Fraction(1, 3)})
+    for given, expected in ((None, peaks(p).activations), (model, [m.peak for m in memory(p, model)])):
+        rows = list(csv.reader(memory_text(s, given).splitlines()))
+        assert rows[0] == ["rank", "time", "activations" if given is None else "bytes", "instruction"]
+        for rank in range(4):
+            mine = [row for row in rows[1:] if int(row[0]) == rank]
+            assert max(int(row[2]) for row in mine) == expected[rank]
+            assert [row[3] for row in mine if row[3]] == [p.text(k) for k in range(*p.offsets[rank : rank + 2].tolist())]
+            times = [float(row[1]) for row in mine]
+            assert times == sorted(times)
+    fixed = [m.weights + m.gradients for m in memory(p, model)]
+    found, lives = memory_over_time(p, s.timeline, model), lifetimes(p)
+    amounts = sizes(lives, model.stage_sums(p.partition.layers if p.partition else ()))
+    for row in range(len(p)):
+        here = p.rank_of[lives.allocated] == p.rank_of[row]
+        kept = here & (lives.allocated <= row) & (lives.freed > row)
+        assert found.amount[2 * row + 1] == fixed[p.rank_of[row]] + amounts[kept].sum()

@@ -28,7 +28,7 @@ from chimerac.compiler.search.solver import solve
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
 from chimerac.compiler.search.text import folded, pipe_names, schedule_text, with_suffix
 from tests.helpers_command import SIGINT_ON
-from tools.bench_search import GROUPS, ROOT, settings_of
+from tools.bench_search import GROUPS, ROOT, settings_of, stored, with_shipped
 
 
 def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
@@ -278,6 +278,12 @@ def test_the_settings_that_were_searched_are_drawn_from_their_seeds(group: str) 
         bound = float(max(b.value for b in rank_bounds(problem)) / problem.scale)
         assert bound <= found["bound"] <= found["makespan"] and found["proved"] == (found["bound"] == found["makespan"])
         assert found["shipped_makespan"] is None or found["makespan"] <= found["shipped_makespan"]
+
+
+@pytest.mark.parametrize(("group", "row"), [("published", 5), ("uneven", 5), ("small", 12)])
+def test_the_shipped_schedules_of_the_tables_are_those_of_the_library(group: str, row: int) -> None:
+    found = stored(group)[row]
+    assert with_shipped(settings_of(group)[row], found) == found
 
 
 def test_a_program_without_backwards_is_refused() -> None:

@@ -16,15 +16,19 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.analyze.durations import profiled_durations
+from chimerac.compiler.command import search as command
 from chimerac.compiler.command.main import main
+from chimerac.compiler.command.values import state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile
 from chimerac.compiler.search import check
 from chimerac.compiler.search.given import given_from_durations
+from chimerac.compiler.search.memory_limits import excess
 from chimerac.compiler.search.orders import State
 from chimerac.compiler.search.start import problem_of
 from tests.helpers_loopback import deep_model, run_and_compare
 
+EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
 ARGUMENTS = ["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.1", "--time", "2"]
 
 
@@ -125,6 +129,7 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--limit", "0"], "no order holds at most 0 on rank 0: one micro-batch there takes 1"),
         (["zb_v", "--limit", "1"], "the least limit of all ranks that has an order is 2"),
         (["1f1b", "--cost", "F=-1"], "expected a number like 2"),
+        (["1f1b", "--hop=-1"], "--hop -1: expected a number like 2"),
         (["1f1b", "--time", "0"], "--time 0: expected seconds"),
         (["1f1b", "--time", "nan"], "--time nan: expected seconds"),
         (["1f1b", "--hop", "1", "--cost", "hop=1"], "leave one of them out"),
@@ -147,6 +152,11 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--texts", "--profile", "p100", "-p", "D=4"], "is for a search of orders"),
         (["1f1b", "--texts", "-p", "D=4"], "-p is for a search of orders, not with --texts"),
         (["1f1b", "--model", "bert48"], "give --profile NAME, too"),
+        (["1f1b", "--memory", "1GB"], "--memory needs a model: --model NAME"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "2MB", "--limit", "2"], "--memory and --limit both say"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "9MB", "--costs", "full.json"], "and the file of --costs both say"),
+        (["1f1b", "--optimizer", "adamw"], "--optimizer is for --memory"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "1MB"], "one micro-batch at a time needs 2,040,064"),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--hop", "1"], "--profile and --hop both say"),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--cost", "F=1"], "--profile and --cost both say"),
     ],
@@ -162,6 +172,7 @@ def test_bad_input_is_refused(
         "links": {**head, "links": [[0, 1], [1, 0]]},
         "both": {**head, "hop": 1, "links": [[0] * 4] * 4},
         "held": {**head, "activations": [10, 10, 10, 10]},
+        "full": {**head, "activations": [10] * 4, "limits": [40] * 4},
         "other": {"format": "chimera-partition", "version": 1},
     }
     for name, content in files.items():
@@ -208,6 +219,36 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert max(map(max, found.links)) == (durations.latency + durations.occupied)[sends].max() * found.scale / durations.scale
 
 
+def test_a_profile_in_half_precision_needs_the_same_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "half.json").write_text(EXAMPLE.read_text().replace('"float32"', '"bfloat16"'))
+    words = ["search", "1f1b", "-p", "D=2", "--model", "gpt-nano", "--profile", str(tmp_path / "half.json"), "--time", "0.3"]
+    assert main(words) == 1
+    assert "has times in bfloat16, and --precision is float32" in capsys.readouterr().err
+    assert main([*words, "--precision", "bfloat16", "-o", str(tmp_path / "x.sched")]) == 0
+    assert check.main([str(tmp_path / "x.json"), str(tmp_path / "x.sched")]) == 0
+
+
+@pytest.mark.parametrize("surplus", [0, 2_000_000])
+def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
+    surplus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1F1B needs 4,183,040 bytes. surplus: by how much the first limits are too high. Then lower ones are searched with."""
+    exact = command.memory_limits
+    monkeypatch.setattr(command, "memory_limits", lambda *given: exact(*given).lowered([-surplus] * 4))
+    most, path = 4_000_000, tmp_path / "x.sched"
+    words = ["-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--memory", str(most), "--optimizer", "adamw", "--time", "0.5"]
+    assert main(["search", "1f1b", *words, "-o", str(path)]) == 0
+    shown = capsys.readouterr().err
+    assert ("searching again with lower limits" in shown) == bool(surplus)
+    assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
+    program = compile_schedule(path).program
+    model = find_model("gpt-nano", program.header.samples)
+    program = program.with_partition(partition_for(None, model, 4))
+    assert not any(excess(program, model, state_of("adamw", False), most))
+    given = compile_schedule("1f1b", {"D": 4, "N": 8}).program.with_partition(program.partition)
+    assert any(excess(given, model, state_of("adamw", False), most))
+
+
 def test_without_the_extra_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +257,9 @@ def test_without_the_extra_the_command_says_what_to_install(
     assert "numba, ortools" in (err := capsys.readouterr().err) and "pip install 'chimerac[search]'" in err
 
 
-def test_ctrl_c_writes_the_best_so_far(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_writes_the_best_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the first progress that is shown. The certificate of what is written holds."""
 
     def interrupt(self: object, state: State) -> None:
@@ -225,6 +268,7 @@ def test_ctrl_c_writes_the_best_so_far(written: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr("chimerac.compiler.command.search._Progress.show", interrupt)
     path = tmp_path / "best.sched"
     assert main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", "-o", str(path)]) == 130
+    assert capsys.readouterr().err.endswith("interrupted: the best so far\n")
     assert check.main([str(tmp_path / "best.json"), str(path)]) == 0
 
 

@@ -1,0 +1,80 @@
+"""A limit in bytes becomes what a search limits: what each stage holds for a micro-batch, and how much of it a rank may hold.
+
+A rank also holds weights, gradients and the optimizer's state, which are the same in every order, and for a short time
+messages, outputs and workspace, which depend on the order. Of these the most in the given program is set aside. So the bytes of
+a found order are counted exactly after it was compiled (`excess`). If a rank needs more, the search is repeated with less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.lifetimes import Kind, activations, held, value_bytes
+from chimerac.chimera_ir.model import ModelDescription, StageSum
+from chimerac.chimera_ir.partition import partition_for
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.memory import OptimizerState, held_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Limits in bytes.
+
+    activations: what a stage holds for a micro-batch from its forward to its last backward, with the message that it has
+    received; limits: the most of it on each rank.
+    """
+
+    activations: tuple[int, ...]
+    limits: tuple[int, ...]
+
+    def lowered(self, by: Sequence[int]) -> MemoryLimits:
+        """Return limits that are lower by so many bytes, rank by rank."""
+        return MemoryLimits(self.activations, tuple(limit - x for limit, x in zip(self.limits, by, strict=True)))
+
+
+def memory_limits(
+    program: Program, model: ModelDescription, state: OptimizerState, most: int, split: bool | None = None
+) -> MemoryLimits:
+    """Return the limits of a search if no rank may need more than `most` bytes.
+
+    program: verified, with the placement that is searched; one replica. split: whether backwards will be split; None for as in
+    the program. Raises ChimeraError: E002 if even one micro-batch at a time needs more, with the least that is enough; E705,
+    E706 as `partition_for`.
+    """
+    h = program.header
+    partition = partition_for(program.partition, model, h.stages)
+    is_split = bool((program.table.op == Op.BWD_INPUT).any()) if split is None else split
+    weights = _held_by_stages(model.stage_sums(partition.layers), is_split)
+    lives = activations(program)
+    alive = lives.take(lives.is_of(Kind.ALIVE))
+    modelled = held(program, alive, np.array(weights, object)[alive.stage])
+    found, limits, least = held_bytes(program, model, state), [], 0
+    for rank, (a, b) in enumerate(pairwise(program.offsets.tolist())):
+        fixed = found.ranks[rank].weights + found.ranks[rank].gradients + found.ranks[rank].optimizer
+        aside = max(0, (found.held[a:b] - modelled[a:b]).max(initial=fixed))
+        of_pipes = (sum(weights[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
+        limits.append(int(most - aside))
+        least = max(least, int(aside) + max(of_pipes, default=0))
+    if least > most:
+        message = f"no order was found that needs at most {most:,} bytes of {model.name} on every rank"
+        raise refuse("E002", f"{message}: one micro-batch at a time needs {least:,}", help=f"give --memory {least} or more")
+    return MemoryLimits(weights, tuple(limits))
+
+
+def excess(program: Program, model: ModelDescription, state: OptimizerState, most: int) -> tuple[int, ...]:
+    """Return how many bytes each rank of a program needs above `most`."""
+    return tuple(max(0, x.peak - most) for x in held_bytes(program, model, state).ranks)
+
+
+def _held_by_stages(stages: Sequence[StageSum], split: bool) -> tuple[int, ...]:
+    """Return what each stage holds for a micro-batch, in bytes. Between the halves of a split backward it may hold more or less
+    than before them: the larger one counts."""
+    kept = [max(x.split_kept_bytes, x.weight_kept_bytes) if split else x.kept_bytes for x in stages]
+    received = [0, *(value_bytes(Kind.RECEIVED, Value.act, x.boundary, 1) for x in stages[:-1])]
+    return tuple(a + b for a, b in zip(kept, received, strict=True))

@@ -1,0 +1,98 @@
+"""The predicted evaluation of the Chimera paper: closed forms of asynchronous schemes, intervals, and the recorded tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chimerac.chimera_ir.profile import Link
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.analyze.durations import cost_durations
+from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.plan.evaluate import Evaluator
+from chimerac.compiler.plan.space import Configuration
+from tests.helpers import program
+from tests.helpers_by_hand import TOY
+from tests.proof.record import rows
+from tools import paper_evaluation
+from tools.asynchronous import Scheme, Stage, peak_bytes, seconds_per_micro_batch, versions
+from tools.paper_evaluation import LINKS, PAGE, PUBLISHED, SYNCHRONOUS, Speed, ratio_table, ratios, verdict
+
+STAGES = [Stage(3.0, 8.0, 100), Stage(4.0, 2.0, 50)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "hidden", "seconds"),
+    [
+        ("PipeDream", False, 11.0),  # stage 0 adds its all-reduce to every micro-batch
+        ("PipeDream", True, 8.0),
+        ("PipeDream-2BW", False, 5.0),  # (4 x 3 + 8) / 4; stage 1 takes (4 x 4 + 2) / 4
+        ("PipeDream-2BW", True, 4.0),  # stage 1 hides everything
+    ],
+)
+def test_seconds_of_a_micro_batch_by_hand(scheme: Scheme, hidden: bool, seconds: float) -> None:
+    assert seconds_per_micro_batch(scheme, STAGES, 4, hidden) == seconds
+
+
+def test_without_all_reduces_the_closed_forms_are_the_steady_state_of_1f1b() -> None:
+    """Each further micro-batch lengthens a simulated 1F1B with uneven stages by as much."""
+    makespans = []
+    for total in (32, 33):
+        compiled = compile_schedule("1f1b", {"D": 4, "N": total}).program
+        durations = cost_durations(compiled)
+        costs = replace(durations.costs, FWD=(2, 3, 5, 2), BWD=(4, 6, 7, 5))
+        makespans.append(simulate(compiled, durations=replace(durations, costs=costs)).makespan)
+    stages = [Stage(f + b, 0.0, 0) for f, b in zip((2, 3, 5, 2), (4, 6, 7, 5), strict=True)]
+    schemes: tuple[Scheme, ...] = ("PipeDream", "PipeDream-2BW")
+    assert {seconds_per_micro_batch(x, stages, 8, False) for x in schemes} == {float(makespans[1] - makespans[0])}
+
+
+def test_versions_of_the_weights_add_to_the_memory_of_1f1b() -> None:
+    p = program("1f1b", D=2, N=4)
+    needs = memory(p, TOY)
+    stages = [Stage(1.0, 0.0, x.weights) for x in needs]
+    assert [versions("PipeDream", s, 2) for s in range(2)] == [2, 1] and versions("PipeDream-2BW", 1, 2) == 2
+    peaks = [x.peak for x in needs]
+    assert peak_bytes("PipeDream", peaks, stages) == max(peaks[0] + needs[0].weights, peaks[1])
+    assert peak_bytes("PipeDream-2BW", peaks, stages) == max(x.peak + x.weights for x in needs)
+
+
+def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
+    fast, slow = Link(1e-6, 1e10), Link(1e-6, 1e9)
+    found: Any = {}
+    for link, chimera, others in ((fast, 300.0, (200.0, 150.0)), (slow, 100.0, (100.0, 80.0))):
+        found[link] = {name: (Speed(chimera, 8, 1, 1, False),) for name in paper_evaluation.CHIMERA}
+        found[link] |= {name: tuple(Speed(x, 8, 1, 1, False) for x in others) for name in PUBLISHED}
+    assert sorted(ratios(found, "Chimera, two pipes", "PipeDream")) == [1.0, 1.25, 1.5, 2.0]
+    table = ratio_table(found)
+    assert "| DAPPLE | compiled program | 1.38x | 1.00x to 2.00x: in it | 1.00x to 2.00x: in it |" in table
+    assert "| PipeDream | closed form, not executable | 2.01x | 1.00x to 2.00x: above it |" in table
+    assert verdict(0.9, 1.0, 2.0) == "below it"
+
+
+def test_the_planner_is_at_least_as_fast_as_the_choice_of_the_papers_model() -> None:
+    """On 64 ranks. The equation of the paper and the simulation are of the same program, so they differ by little."""
+    link = Link(2e-5, 3e9)
+    given = paper_evaluation.problem(["chimera"], 64, link)
+    best = paper_evaluation.synchronous(["chimera"], link, ranks=64)
+    c = Configuration(8, False, 1, "chimera", (("f", 1),), 8, 8)
+    other = paper_evaluation.speed(Evaluator(given).outcome(c), 64)
+    assert best.samples_per_s >= other.samples_per_s
+    assert paper_evaluation.by_equation(given, c, link) == pytest.approx(other.samples_per_s, rel=0.25)
+
+
+def test_the_recorded_tables_have_all_schemes_and_the_verdicts_of_their_intervals() -> None:
+    published, speeds, choices = rows("paper_evaluation", PAGE)
+    assert [row["Chimera is faster than"] for row in published] == list(PUBLISHED)
+    assert {row["Chimera is faster than"] for row in published if row["from"] == "compiled program"} == {*SYNCHRONOUS}
+    for row in published:
+        ratio = float(row["published"].removesuffix("x"))
+        for name in paper_evaluation.CHIMERA:
+            least, most = (float(x) for x in re.findall(r"([\d.]+)x", row[name]))
+            assert row[name].endswith(f": {verdict(ratio, least, most)}")
+    assert len(speeds) == len(paper_evaluation.CHIMERA) + len(PUBLISHED) and len(choices) == len(LINKS)
+    model = "W=16, D=32"
+    assert all(int(row["samples/s"]) >= int(row[model]) for row in choices), "the planner is never slower than that model"

@@ -1,0 +1,57 @@
+"""PipeDream and PipeDream-2BW as published closed forms: they do not wait for updates of weights, so no program here is theirs.
+
+Sources: Narayanan et al., "PipeDream", SOSP 2019; Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML
+2021; and the comparison of both in Li and Hoefler, "Chimera", SC 2021, table 2: no bubble in the steady state, 1 to D micro-
+batches of activations on a rank, and weights in 1 to D versions (PipeDream) or in two (2BW).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Scheme = Literal["PipeDream", "PipeDream-2BW"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage takes for one micro-batch, in seconds, and its bytes.
+
+    pass_s: forward, backward and, with recomputation, another forward. sum_s: the all-reduce of its gradients over the
+    replicas. weight_bytes: of one version.
+    """
+
+    pass_s: float
+    sum_s: float
+    weight_bytes: int
+
+
+def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batches: int, hidden: bool) -> float:
+    """Return how long a micro-batch takes in the steady state: as long as in the slowest stage.
+
+    PipeDream updates the weights after every micro-batch, and 2BW after `micro_batches`. Before an update the replicas
+    all-reduce their gradients. hidden: this runs beside the tasks, and takes longer only where it is slower than they are;
+    otherwise all of it is added.
+    """
+    each = micro_batches if scheme == "PipeDream-2BW" else 1
+    join: Callable[[float, float], float] = max if hidden else operator.add
+    return max(join(each * s.pass_s, s.sum_s) for s in stages) / each
+
+
+def versions(scheme: Scheme, stage: int, stages: int) -> int:
+    """Return how many versions of its weights a stage keeps: PipeDream one for each micro-batch in flight, 2BW two."""
+    return stages - stage if scheme == "PipeDream" else 2
+
+
+def peak_bytes(scheme: Scheme, synchronous: Sequence[int], stages: Sequence[Stage]) -> int:
+    """Return the bytes of the rank that needs most. Stage s is on rank s.
+
+    synchronous: of each rank under 1F1B, which has the same 1 to D micro-batches of activations and one version of the weights.
+    """
+    count = len(stages)
+    return max(
+        peak + (versions(scheme, s, count) - 1) * stage.weight_bytes
+        for s, (peak, stage) in enumerate(zip(synchronous, stages, strict=True))
+    )

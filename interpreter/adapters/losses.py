@@ -78,7 +78,7 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
         if first and abs(second - first) <= MEAN_TOLERANCE * abs(first):
             raise refuse(
                 "E856",
-                f"the loss of --model {name} is a mean: it is {first:.4g} for one sample, and {second:.4g} for this sample twice",
+                f"the loss of --model {name} is a mean: one sample gives {first:.4g}, and the same sample twice {second:.4g}",
                 notes=("a run divides the loss by the number of all targets of an iteration",),
                 help="return the sum over the samples: most losses of torch do with reduction='sum'",
             )

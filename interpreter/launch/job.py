@@ -116,6 +116,7 @@ def log_figures(measured: MeasuredTimes) -> dict[str, object]:
     return {
         "peak_memory_bytes": measured.peak_memory_bytes,
         "bubble": [round(bubble, 4) for bubble in measured.bubbles],
+        "recompute_s": [round(s, 6) for s in measured.recompute_s],
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
         "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],

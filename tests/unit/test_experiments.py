@@ -225,6 +225,9 @@ def test_figures_of_a_log(tmp_path: Path) -> None:
     assert found["samples_per_s"] == 4.0 and found["predicted_samples_per_s"] == 6.0 and found["tokens_per_s"] == 7.0
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
     assert found["peak_memory_bytes"] == 60 and found["sum_wait_s"] == 1.0 and found["loss"] == 3.5
+    assert "recompute_s" not in found, "of a run before this figure was measured"
+    log_of(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
+    assert figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))["recompute_s"] == 0.5
     assert "held_out_loss" not in found and found["iterations"] == 5
 
 

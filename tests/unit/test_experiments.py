@@ -118,7 +118,10 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     report = (path.parent / "runs" / "small" / "report.md").read_text()
     assert "ratio to 1f1b, betas=0.9 0.95 |" in report
     ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}
-    assert ratios["| 1f1b 0.9 0.95"] == "1.000 |" and ratios["| 1f1b 0.8 0.9"] == "0.714 |"
+    assert ratios["| 0.9 0.95 1f1b"] == "1.000 |" and ratios["| 0.8 0.9 1f1b"] == "0.714 |"
+    places = [line.split(" | ")[:2] for line in report.splitlines() if line.startswith("| 0.")]
+    assert places[:2] == [["| 0.9 0.95", "1f1b"], ["| 0.9 0.95", "chimera"]], "in the order of the bars"
+    assert "\n| betas | schedule | samples/s |" in report and "\n|---|---|---:|" in report
 
 
 def test_a_label_may_not_hide_a_value_of_the_run_nor_break_a_line(write: Write) -> None:

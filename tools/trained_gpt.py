@@ -27,7 +27,7 @@ TRAIN = (
     "interpreter/run.py -p D=2 -p N=8 --model gpt-small --lr 3e-3 --iterations 2500 --eval-every 500 --eval-samples 512 "
     "--export gpt.safetensors"
 )
-GENERATE = "-m chimerac.interpreter.generate gpt.safetensors --prompt 'class ' --tokens 600 --temperature 0.6"
+GENERATE = "-m chimerac.interpreter.generate gpt.safetensors --prompt 'def ' --tokens 500 --temperature 0.7 --seed 1"
 MARGIN = 0.5  # nats per byte
 PAGE = ROOT / "docs" / "models.md"
 SEED = 0

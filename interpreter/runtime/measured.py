@@ -60,9 +60,9 @@ class MeasuredTimes(IterationTimes):
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]]) -> Self:
         """Return the iteration with these figures, a row of each rank."""
-        computed_s, elapsed_s, *times, peaks = map(tuple, zip(*rows, strict=True))
-        idle = tuple(bubbles(computed_s, elapsed_s))
-        return cls(max(elapsed_s), idle, *times, tuple(int(peak) for peak in peaks))
+        computed_s, elapsed_s, recompute_s, for_values, for_sends, for_sums, peaks = map(tuple, zip(*rows, strict=True))
+        idle, peak_memory = tuple(bubbles(computed_s, elapsed_s)), tuple(int(peak) for peak in peaks)
+        return cls(max(elapsed_s), idle, recompute_s, for_values, for_sends, for_sums, peak_memory)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

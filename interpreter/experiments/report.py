@@ -136,6 +136,16 @@ def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Ite
     yield "made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {experiment.path.name}"
 
 
+def _shared(compared: Compared) -> Iterable[str]:
+    """Yield, for runs that are at several places of the comparison, the names of these places."""
+    places: dict[str, dict[str, None]] = {}
+    for row in compared.rows:
+        names = (compared.compare.x, *compared.compare.groups, *compared.compare.panels)
+        place = ", ".join(str(row[name]) if name == "schedule" else f"{name}={row.get(name)}" for name in names)
+        places.setdefault(row["folder"], {})[place] = None
+    yield from dict.fromkeys(" and ".join(found) for found in places.values() if len(found) > 1)
+
+
 def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Yield one fact, or one for each different text, with how many runs it is about."""
     counts = Counter(texts)
@@ -211,6 +221,8 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
     if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
         costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
         yield f"Predictions are those of the simulator, with {costs}."
+    for names in _shared(compared):
+        yield f"The same program with the same settings, and so the same runs: {names}."
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
         yield f"Ratios are to {_values(compared.compare.baseline)}{where}."

@@ -316,6 +316,16 @@ def test_a_report_names_machine_versions_settings_and_failures(finished: Path, c
     assert ratio.split(" | ")[-1] == "0.556 |"  # the medians of the iterations after the first are 0.25 s and 0.45 s
 
 
+def test_a_report_says_which_places_have_the_same_runs(write: Write) -> None:
+    text = SMALL.replace("[1f1b, chimera]", "[chimera, late]").replace("baseline: {schedule: 1f1b}, ", "")
+    text += "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
+    path = finish(write(text))
+    main([str(path), "--report", "--work-dir", str(path.parent)])
+    report = (path.parent / "runs" / "small" / "report.md").read_text()
+    for number in (2, 4):
+        assert f"and so the same runs: N={number}, chimera and N={number}, late.\n" in report
+
+
 def test_the_plots_are_in_the_page(finished: Path) -> None:
     pytest.importorskip("matplotlib")
     main([str(finished), "--report", "--work-dir", str(finished.parent)])

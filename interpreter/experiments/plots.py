@@ -118,7 +118,15 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
         predicted = [(x, scale * p.predicted) for x, p in points if p.predicted is not None]
         if predicted:
             marker = MARKERS[number % len(MARKERS)]
-            axis.plot(*zip(*predicted, strict=True), marker, color=colour, markerfacecolor="none", markersize=10, zorder=4)
+            axis.plot(
+                *zip(*predicted, strict=True),
+                marker,
+                color=colour,
+                markerfacecolor="none",
+                markersize=10,
+                zorder=4,
+                clip_on=False,
+            )
             has_prediction = True
     if has_prediction:
         axis.plot([], [], "o", color=PREDICTED, markerfacecolor="none", markersize=10, label="predicted")

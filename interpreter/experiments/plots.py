@@ -28,6 +28,7 @@ X_TITLES = {
     "N": "micro-batches of a replica, N",
     "f": "pairs of pipes, f",
     "W": "replicas, W",
+    "shape": "replicas W, ranks of a pipeline D",
     "micro_batch": "samples of a micro-batch",
 }
 MAX_BARS = 12  # groups x values of a panel with labelled bars

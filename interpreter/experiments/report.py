@@ -116,7 +116,7 @@ def _ratio(point: Point) -> str:
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(str(value) if name == "schedule" else f"{name}={value}" for name, value in values.items())
+    return ", ".join(str(value) if name in ("schedule", "shape") else f"{name}={value}" for name, value in values.items())
 
 
 def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:

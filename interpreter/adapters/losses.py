@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 
@@ -44,3 +49,36 @@ LOSSES = {"cross-entropy": cross_entropy, "next-token": next_token, "squared-err
 
 def _several(tensors: Values | Tensor) -> Values:
     return (tensors,) if isinstance(tensors, Tensor) else tensors
+
+
+MEAN_TOLERANCE = 0.01  # relative: the loss of two equal samples is twice that of one for a sum, and the same for a mean
+
+
+def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[Spec], targets: Values) -> None:
+    """Check that the loss of a user's model is a sum over the samples, not their mean, on outputs drawn at random.
+
+    name: of the model. outputs: the tensors that the loss reads, of a micro-batch; targets: of one sample. A loss that cannot
+    be computed for these, or is zero, is not checked. Raises ChimeraError E856.
+    """
+    generator, samples = torch.Generator().manual_seed(0), outputs[0].shape[0]
+    drawn = []
+    for spec in outputs:
+        shape = (1, *spec.shape[1:]) if spec.shape[:1] == (samples,) else spec.shape
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        # Numbers between 0 and 1 are valid for losses of probabilities too.
+        is_float = dtype.is_floating_point
+        drawn.append(torch.rand(shape, generator=generator) if is_float else torch.zeros(shape, dtype=dtype))
+    try:
+        with torch.no_grad():
+            one = loss(tuple(drawn), targets)
+            two = loss(tuple(torch.cat([t, t]) if t.dim() else t for t in drawn), tuple(torch.cat([t, t]) for t in targets))
+    except Exception:  # whatever the user's function raises: the first iteration reports it, if it fails there too
+        return
+    for first, second in zip(map(float, one), map(float, two), strict=True):
+        if first and abs(second - first) <= MEAN_TOLERANCE * abs(first):
+            raise refuse(
+                "E856",
+                f"the loss of --model {name} is a mean: one sample gives {first:.4g}, and the same sample twice {second:.4g}",
+                notes=("a run divides the loss by the number of all targets of an iteration",),
+                help="return the sum over the samples: most losses of torch do with reduction='sum'",
+            )

@@ -35,6 +35,11 @@ def is_own(name: str | None) -> bool:
     return name is not None and (name.startswith(HUGGING_FACE) or ".py:" in name)
 
 
+def may_have_own_loss(name: str | None) -> bool:
+    """Return whether this model may bring a loss of the user's: a function of a file may return a Model."""
+    return is_own(name) and not str(name).startswith(HUGGING_FACE)
+
+
 def check_own(name: str) -> None:
     """Check, without torch, that the file of a model is there. Raises ChimeraError: E801, E850, E854."""
     if name.startswith(HUGGING_FACE):

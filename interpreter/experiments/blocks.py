@@ -15,7 +15,7 @@ body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.25rem; margin-top: 2.5rem }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .75rem; text-align: right }
-th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid #888 }
+th.label, td.label { text-align: left } th { border-bottom: 2px solid #888 }
 table.facts th, table.facts td { text-align: left; vertical-align: top }
 svg { max-width: 100%; height: auto } code { background: #f2f2f2; padding: 0 .2em }
 """
@@ -79,25 +79,33 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. rows: the head first. is_facts: names and texts, and no figures; in HTML it has no head."""
+    """A table. rows: the head first. labels: how many columns at the left have texts; the others have figures.
+
+    is_facts: names and texts, and no figures; in HTML it has no head.
+    """
 
     rows: Sequence[Sequence[str]]
+    labels: int = 0
     is_facts: bool = False
 
     def markdown(self) -> str:
         """Return its lines in Markdown."""
         lines = ["| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |\n" for row in self.rows]
-        return "".join([lines[0], "|" + "---|" * len(self.rows[0]) + "\n", *lines[1:]])
+        columns = ["---" if k < self.labels or self.is_facts else "---:" for k in range(len(self.rows[0]))]
+        return "".join([lines[0], f"|{'|'.join(columns)}|\n", *lines[1:]])
 
     def html(self) -> str:
         """Return its element in HTML."""
         head, *body = self.rows
-        cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
-        lines = "".join(f"<tr>{row}</tr>\n" for row in cells)
+        lines = "".join(self._row("td", row) for row in body)
         if self.is_facts:
             return f'<table class="facts">\n{lines}</table>'
-        titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        return f'<div class="wide"><table>\n<tr>{titles}</tr>\n{lines}</table></div>'
+        return f'<div class="wide"><table>\n{self._row("th", head)}{lines}</table></div>'
+
+    def _row(self, tag: str, row: Sequence[str]) -> str:
+        classes = [' class="label"' if k < self.labels else "" for k in range(len(row))]
+        cells = (f"<{tag}{name}>{escape(cell)}</{tag}>" for name, cell in zip(classes, row, strict=True))
+        return f"<tr>{''.join(cells)}</tr>\n"
 
 
 @dataclass(frozen=True, slots=True)

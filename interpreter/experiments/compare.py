@@ -61,6 +61,11 @@ class Compared:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
     @property
+    def has_lines(self) -> bool:
+        """Return whether a plot has lines: the x axis has several numbers. Otherwise it has bars."""
+        return self.is_numeric and len(self.values) > 1
+
+    @property
     def has_repetitions(self) -> bool:
         """Return whether some point has several runs."""
         return any(len(rows) > 1 for rows in self._by_place.values())

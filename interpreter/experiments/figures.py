@@ -37,12 +37,14 @@ FIGURES: Mapping[str, Figure] = {
     "gpu_utilization": Figure("GPU utilization (%)", 100, 1, True),
     "bubble": Figure("bubble ratio (%)", 100, 1, False, "predicted_bubble"),
     "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", 1e-6, 0, False),
+    "recompute_s": Figure("time of recomputation (ms)", 1e3, 1, False),
     "value_wait_s": Figure("wait for values (ms)", 1e3, 2, False),
     "send_wait_s": Figure("wait for sends (ms)", 1e3, 2, False),
     "sum_wait_s": Figure("wait for gradient sums (ms)", 1e3, 2, False),
     "loss": Figure("loss at the end (nats)", digits=4, more_is_better=False),
     "held_out_loss": Figure("held-out loss (nats)", digits=4, more_is_better=False),
 }
+MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "sum_wait_s")  # means over the ranks and the counted iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
         "predicted_iteration_s": expected.iteration_s,
         "predicted_samples_per_s": expected.samples / expected.iteration_s if expected.iteration_s else None,
         "peak_memory_bytes": max(peaks),
-        **{name: _mean([_mean(line[name]) for line in counted]) for name in ("value_wait_s", "send_wait_s", "sum_wait_s")},
+        **{name: _mean([_mean(line[name]) for line in counted]) for name in MEANS if name in counted[0]},
         "loss": counted[-1].get("loss"),
         "held_out_loss": next((line["held_out_loss"] for line in reversed(counted) if "held_out_loss" in line), None),
         "oversubscribed": any(line.get("oversubscribed") for line in counted),

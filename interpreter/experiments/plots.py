@@ -23,6 +23,14 @@ LINES = ("-", "--", "-.", ":")
 PATTERNS = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 PREDICTED = "#222222"
 WIDTH, HEIGHT = 6.4, 3.6  # of a panel, in inches
+X_TITLES = {
+    "D": "ranks of a pipeline, D",
+    "N": "micro-batches of a replica, N",
+    "f": "pairs of pipes, f",
+    "W": "replicas, W",
+    "shape": "replicas W, ranks of a pipeline D",
+    "micro_batch": "samples of a micro-batch",
+}
 MAX_BARS = 12  # groups x values of a panel with labelled bars
 
 
@@ -53,14 +61,15 @@ def plot(compared: Compared, figure: str) -> Plot:
         canvas = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
         axes = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axis, panel in zip(axes, panels, strict=True):
-            draw = _lines if compared.is_numeric and len(compared.values) > 1 else _bars
+            draw = _lines if compared.has_lines else _bars
             has_prediction = draw(axis, compared, figure, panel)
-            axis.set_xlabel(compared.compare.x)
+            axis.set_xlabel(X_TITLES.get(compared.compare.x, compared.compare.x))
             axis.set_title(panel, fontsize=10)
             axis.grid(axis="y", color="#dddddd")
             axis.spines[["top", "right"]].set_visible(False)
             axis.margins(y=0.1)
             axis.set_ylim(bottom=0)
+            axis.yaxis.set_major_formatter("{x:,g}")
         axes[0].set_ylabel(FIGURES[figure].title)
         handles, names = axes[0].get_legend_handles_labels()
         for axis in axes[1:]:
@@ -110,7 +119,15 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
         predicted = [(x, scale * p.predicted) for x, p in points if p.predicted is not None]
         if predicted:
             marker = MARKERS[number % len(MARKERS)]
-            axis.plot(*zip(*predicted, strict=True), marker, color=colour, markerfacecolor="none", markersize=10, zorder=4)
+            axis.plot(
+                *zip(*predicted, strict=True),
+                marker,
+                color=colour,
+                markerfacecolor="none",
+                markersize=10,
+                zorder=4,
+                clip_on=False,
+            )
             has_prediction = True
     if has_prediction:
         axis.plot([], [], "o", color=PREDICTED, markerfacecolor="none", markersize=10, label="predicted")

@@ -71,36 +71,40 @@ def _figure(compared: Compared, name: str) -> Iterable[Block]:
         return
     if plots.is_available():
         yield Picture(f"{name}.svg", plots.plot(compared, name))
-    yield Table(list(_rows(compared, name)))
+    yield _table(compared, name)
 
 
-def _rows(compared: Compared, name: str) -> Iterable[tuple[str, ...]]:
-    """Yield the rows of a figure's table, the head first."""
+def _table(compared: Compared, name: str) -> Table:
+    """Return the table of a figure.
+
+    The points of a line follow each other. Where the plot has bars, the groups of one place on the x axis do, as in the plot.
+    """
     figure, compare = FIGURES[name], compared.compare
+    places = [(group, x) for group in compared.groups for x in compared.values]
+    if not compared.has_lines:
+        places = [(group, x) for x in compared.values for group in compared.groups]
     points = [
         (panel, group, x, point)
         for panel in compared.panels
-        for group in compared.groups
-        for x in compared.values
+        for group, x in places
         if (point := compared.point(name, panel, group, x)) is not None
     ]
-    unit = figure.title.rpartition("(")[2].rstrip(")")
-    shows = {
-        "panel": len(compared.panels) > 1,
-        "group": len(compared.groups) > 1,
-        "spread": any(p.low != p.high for *_, p in points),
-        "predicted": any(p.predicted is not None for *_, p in points),
-        "ratio": any(p.ratio is not None for *_, p in points),
-    }
-
-    def row(panel: str, group: str, x: str, value: str, spread: str, predicted: str, ratio: str) -> tuple[str, ...]:
-        cells = (("panel", panel), ("group", group), ("", x), ("", value), ("spread", spread))
-        return tuple(text for key, text in (*cells, ("predicted", predicted), ("ratio", ratio)) if shows.get(key, True))
-
-    names = (", ".join(compare.panels), ", ".join(compare.groups), compare.x, unit, "spread", "predicted")
-    yield row(*names, f"ratio to {_values(compare.baseline)}")
-    for panel, group, x, p in points:
-        yield row(panel, group, str(x), figure.text(p.value), _spread(p, name), figure.text(p.predicted), _ratio(p))
+    found = [p for *_, p in points]
+    groups = (", ".join(compare.groups), [group for _, group, *_ in points] if len(compared.groups) > 1 else [])
+    values = (compare.x, [str(x) for _, _, x, _ in points])
+    labels = [
+        (", ".join(compare.panels), [panel for panel, *_ in points] if len(compared.panels) > 1 else []),
+        *((groups, values) if compared.has_lines else (values, groups)),
+    ]
+    baseline = f"ratio to {_values(compare.baseline)}"
+    figures = [
+        (figure.title.rpartition("(")[2].rstrip(")"), [figure.text(p.value) for p in found]),
+        ("spread", [_spread(p, name) for p in found] if any(p.low != p.high for p in found) else []),
+        ("predicted", [figure.text(p.predicted) for p in found] if any(p.predicted is not None for p in found) else []),
+        (baseline, [_ratio(p) for p in found] if any(p.ratio is not None for p in found) else []),
+    ]
+    columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]  # a column that tells nothing has no cells
+    return Table(list(zip(*columns, strict=True)), labels=sum(bool(cells) for _, cells in labels))
 
 
 def _spread(point: Point, name: str) -> str:
@@ -112,7 +116,7 @@ def _ratio(point: Point) -> str:
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(str(value) if name == "schedule" else f"{name}={value}" for name, value in values.items())
+    return ", ".join(str(value) if name in ("schedule", "shape") else f"{name}={value}" for name, value in values.items())
 
 
 def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:
@@ -127,9 +131,19 @@ def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Ite
     yield "repetitions", str(experiment.repetitions)
     yield "iterations", _iterations(experiment, results)
     common, varied = _settings(runs)
-    yield "settings of all runs", ", ".join(f"{name}: {value}" for name, value in common.items()) or "the defaults"
-    yield "settings that vary", ", ".join(varied) or "none"
+    yield "settings of all runs", ", ".join(_setting(*item) for item in common.items()) or "the defaults"
+    yield "settings that vary", ", ".join(name.replace("_", "-") for name in varied) or "none"
     yield "made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {experiment.path.name}"
+
+
+def _shared(compared: Compared) -> Iterable[str]:
+    """Yield, for runs that are at several places of the comparison, the names of these places."""
+    places: dict[str, dict[str, None]] = {}
+    for row in compared.rows:
+        names = (compared.compare.x, *compared.compare.groups, *compared.compare.panels)
+        place = ", ".join(str(row[name]) if name == "schedule" else f"{name}={row.get(name)}" for name in names)
+        places.setdefault(row["folder"], {})[place] = None
+    yield from dict.fromkeys(" and ".join(found) for found in places.values() if len(found) > 1)
 
 
 def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -158,7 +172,13 @@ def _versions(found: Mapping[str, str]) -> str:
 def _iterations(experiment: Experiment, results: Results) -> str:
     counts = sorted({row["iterations"] for row in results.rows})
     counted = " or ".join(map(str, counts)) or "none"
-    return f"{counted} of each run are counted, after the first {experiment.discard}"
+    first = {0: "all", 1: "all but the first"}.get(experiment.discard, f"all but the first {experiment.discard}")
+    return f"{counted} of each run are counted: {first}"
+
+
+def _setting(name: str, value: Any) -> str:
+    """Return a setting as in a config file."""
+    return f"{name.replace('_', '-')}: {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
@@ -190,17 +210,20 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
     if any(row["oversubscribed"] for row in results.rows):
         yield "Some runs had more ranks than processors. Their times and bubbles are those of ranks that share processors."
     spread = (
-        "The spread is from the least to the greatest repetition."
+        "The spread is from the least to the greatest of these runs."
         if compared.has_repetitions
-        else "The spread of a time is from the first to the third quartile of the iterations."
+        else "Its spread is from the first to the third quartile of the iterations."
     )
     yield (
-        "A time is the median over the counted iterations of a run. With several repetitions or seeds it is the median of "
-        f"the medians of these runs. {spread} Bubbles and busy shares are means over iterations and ranks."
+        "An iteration time is the median over the counted iterations of a run. With several repetitions or seeds it is the "
+        f"median of the medians of these runs. {spread} Bubbles, busy shares and the other times are means over iterations "
+        "and ranks."
     )
     if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
         free = ", and with free transfers for timed stages" if timed else ""
         yield f"Predictions are those of the simulator, with the costs in the schedules{free}."
+    for names in _shared(compared):
+        yield f"The same program with the same settings, and so the same runs: {names}."
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
         yield f"Ratios are to {_values(compared.compare.baseline)}{where}."

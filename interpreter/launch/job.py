@@ -18,7 +18,8 @@ import torch
 from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.host import processors
-from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own
+from chimerac.interpreter.adapters.losses import check_sum
+from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own, may_have_own_loss
 from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
@@ -115,6 +116,7 @@ def log_figures(measured: MeasuredTimes) -> dict[str, object]:
     return {
         "peak_memory_bytes": measured.peak_memory_bytes,
         "bubble": [round(bubble, 4) for bubble in measured.bubbles],
+        "recompute_s": [round(s, 6) for s in measured.recompute_s],
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
         "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
@@ -132,6 +134,8 @@ class TrainingJob:
         # With autocast the dtypes of what is sent and kept depend on the device.
         on_gpu = model.autocast is not None and settings.transport != "gloo"
         description = describe(model, self.size, torch.device("cuda") if on_gpu else None)
+        if may_have_own_loss(settings.model):
+            check_sum(str(settings.model), model.loss, description.layers[-1].boundary, data.train.targets([0]))
         self.plan = plan = fitted(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
         # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.

@@ -1,4 +1,4 @@
-"""The table of the ranks at the end of a run: idle time, exposed communication and memory of each."""
+"""The table of the ranks at the end of a run: idle time, recomputation, exposed communication and memory of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 
-HEAD = ("rank", "bubble", "waits for values", "for sends", "for sums", "peak memory")
+HEAD = ("rank", "bubble", "recomputes", "waits for values", "for sends", "for sums", "peak memory")
 
 
 class RankSummary:
@@ -19,20 +19,26 @@ class RankSummary:
 
     def add(self, measured: MeasuredTimes) -> None:
         """Add one iteration."""
-        figures = np.array([measured.bubbles, measured.value_waits_s, measured.send_waits_s, measured.sum_waits_s])
+        m = measured
+        figures = np.array([m.bubbles, m.recompute_s, m.value_waits_s, m.send_waits_s, m.sum_waits_s])
         self._count += 1
         self._sums = figures if self._count <= 2 else self._sums + figures
         self._last = measured
 
     def table(self) -> str:
-        """Return the table as text: bubbles as shares, waits in milliseconds of an iteration, memory in megabytes."""
+        """Return the table as text: bubbles as shares, times in milliseconds of an iteration, memory in megabytes.
+
+        The column of recomputation is left out if no rank ran a forward again.
+        """
         if self._last is None:
             return ""
         means = (self._sums / max(1, self._count - 1)).T
         peaks = self._last.peak_memory_bytes
         rows = [
-            (str(rank), f"{bubble:.3f}", *(f"{1000 * wait:.2f} ms" for wait in waits), f"{peak / 1e6:,.0f} MB")
-            for rank, ((bubble, *waits), peak) in enumerate(zip(means.tolist(), peaks, strict=True))
+            (str(rank), f"{bubble:.3f}", *(f"{1000 * s:.2f} ms" for s in times), f"{peak / 1e6:,.0f} MB")
+            for rank, ((bubble, *times), peak) in enumerate(zip(means.tolist(), peaks, strict=True))
         ]
-        widths = [max(len(row[k]) for row in (HEAD, *rows)) for k in range(len(HEAD))]
-        return "\n".join("   ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in (HEAD, *rows))
+        recomputes = means[:, 1].any()
+        lines = [[cell for k, cell in enumerate(row) if k != 2 or recomputes] for row in (HEAD, *rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("   ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in lines)

@@ -131,7 +131,7 @@ class Executor:
     @property
     def times(self) -> Times:
         """Return when the instructions of the last iteration ran."""
-        return times_of(self._stamps, self._waits, self._is_task, self._sends_complete)
+        return times_of(self._stamps, self._waits, self._is_task, self._sends_complete, self.iteration.recompute_ns)
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""

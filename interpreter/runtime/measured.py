@@ -18,11 +18,13 @@ class Figures:
     """The measurements of one iteration on one rank.
 
     computed_s: how long its tasks took, without their waits. elapsed_s: the time from its first instruction to the end of its
-    last task. The three waits are exposed communication; they are explained in `MeasuredTimes`.
+    last task. recompute_s: the part of `computed_s` in which forwards ran again. The three waits are exposed communication;
+    they are explained in `MeasuredTimes`.
     """
 
     computed_s: float
     elapsed_s: float
+    recompute_s: float
     value_wait_s: float
     send_wait_s: float
     sum_wait_s: float
@@ -32,7 +34,7 @@ class Figures:
     def of(cls, times: Times, device: torch.device) -> Self:
         """Return the figures of this rank for an iteration. device: where its stages are."""
         waits = (times.value_wait_ns / 1e9, times.send_wait_ns / 1e9, times.all_reduce_wait_ns / 1e9)
-        return cls(*computed_and_elapsed_s(times), *waits, peak_memory_bytes(device))
+        return cls(*computed_and_elapsed_s(times), times.recompute_ns / 1e9, *waits, peak_memory_bytes(device))
 
     def row(self) -> tuple[float, ...]:
         """Return the figures as a row of numbers, which ranks exchange. `MeasuredTimes.of` reads the rows."""
@@ -43,11 +45,13 @@ class Figures:
 class MeasuredTimes(IterationTimes):
     """One measured iteration on all ranks. The makespan is in seconds, and the other fields have a value for each rank.
 
-    value_waits_s: how long its tasks waited for values of other ranks, in seconds; send_waits_s: how long its SENDs, and the
-    end of the iteration, waited until sends were complete; sum_waits_s: how long the end of the iteration waited for
-    all-reduces after that; peak_memory_bytes: the most memory that its process, or its GPU, has held so far.
+    recompute_s: how long its tasks ran forwards again, in seconds; value_waits_s: how long they waited for values of other
+    ranks; send_waits_s: how long its SENDs, and the end of the iteration, waited until sends were complete; sum_waits_s: how
+    long the end of the iteration waited for all-reduces after that; peak_memory_bytes: the most memory that its process, or
+    its GPU, has held so far.
     """
 
+    recompute_s: tuple[float, ...]
     value_waits_s: tuple[float, ...]
     send_waits_s: tuple[float, ...]
     sum_waits_s: tuple[float, ...]
@@ -56,9 +60,9 @@ class MeasuredTimes(IterationTimes):
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]]) -> Self:
         """Return the iteration with these figures, a row of each rank."""
-        computed_s, elapsed_s, value_waits_s, send_waits_s, sum_waits_s, peaks = map(tuple, zip(*rows, strict=True))
-        idle = tuple(bubbles(computed_s, elapsed_s))
-        return cls(max(elapsed_s), idle, value_waits_s, send_waits_s, sum_waits_s, tuple(int(peak) for peak in peaks))
+        computed_s, elapsed_s, recompute_s, for_values, for_sends, for_sums, peaks = map(tuple, zip(*rows, strict=True))
+        idle, peak_memory = tuple(bubbles(computed_s, elapsed_s)), tuple(int(peak) for peak in peaks)
+        return cls(max(elapsed_s), idle, recompute_s, for_values, for_sends, for_sums, peak_memory)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

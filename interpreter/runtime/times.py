@@ -21,7 +21,8 @@ class Times:
 
     waited: how long the instruction waited for other ranks: a task for a value, a SEND until its window had room.
     is_task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
-    all-reduces were complete too. An instruction starts when the one before it ends.
+    all-reduces were complete too. recompute_ns: how long tasks ran forwards again. An instruction starts when the one before it
+    ends.
     """
 
     start: Nanoseconds
@@ -30,6 +31,7 @@ class Times:
     is_task: npt.NDArray[np.bool_]
     sent: int
     finish: int
+    recompute_ns: int = 0
 
     def timeline(self, program: Program, rank: int) -> Timeline:
         """Return a bar for every instruction of this rank, without the time that it waited; in milliseconds."""
@@ -44,14 +46,14 @@ class Times:
     def to_json(self) -> str:
         """Return these times as text for another rank."""
         columns = [column.tolist() for column in (self.start, self.end, self.waited, self.is_task)]
-        return json.dumps([*columns, self.sent, self.finish])
+        return json.dumps([*columns, self.sent, self.finish, self.recompute_ns])
 
     @staticmethod
     def from_json(text: str) -> Times:
         """Return the times of which this is the text."""
-        start, end, waited, is_task, sent, finish = json.loads(text)
+        start, end, waited, is_task, *others = json.loads(text)
         start, end, waited = (np.array(column, np.int64) for column in (start, end, waited))
-        return Times(start, end, waited, np.array(is_task, bool), sent, finish)
+        return Times(start, end, waited, np.array(is_task, bool), *others)
 
     @property
     def busy(self) -> Nanoseconds:
@@ -80,14 +82,16 @@ class Times:
         return self.finish - self.sent
 
 
-def times_of(stamps: Sequence[int], waits: Sequence[int], is_task: npt.NDArray[np.bool_], sent: int) -> Times:
+def times_of(
+    stamps: Sequence[int], waits: Sequence[int], is_task: npt.NDArray[np.bool_], sent: int, recompute_ns: int = 0
+) -> Times:
     """Return the times of an iteration.
 
     stamps: the clock before the first instruction, after each, and after the epilogue; waits: for how long in all the rank had
-    waited at the same moments; is_task, sent: as in `Times`.
+    waited at the same moments; is_task, sent, recompute_ns: as in `Times`.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
-    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]))
+    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]), recompute_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,23 @@ def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Sett
     The trainer sets the rate of each iteration before its step, from `learning_rate`.
     """
     groups = decay_groups(named_parameters.values(), settings)
-    return AdamW(groups, lr=settings.rate, betas=settings.betas) if groups else None
+    return AdamW(groups, **_options(groups, settings)) if groups else None
 
 
 def build_sharded_optimizer(pipeline: BoundPipeline, settings: Settings) -> Optimizer:
     """Return AdamW for a rank's parameters, with its state sharded over the ranks that hold copies of a parameter."""
     groups = decay_groups(pipeline.parameters(), settings)
-    return pipeline.sharded_optimizer(AdamW, groups, lr=settings.rate, betas=settings.betas)
+    return pipeline.sharded_optimizer(AdamW, groups, **_options(groups, settings))
+
+
+def _options(groups: Iterable[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Return the options of AdamW, whose fused kernels update weights in place.
+
+    torch's other implementations allocate memory of the size of the largest weight three times, or of all weights on a GPU. The
+    estimate of a rank's memory does not count it. Complex parameters have no fused kernel.
+    """
+    fused = all(p.is_floating_point() for group in groups for p in group["params"])
+    return {"lr": settings.rate, "betas": settings.betas, "fused": fused}
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.partition import Partition, partition_to_json
 from chimerac.interpreter.adapters.own import check_own, own_model
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import fitted, make_plan
+from chimerac.interpreter.launch.start import make_job
 from chimerac.interpreter.run import main
 from chimerac.interpreter.runtime.describe import describe
 
@@ -94,6 +95,45 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
     path.write_text("x = " + "-" * 10**5 + "1")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*mine\.py: it is nested too deeply"):
         check_own(f"{path}:x")
+
+
+LOSSES = """
+import torch
+import torch.nn.functional as F
+from chimerac.interpreter.adapters.model import cut
+def with_loss(loss):
+    tokens = torch.zeros(4, 8, dtype=torch.int64)
+    return cut(Net, {"tokens": tokens}, loss=loss, targets=tokens, layers=["blocks"])
+def entropy(x, t, **reduction):
+    return F.cross_entropy(x.flatten(0, -2), t.flatten(), **reduction)
+def mean():
+    return with_loss(entropy)
+def mean_beside_sum():
+    return with_loss(lambda x, t: (entropy(x, t, reduction="sum"), x.square().mean()))
+def mean_of_samples():
+    return with_loss(lambda x, t: entropy(x, t, reduction="sum") / len(t))
+def sum():
+    return with_loss(lambda x, t: entropy(x, t, reduction="sum"))
+def fixed_size():
+    return with_loss(lambda x, t: entropy(x.reshape(32, 256), t, reduction="sum"))
+def zero():
+    return with_loss(lambda x, t: 0 * x.sum())
+"""
+
+
+def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE + LOSSES)
+
+    def job(name: str) -> None:
+        settings = parse_options(["chimera", "-p", "D=2", "-p", "N=2", "--seq-len", "8", "--model", f"{path}:{name}"])
+        make_job(make_plan(settings), settings, ranks_here=1)
+
+    for name in ("mean", "mean_beside_sum", "mean_of_samples"):
+        with pytest.raises(ChimeraError, match=f"(?s)E856: the loss of --model .*mine.py:{name} is a mean: .*reduction='sum'"):
+            job(name)
+    for name in ("sum", "fixed_size", "zero", "Net"):
+        job(name)
 
 
 def test_the_partition_of_a_model_of_one_s_own_is_fixed_by_hand(tmp_path: Path) -> None:

@@ -118,7 +118,10 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     report = (path.parent / "runs" / "small" / "report.md").read_text()
     assert "ratio to 1f1b, betas=0.9 0.95 |" in report
     ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}
-    assert ratios["| 1f1b 0.9 0.95"] == "1.000 |" and ratios["| 1f1b 0.8 0.9"] == "0.714 |"
+    assert ratios["| 0.9 0.95 1f1b"] == "1.000 |" and ratios["| 0.8 0.9 1f1b"] == "0.714 |"
+    places = [line.split(" | ")[:2] for line in report.splitlines() if line.startswith("| 0.")]
+    assert places[:2] == [["| 0.9 0.95", "1f1b"], ["| 0.9 0.95", "chimera"]], "in the order of the bars"
+    assert "\n| betas | schedule | samples/s |" in report and "\n|---|---|---:|" in report
 
 
 def test_a_label_may_not_hide_a_value_of_the_run_nor_break_a_line(write: Write) -> None:
@@ -225,6 +228,9 @@ def test_figures_of_a_log(tmp_path: Path) -> None:
     assert found["samples_per_s"] == 4.0 and found["predicted_samples_per_s"] == 6.0 and found["tokens_per_s"] == 7.0
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
     assert found["peak_memory_bytes"] == 60 and found["sum_wait_s"] == 1.0 and found["loss"] == 3.5
+    assert "recompute_s" not in found, "of a run before this figure was measured"
+    log_of(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
+    assert figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))["recompute_s"] == 0.5
     assert "held_out_loss" not in found and found["iterations"] == 5
 
 
@@ -309,6 +315,16 @@ def test_a_report_names_machine_versions_settings_and_failures(finished: Path, c
     assert "src=" not in page and "<link" not in page and "<script" not in page, "the page needs no other file"
     ratio = next(line for line in markdown.splitlines() if line.startswith("| chimera | 2 |"))
     assert ratio.split(" | ")[-1] == "0.556 |"  # the medians of the iterations after the first are 0.25 s and 0.45 s
+
+
+def test_a_report_says_which_places_have_the_same_runs(write: Write) -> None:
+    text = SMALL.replace("[1f1b, chimera]", "[chimera, late]").replace("baseline: {schedule: 1f1b}, ", "")
+    text += "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
+    path = finish(write(text))
+    main([str(path), "--report", "--work-dir", str(path.parent)])
+    report = (path.parent / "runs" / "small" / "report.md").read_text()
+    for number in (2, 4):
+        assert f"and so the same runs: N={number}, chimera and N={number}, late.\n" in report
 
 
 def test_the_plots_are_in_the_page(finished: Path) -> None:

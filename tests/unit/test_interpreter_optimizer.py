@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+from torch.profiler import ProfilerActivity, profile
 
 from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
 from chimerac.interpreter.training.settings import Settings
+from tools.memory_measured import peak_bytes
 
 SETTINGS = Settings(iterations=50, seed=0, micro_batch=1, rate=3e-3, warm_up=7)
 
@@ -75,6 +77,27 @@ def test_updates_equal_adamw_written_out_and_only_matrices_decay() -> None:
         optimizer.step()
     for name, p in named.items():
         assert p.double().allclose(expected[name], rtol=1e-5, atol=1e-6), name
+
+
+def test_an_update_allocates_nothing() -> None:
+    named = {"matrix": nn.Parameter(torch.ones(100, 50)), "norm": nn.Parameter(torch.ones(300))}
+    optimizer = build_optimizer(named, SETTINGS)
+    assert optimizer is not None
+    for p in named.values():
+        p.grad = torch.ones_like(p)
+    optimizer.step()  # makes the state
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        optimizer.step()
+    assert peak_bytes(profiler) < 100, "less than any weight"
+
+
+def test_parameters_without_a_fused_kernel_are_updated_too() -> None:
+    p = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    optimizer = build_optimizer({"p": p}, SETTINGS)
+    p.grad = torch.ones_like(p)
+    assert optimizer is not None
+    optimizer.step()
+    assert p.real.max() < 1
 
 
 def test_a_rank_without_parameters_has_no_optimizer() -> None:

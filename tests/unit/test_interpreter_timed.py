@@ -84,9 +84,7 @@ def test_the_median_is_one_of_the_iterations() -> None:
     assert median_times([a, b, c]) is c and median_times([a, b]) is b and median_times([a]) is a
 
 
-def test_a_forward_that_is_run_again_takes_the_cost_of_recomputation() -> None:
-    """By a task R for micro-batch 1, in the backward for micro-batch 0. Stage 1 keeps everything."""
-    text = """schedule alone
+RECOMPUTED = """schedule alone
 ranks 1
 stages 2
 pipe main { stage s on rank 0 recompute when s == 0   micro_batches 2 }
@@ -96,8 +94,30 @@ order ticks {
     B(s, m) at 29 - 10*m - s
 }
 """
+
+
+def test_a_forward_that_is_run_again_takes_the_cost_of_recomputation() -> None:
+    """By a task R for micro-batch 1, in the backward for micro-batch 0. Stage 1 keeps everything."""
     costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
-    assert slept_units(text, costs) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
+    assert slept_units(RECOMPUTED, costs) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
+
+
+def test_the_time_of_recomputation_is_measured_in_both_kinds_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+
+    class Clock(Sleeper):
+        def sleep(self, units: int) -> None:
+            now[0] += units * 10**9
+
+    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
+    program = replace(compile_text(RECOMPUTED).program, costs=costs)
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Clock(1.0))
+    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    for iteration in range(2):
+        trainer.gradients(iteration)
+        figures = trainer.pipeline.figures
+        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3)), "not those before"
 
 
 def test_predicted_and_measured_are_in_one_table() -> None:

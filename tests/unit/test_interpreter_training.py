@@ -95,7 +95,7 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
     settings, whole, reference = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
     results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
     decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in reference.parameters()]
-    optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
         numbers = range(4 * t, 4 * t + 4)

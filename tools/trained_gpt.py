@@ -1,0 +1,89 @@
+"""Trains a small GPT on the text of the standard library, compares it with a bigram model, and lets it write.
+
+    python -m tools.trained_gpt            train and print the losses and a text: about ten minutes on two free cores
+    python -m tools.trained_gpt --write    and record them in docs/models.md
+    python -m tools.trained_gpt --folder F --write    keep the weights and the output of the run in F; if they are there
+                                                      already, only the text is made again
+
+run.py trains with two processes and exports the weights, and `chimerac.interpreter.generate` writes the text. The exit status
+is 1 if the held-out loss is not lower than that of the bigram model by MARGIN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.proof.record import record, stamp, table
+from tools import ROOT
+
+TRAIN = (
+    "interpreter/run.py -p D=2 -p N=8 --model gpt-small --lr 3e-3 --iterations 2500 --eval-every 500 --eval-samples 512 "
+    "--export gpt.safetensors"
+)
+GENERATE = "-m chimerac.interpreter.generate gpt.safetensors --prompt 'def ' --tokens 500 --temperature 0.7 --seed 1"
+MARGIN = 0.5  # nats per byte
+PAGE = ROOT / "docs" / "models.md"
+SEED = 0
+HEAD = ("", "nats per byte")
+
+
+def trained(folder: Path) -> str:
+    """Return what the run printed. It is run only if the folder has no output and no weights of it."""
+    kept = folder / "output.txt"
+    if not (kept.is_file() and (folder / "gpt.safetensors").is_file()):
+        words = [*shlex.split(TRAIN), "--work-dir", str(folder)]
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+        kept.write_text(done.stdout, encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
+
+
+def written(folder: Path) -> str:
+    """Return a text that the trained weights continue."""
+    command = [sys.executable, *shlex.split(GENERATE)]
+    return subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
+def losses(output: str) -> dict[str, float]:
+    """Return the losses of a run by what they are of, in nats per byte, from what it printed."""
+    found = {
+        f"held-out loss, {iteration} iterations": loss
+        for iteration, loss in re.findall(r"^iteration +(\d+) +held-out loss ([\d.]+)$", output, re.MULTILINE)
+    }
+    found |= dict(re.findall(r"^(bigram model|unigram entropy) +([\d.]+)", output, re.MULTILINE))
+    return {name: float(loss) for name, loss in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trained_gpt", description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="where output and weights are kept; by default they are not")
+    parser.add_argument("--write", action="store_true", help="record losses and text in docs/models.md")
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        output = trained(folder)
+        text = written(folder)
+    found = losses(output)
+    (speed,) = re.findall(r"^tokens per second +([\d,]+)", output, re.MULTILINE)
+    ((count, samples, length),) = re.findall(r"(\d+) micro-batches of (\d+) samples of (\d+)", output)
+    iterations = max(int(t) for t in re.findall(r"^iteration +(\d+)", output, re.MULTILINE))
+    seconds = iterations * int(count) * int(samples) * int(length) / float(speed.replace(",", ""))
+    body = stamp(seconds, SEED, ("torch",)) + table(HEAD, [(name, f"{loss:.3f}") for name, loss in found.items()])
+    body += f"````text\n{text.rstrip()}\n````\n"
+    print(body)
+    if given.write:
+        record("trained_gpt", body, PAGE)
+    last = found[f"held-out loss, {iterations} iterations"]
+    return 0 if last <= found["bigram model"] - MARGIN else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

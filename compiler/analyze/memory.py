@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
+from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, activations, held, lifetimes, sizes
 from chimerac.chimera_ir.model import ModelDescription, StageSum, gradient_bytes
 from chimerac.chimera_ir.partition import partition_for
-from chimerac.chimera_ir.program import Header, Program
+from chimerac.chimera_ir.program import Header, Ints, Program
+from chimerac.chimera_ir.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,48 @@ def held_bytes(program: Program, model: ModelDescription, state: OptimizerState 
     fixed = np.array([x.weights + x.gradients + x.optimizer for x in ranks], object)
     peaks = tuple(found.peak_row(g)[0] if a < b else -1 for g, (a, b) in enumerate(pairwise(program.offsets.tolist())))
     return HeldBytes(found.all + fixed[program.rank_of], ranks, peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOverTime:
+    """What ranks hold over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
+
+    The entries of a rank are in the order of their times, of which several may be equal. Times are in the integers of the
+    timeline. amount: bytes of a model, weights and the rest included; without a model micro-batches of a stage that are alive.
+    """
+
+    rank: Ints
+    time: Ints
+    amount: Amounts
+
+
+def memory_over_time(
+    program: Program, timeline: Timeline, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
+) -> MemoryOverTime:
+    """Return what each rank holds over time. timeline: predicted or measured, with a bar for every instruction of its ranks.
+
+    There are two entries for each instruction: what is held while it runs, from its start on, and what is left from its end on.
+    What is freed at the end of the iteration is held to the last entry. Raises ChimeraError E705, E706 as `partition_for`.
+    """
+    if model is None:
+        lives = activations(program)
+        lives = lives.take(lives.is_of(Kind.ALIVE))
+        amounts: Amounts = np.ones(len(lives.kind), np.int64)
+        during = held(program, lives, amounts)
+    else:
+        partition = partition_for(program.partition, model, program.header.stages)
+        lives = lifetimes(program)
+        amounts = sizes(lives, model.stage_sums(partition.layers))
+        during = held_bytes(program, model, state).held
+    freed = np.zeros(len(program) + 1, amounts.dtype)
+    ends = program.offsets[1:][program.rank_of[lives.allocated]] if len(program) else lives.freed
+    at_end = lives.freed >= ends
+    np.add.at(freed, np.where(at_end, len(program), lives.freed), amounts)
+    after = during - freed[:-1]
+    bars = timeline.take(np.lexsort((timeline.row, timeline.rank)))
+    pairs = ((bars.start, bars.end), (during[bars.row], after[bars.row]))
+    time, amount = (np.stack(pair, axis=1).reshape(-1) for pair in pairs)
+    return MemoryOverTime(np.repeat(bars.rank, 2), time, amount)
 
 
 def stages_of(header: Header, rank: int) -> list[int]:

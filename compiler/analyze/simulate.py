@@ -76,6 +76,14 @@ class Simulation:
         return np.maximum(self.timeline.end[w.send], self.timeline.end[w.receive]) + w.delay
 
     @property
+    def departures(self) -> Ints:
+        """Return when each message is on its way, in the order of `waits.send`: both ends are posted, and its turn has come."""
+        w = self.waits
+        if len(w.transfer):
+            return self.node_start[w.transfer - len(self.program)]
+        return np.maximum(self.timeline.end[w.send], self.timeline.end[w.receive])
+
+    @property
     def collective_times(self) -> tuple[Ints, Ints]:
         """Return when each of `Program.collectives` began and ended; those that take no time begin at their last launch."""
         p, first = self.program, self.waits.collective

@@ -40,7 +40,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield f"digest {program.digest}"
     yield ""
     unit, idle = f" {s.unit}" if s.unit else "", idle_times(s)
-    yield f"costs           {_costs(s)}{f'   in {s.unit}' if s.unit else ''}"
+    yield f"costs           {costs_text(s)}{f'   in {s.unit}' if s.unit else ''}"
     yield f"makespan        {s.time(s.makespan)}{unit}"
     yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
     yield f"wall bubble     {_span(s, s.wall_bubbles)}{unit}   (makespan - busy)"
@@ -131,7 +131,8 @@ def _path_cells(s: Simulation, step: Step) -> list[str]:
     return [s.time(step.start), s.time(step.end), str(rank), s.program.text(step.row)]
 
 
-def _costs(s: Simulation) -> str:
+def costs_text(s: Simulation) -> str:
+    """Return what the tasks and messages of a simulation take, by the letters of the tasks."""
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
     parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]

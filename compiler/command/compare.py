@@ -24,7 +24,7 @@ from chimerac.compiler.command.modelled import (
     with_partition,
 )
 from chimerac.compiler.command.usage import compare_parser
-from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 
@@ -52,12 +52,20 @@ def run(argv: Sequence[str]) -> int:
         if options.columns is not None:
             check_columns(options.columns, options.emit == "timeline", "--emit timeline")
         setting, rows = _rows(options)
-        width = columns(options.columns, options.output)
-        product = _draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)
-        write_product(product, options.output)
+        write_product(_product(options, setting, rows, argv), options.output)
     except ChimeraError as error:
         return print_findings(error)
     return 0 if any(row.figures for row in rows) else 1
+
+
+def _product(options: argparse.Namespace, setting: Setting, rows: Sequence[Compared], argv: Sequence[str]) -> str:
+    match options.emit:
+        case "timeline":
+            return _draw(setting, rows, columns(options.columns, options.output))
+        case "html":
+            return _html(options, rows, ["chimerac", "compare", *without_parameters(argv)], setting)
+        case _:
+            return EMITTERS[options.emit](setting, rows)
 
 
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
@@ -153,6 +161,23 @@ def _draw(setting: Setting, rows: Sequence[Compared], width: int | None) -> str:
         head = f"{visible(row.schedule)}: makespan {_text(f.makespan)}{unit}, bubble ratio {100 * f.bubble_ratio:.1f} %"
         parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, width))
     return "\n\n".join(parts) + "\n"
+
+
+def _html(options: argparse.Namespace, rows: Sequence[Compared], command: Sequence[str], setting: Setting) -> str:
+    """Return the page with all schedules that can run, one above another on one axis of time, and the reasons of the others."""
+    from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
+
+    state = state_of(options.optimizer, options.zero, options.precision, profile_of(options))
+    panels = []
+    for row in rows:
+        f = row.figures
+        if f is None:
+            panels.append({"name": visible(row.schedule), "reason": visible(row.reason)})
+        else:
+            panels.append(viewed(f.simulation, row.schedule, ordered=f.ordered, model=f.description, state=state))
+    sizes = {"D": setting.ranks, "N": setting.micro_batches, **setting.parameters}
+    return page(panels, command, sizes)
 
 
 def _fields(row: Compared) -> dict[str, Any]:

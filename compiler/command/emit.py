@@ -11,10 +11,12 @@ from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import suffix
+from chimerac.compiler.order.ordered import Ordered
 
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the paths to which a DAG is written
 
@@ -24,7 +26,10 @@ class EmitOptions:
     """The options that emitters read.
 
     costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
-    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours.
+    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours. measured: of
+    --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as it was given;
+    command: the words of the command line without the values of parameters; ordered: of a schedule, None for a compiled
+    program.
     """
 
     costs: Mapping[str, Fraction]
@@ -34,6 +39,10 @@ class EmitOptions:
     output: str | None
     columns: int | None
     colour: bool
+    measured: Timeline | None = None
+    name: str = ""
+    command: tuple[str, ...] = ()
+    ordered: Ordered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +93,28 @@ def _path(program: Program, options: EmitOptions) -> str:
     return path_text(simulate(program, options.costs, options.durations))
 
 
+def _html(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
+
+    s = simulate(program, options.costs, options.durations)
+    panel = viewed(
+        s, options.name, ordered=options.ordered, model=options.model, state=options.state, measured=options.measured
+    )
+    return page([panel], options.command, None if options.ordered is None else program.header.parameters)
+
+
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns")),
+    "html": Emitter(
+        "one HTML file to look at in a browser: zoom, messages, idle time by cause, memory; with --model its bytes",
+        _html,
+        reads=("--cost", "--model", "--optimizer", "--profile"),
+    ),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",

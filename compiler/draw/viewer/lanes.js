@@ -14,7 +14,7 @@ function layOut(panels, show, available) {
     (show.signs ? 13 : 0) + (p.measured ? 17 + (show.differences ? 20 : 0) : 0) + (show.memory ? 26 : 0) + 7;
   const heads = panels.length > 1 ? 30 * panels.length : 4;
   const others = panels.reduce((sum, p) => sum + extra(p) * p.ranks, heads);
-  const task = Math.max(17, Math.min(34, Math.floor((available - others) / ranks)));
+  const task = Math.max(17, Math.min(44, Math.floor((available - others) / ranks)));
   const rows = [];
   const titles = [];
   let top = 4;
@@ -52,13 +52,14 @@ class Lanes {
     this.colours = themeColours();
     this.bins = new Float32Array(0);
     this.images = new Map();
+    this.channels = new Map();
   }
 
   /** Take the colours of the page again. */
   retheme() {
     this.colours = themeColours();
     this.images.clear();
-    this.shades = null;
+    this.channels.clear();
   }
 
   resize(width, height) {
@@ -198,8 +199,8 @@ class Lanes {
 
   /** Draw, for each pixel, how much of its time each kind of task takes: bars too small to be drawn one by one. */
   drawSums(p, rank, rows, first, stop, times, top, height, withIdle) {
-    const kinds = PIPES.length * 5;
-    const channels = kinds + p.causes.length;
+    const { channelOf, causeOf, shades } = this.channelsOf(p);
+    const channels = shades.length;
     const { ratio } = this;
     const wide = Math.max(1, Math.round((this.width - MARGIN) * ratio));
     const high = Math.max(1, Math.round(height * ratio));
@@ -223,7 +224,7 @@ class Lanes {
     };
     for (let i = first; i < stop; i++) {
       const row = rows[i];
-      add(times.start[row], times.end[row], (p.pipe[row] % PIPES.length) * 5 + p.op[row]);
+      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % PIPES.length) * 5 + p.op[row]]);
     }
     if (withIdle) {
       const bars = p.idleOf.of(rank);
@@ -231,12 +232,11 @@ class Lanes {
       const begin = firstIndex(0, bars.length, (i) => end[bars[i]] > from);
       const limit = this.view.to * p.scale;
       for (let i = begin; i < bars.length && start[bars[i]] < limit; i++) {
-        add(start[bars[i]], end[bars[i]], kinds + cause[bars[i]]);
+        add(start[bars[i]], end[bars[i]], causeOf[cause[bars[i]]]);
       }
     }
     const image = this.image(wide, high);
     const pixels = image.pixels;
-    const shades = this.packedShades(p);
     const empty = packed(this.colours.lane);
     for (let x = 0; x < wide; x++) {
       let y = high;
@@ -262,12 +262,19 @@ class Lanes {
     return this.images.get(key);
   }
 
-  packedShades(p) {
-    if (!this.shades) {
-      const idle = p.causes.map((cause) => this.colours[`idle-${cause.replace("_", "-")}`]);
-      this.shades = Uint32Array.from([...PIPES.flat(), ...idle].map(packed));
+  /** Return the kinds of bars of a panel: their shades, and for each kind of task and each cause the index of its shade. */
+  channelsOf(p) {
+    if (!this.channels.has(p)) {
+      const shades = [];
+      const channelOf = new Int32Array(PIPES.length * 5).fill(-1);
+      for (const row of p.tasks.all) {
+        const kind = (p.pipe[row] % PIPES.length) * 5 + p.op[row];
+        if (channelOf[kind] < 0) channelOf[kind] = shades.push(PIPES.flat()[kind]) - 1;
+      }
+      const causeOf = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
+      this.channels.set(p, { channelOf, causeOf, shades: Uint32Array.from(shades.map(packed)) });
     }
-    return this.shades;
+    return this.channels.get(p);
   }
 
   /** Draw the idle time of a rank: a shade, lines and a letter for each cause. */
@@ -290,7 +297,8 @@ class Lanes {
       c.fillRect(from, top, to - from, height);
       if (to - from < 14) continue;
       c.font = "600 11px system-ui, sans-serif";
-      const text = to - from > 110 ? `${CAUSES[name][0]} ${CAUSES[name][1]} ${time(p, end[bar] - start[bar])}` : CAUSES[name][0];
+      const words = `${CAUSES[name][0]} ${CAUSES[name][1]} ${time(p, end[bar] - start[bar])}`;
+      const text = to - from > 7 * words.length ? words : CAUSES[name][0];
       const half = c.measureText(text).width / 2 + 3;
       c.fillStyle = colours[`idle-${name.replace("_", "-")}`];
       c.fillRect((from + to) / 2 - half, top + height / 2 - 8, 2 * half, 16);

@@ -61,9 +61,11 @@ function frame() {
 // --- sizes, axis and overview ---------------------------------------------------------------------------------------
 
 function resize() {
+  const available = Math.max(260, Math.min(innerHeight - 330, 1200));
+  state.layout = layOut(panels, state.show, available);
+  figure.style.height = `${Math.max(90, Math.min(available, state.layout.height))}px`;
   const width = Math.max(figure.clientWidth, 200);
-  const height = Math.max(figure.clientHeight, 100);
-  state.layout = layOut(panels, state.show, height);
+  const height = figure.clientHeight;
   byId("space").style.height = `${Math.max(state.layout.height, height)}px`;
   const canvas = byId("lanes");
   canvas.style.width = `${figure.clientWidth}px`;
@@ -121,23 +123,10 @@ function drawOverview() {
   const ratio = globalThis.devicePixelRatio || 1;
   const { colours } = lanes;
   const wide = Math.max(1, Math.round(lanes.width - MARGIN));
-  overviewImage ??= panels.map((p) => busyShares(p, wide));
+  overviewImage ??= paintOverview(wide, ratio);
+  c.setTransform(1, 0, 0, 1, 0, 0);
+  c.drawImage(overviewImage, 0, 0);
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  c.fillStyle = colours.back;
-  c.fillRect(0, 0, lanes.width, 34);
-  c.font = "10px system-ui, sans-serif";
-  c.fillStyle = colours.dim;
-  c.textBaseline = "middle";
-  c.fillText("ranks busy", 8, 17);
-  const high = 28 / overviewImage.length;
-  overviewImage.forEach((shares, k) => {
-    c.fillStyle = colours.lane;
-    c.fillRect(MARGIN, 3 + k * high, wide, high - 1);
-    c.fillStyle = colours.dim;
-    c.beginPath();
-    shares.forEach((share, x) => share && c.rect(MARGIN + x, 3 + k * high + (high - 1) * (1 - share), 1, (high - 1) * share));
-    c.fill();
-  });
   const [x0, x1] = [state.view.from, state.view.to].map((t) => MARGIN + (Math.max(0, Math.min(t, total)) / total) * wide);
   c.fillStyle = `${colours.back}b0`;
   c.fillRect(MARGIN, 2, x0 - MARGIN, 30);
@@ -145,6 +134,31 @@ function drawOverview() {
   c.strokeStyle = colours.accent;
   c.lineWidth = 2;
   c.strokeRect(x0 + 1, 2, Math.max(x1 - x0 - 2, 2), 30);
+}
+
+/** Return a canvas with the shares of all programs, without the part that is in view. */
+function paintOverview(wide, ratio) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [overview.width, overview.height];
+  const c = canvas.getContext("2d");
+  const { colours } = lanes;
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  c.fillStyle = colours.back;
+  c.fillRect(0, 0, lanes.width, 34);
+  c.font = "10px system-ui, sans-serif";
+  c.fillStyle = colours.dim;
+  c.textBaseline = "middle";
+  c.fillText("ranks busy", 8, 17);
+  const high = 28 / panels.length;
+  panels.forEach((p, k) => {
+    c.fillStyle = colours.lane;
+    c.fillRect(MARGIN, 3 + k * high, wide, high - 1);
+    c.fillStyle = colours.dim;
+    busyShares(p, wide).forEach((share, x) => {
+      c.fillRect(MARGIN + x, 3 + k * high + (high - 1) * (1 - share), 1, (high - 1) * share);
+    });
+  });
+  return canvas;
 }
 
 /** Return, for each pixel of the whole time, the share of all ranks that compute. */
@@ -213,9 +227,10 @@ function fit() {
   setView(-0.004 * total, 1.004 * total, true);
 }
 
-/** Show a row with as many neighbours as fit. */
+/** Show a row with some of its neighbours. */
 function zoomTo(p, row) {
-  const length = Math.max(p.end[row] - p.start[row], p.makespan / 200) / p.scale;
+  const mean = (p.makespan * p.ranks) / Math.max(p.tasks.all.length, 1);
+  const length = Math.max(p.end[row] - p.start[row], mean) / p.scale;
   const middle = (p.start[row] + p.end[row]) / 2 / p.scale;
   setView(middle - 6 * length, middle + 6 * length, true);
 }
@@ -225,8 +240,8 @@ function reveal(p, row) {
   const { from, to } = moving ?? state.view;
   const [start, end] = [p.start[row] / p.scale, p.end[row] / p.scale];
   const edge = 0.06 * (to - from);
-  if (start < from + edge) setView(start - 3 * edge, start - 3 * edge + to - from, true);
-  else if (end > to - edge) setView(end + 3 * edge - (to - from), end + 3 * edge, true);
+  if (start < from) setView(start - 3 * edge, start - 3 * edge + to - from, true);
+  else if (end > to) setView(end + 3 * edge - (to - from), end + 3 * edge, true);
   const found = state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
   if (found.top < figure.scrollTop) figure.scrollTop = found.top - 8;
   else if (found.top + found.height > figure.scrollTop + figure.clientHeight) {
@@ -605,6 +620,7 @@ function applyTheme() {
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   patterns.clear();
   lanes.retheme();
+  overviewImage = null;
   byId("theme").setAttribute("aria-pressed", String(isDark()));
   showLegend();
   redraw();
@@ -834,12 +850,10 @@ function showTables() {
   for (const p of panels) {
     const sums = Array.from({ length: p.ranks }, () => p.causes.map(() => 0));
     for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.rank[bar]][p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
-    const idle = sums.flat().reduce((a, b) => a + b, 0);
-    const share = p.makespan ? ((100 * idle) / (p.ranks * p.makespan)).toFixed(1) : "0";
     const facts = [
       `${p.ranks} ranks, ${p.stages} stages, ${p.microBatches} micro-batches, ${p.size} instructions`,
       `makespan ${withUnit(p, p.makespan)}`,
-      `bubble ratio ${share} %`,
+      `bubble ratio ${bubbleText(p)}`,
       `costs ${p.costs}`,
       `machine ${p.machine}`,
     ];
@@ -872,14 +886,21 @@ function showTables() {
   }
 }
 
+/** Return the idle share of the time of all ranks. */
+function bubbleText(p) {
+  let idle = 0;
+  for (let bar = 0; bar < p.idle.rank.length; bar++) idle += p.idle.end[bar] - p.idle.start[bar];
+  return `${p.makespan ? ((100 * idle) / (p.ranks * p.makespan)).toFixed(1) : 0} %`;
+}
+
 // --- start ----------------------------------------------------------------------------------------------------------
 
 const title = panels.map(titleOf).join(" and ") || "no schedule can run at this size";
 document.title = `${title} - chimerac`;
 byId("title").textContent = title;
 byId("summary").textContent = panels
-  .map((p) => `makespan ${withUnit(p, p.makespan)}`)
-  .join(" and ");
+  .map((p) => `${panels.length > 1 ? `${p.name}: ` : ""}makespan ${withUnit(p, p.makespan)}, bubble ratio ${bubbleText(p)}`)
+  .join("; ");
 for (const button of document.querySelectorAll('[data-show="differences"]')) button.hidden = !state.show.differences;
 showParameters();
 showCommand();
@@ -887,7 +908,8 @@ showToggles();
 showTables();
 showDetails();
 applyTheme();
-new ResizeObserver(resize).observe(figure);
+new ResizeObserver(() => figure.clientWidth !== lanes.width && resize()).observe(figure);
+addEventListener("resize", resize);
 resize();
 setView(-0.004 * total, 1.004 * total);
 frame();

@@ -113,7 +113,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "html": Emitter(
         "one HTML file to look at in a browser: zoom, messages, idle time by cause, memory; with --model its bytes",
         _html,
-        reads=("--cost", "--model", "--optimizer", "--profile"),
+        reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
     ),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(

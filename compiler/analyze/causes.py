@@ -137,38 +137,74 @@ class Idle:
 CAUSES = tuple(f.name for f in fields(Idle))
 
 
-def idle_times(s: Simulation) -> tuple[Idle, ...]:
-    """Return for each global rank for what it waits."""
+@dataclass(frozen=True, slots=True)
+class IdleBars:
+    """When ranks wait and for what, as columns: global rank `rank` waits from `start` to `end`, by cause `CAUSES[cause]`.
+
+    Sorted by rank, then by time. The bars of a rank do not overlap, and their sum is its wall bubble.
+    """
+
+    rank: Ints
+    start: Ints
+    end: Ints
+    cause: Ints
+
+
+def idle_bars(s: Simulation) -> IdleBars:
+    """Return when each global rank waits, and for what."""
     p, t, w = s.program, s.program.table, s.waits
     start, end, rank = s.timeline.start, s.timeline.end, p.rank_of
-    gap = start.copy()
-    gap[1:] -= np.where(rank[1:] == rank[:-1], end[:-1], 0)
-    sums = {name: np.zeros(p.world, np.int64) for name in CAUSES}
+    before = np.zeros(len(p), np.int64)  # the end of the row before it in its stream
+    before[1:] = np.where(rank[1:] == rank[:-1], end[:-1], 0)
     # When the last value that a task waits for was sent; a task that waits for none waits for its own window (`paired`, K = 0).
     sent = np.full(len(p), -1, np.int64)
     consumer = w.consumer - _is_second(s, len(p))[w.consumer]
     binding = s.arrivals[w.message] == start[consumer]
     np.maximum.at(sent, consumer[binding], end[w.send[w.message[binding]]])
     waits_for_value = sent >= 0
-    moving = np.where(waits_for_value, np.minimum(start - sent, gap), 0)
+    moves = np.where(waits_for_value, np.clip(sent, before, start), start)  # from when on the value is on its way
     first = np.zeros(len(p), bool)
     tasks = np.flatnonzero(t.is_task)
     first[tasks[np.unique(rank[tasks], return_index=True)[1]]] = True
-    for name, amount in (
-        ("transfer", moving),
-        ("fill", np.where(waits_for_value & first, gap - moving, 0)),
-        ("value", np.where(waits_for_value & ~first, gap - moving, 0)),
-        ("window", np.where(waits_for_value, 0, gap)),
-    ):
-        np.add.at(sums[name], rank, amount)
-    last = np.zeros(p.world, np.int64)
-    np.maximum.at(last, rank, end)
+    cause = np.where(waits_for_value, np.where(first, CAUSES.index("fill"), CAUSES.index("value")), CAUSES.index("window"))
+    transfer = np.full(len(p), CAUSES.index("transfer"))
+    parts = [(rank, before, moves, cause), (rank, moves, start, transfer), *_after_the_last(s)]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    kept = np.flatnonzero(columns[2] > columns[1])
+    order = kept[np.lexsort((columns[1][kept], columns[0][kept]))]
+    return IdleBars(*(column[order] for column in columns))
+
+
+def _after_the_last(s: Simulation) -> list[tuple[Ints, Ints, Ints, Ints]]:
+    """Return the bars after the last instruction of each rank: while an all-reduce runs, and until the iteration ends."""
+    rank, world = s.program.rank_of, s.program.world
+    last = np.zeros(world, np.int64)
+    np.maximum.at(last, rank, s.timeline.end)
     began, ended = s.collective_times
     rows = _sums(s)
-    k, g = t.operand[rows], rank[rows]
-    np.add.at(sums["all_reduce"], g, np.maximum(ended[k] - np.maximum(began[k], last[g]), 0))
-    sums["drain"] = s.makespan - last - sums["all_reduce"]
-    return tuple(Idle(*row) for row in np.stack([sums[name] for name in CAUSES], axis=1).tolist())
+    k, g = s.program.table.operand[rows], rank[rows]
+    busy = sorted({*zip(g.tolist(), np.maximum(began[k], last[g]).tolist(), ended[k].tolist(), strict=True)})
+    found: dict[str, list[tuple[int, int, int]]] = {"all_reduce": [], "drain": []}
+    at = last.tolist()
+    for g_of, begin, stop in busy:  # those of a rank run one after another
+        if stop > begin:
+            found["drain"].append((g_of, at[g_of], begin))
+            found["all_reduce"].append((g_of, begin, stop))
+            at[g_of] = stop
+    found["drain"] += [(g_of, time, s.makespan) for g_of, time in enumerate(at)]
+    bars = []
+    for name, of_cause in found.items():
+        columns = np.array(of_cause, np.int64).reshape(-1, 3).T
+        bars.append((columns[0], columns[1], columns[2], np.full(len(of_cause), CAUSES.index(name))))
+    return bars
+
+
+def idle_times(s: Simulation) -> tuple[Idle, ...]:
+    """Return for each global rank for what it waits."""
+    bars = idle_bars(s)
+    sums = np.zeros((s.program.world, len(CAUSES)), np.int64)
+    np.add.at(sums, (bars.rank, bars.cause), bars.end - bars.start)
+    return tuple(Idle(*row) for row in sums.tolist())
 
 
 def path_sums(s: Simulation, path: Iterable[Step]) -> dict[str, tuple[int, int]]:

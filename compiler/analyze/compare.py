@@ -25,7 +25,8 @@ from chimerac.compiler.analyze.durations import Durations, message_sizes, reduce
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, check_memory, memory
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import StageChoice
-from chimerac.compiler.pipeline import compile_source, parse_source
+from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.pipeline import Compiled, compile_source, parse_source
 from chimerac.compiler.resolve.sizes import micro_batch_size
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.verify import peaks
@@ -107,7 +108,8 @@ class Figures:
     makespan: in the unit of the setting; exposed: communication that the rank with most of it waits for;
     bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
     messages: values that the rank with most of them sends; all_reduced: what the rank with most of it sends in all-reduces of
-    gradients; a ring of r ranks sends 2 (r - 1) / r times their size; recomputed: stages that recompute.
+    gradients; a ring of r ranks sends 2 (r - 1) / r times their size; recomputed: stages that recompute. description: of the
+    model, for the size of the schedule's micro-batches; None without a model.
     """
 
     makespan: Fraction
@@ -120,6 +122,8 @@ class Figures:
     all_reduced: Fraction
     recomputed: tuple[int, ...]
     simulation: Simulation = field(repr=False, compare=False)
+    ordered: Ordered = field(repr=False, compare=False)
+    description: ModelDescription | None = field(default=None, repr=False, compare=False)
     bytes: Bytes | None = None
 
 
@@ -172,10 +176,10 @@ def _compared(name: str, source: Source, tree: n.Schedule, setting: Setting, mod
     given = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches * whole // part}
     sizes = {parameter: value for parameter, value in given.items() if parameter in _parameters(tree)}
     try:
-        program = compile_source(source, sizes, setting.width, recompute=setting.recompute).program
-        if reason := _other_work(program, setting):
+        compiled = compile_source(source, sizes, setting.width, recompute=setting.recompute)
+        if reason := _other_work(compiled.program, setting):
             return Compared(name, None, reason)
-        return Compared(name, _figures(program, setting, model))
+        return Compared(name, _figures(compiled, setting, model))
     except ChimeraError as error:
         if any(d.code.startswith(ABOUT_THE_TEXT) for d in error.diagnostics):
             raise
@@ -198,12 +202,12 @@ def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
     return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
 
 
-def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figures:
-    h = program.header
+def _figures(compiled: Compiled, setting: Setting, model: ForModel | None) -> Figures:
+    program, h = compiled.program, compiled.program.header
     share = Fraction(h.ranks, h.stages)  # of a stage, in shares of a rank
     size = Fraction(*h.micro_batch_size)
     costs = {name: cost if name == "hop" else cost * share * size for name, cost in setting.all_costs().items()}
-    durations, peak = None, peaks(program)
+    durations, description, peak = None, None, peaks(program)
     if model is not None:
         program, description = model.describe(program)
         durations = model.durations(program, description) if model.durations else None
@@ -219,7 +223,9 @@ def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figu
         all_reduced=max(_all_reduced(program, lambda x: share if x.group == stage_group(x.stage) else 0)),
         recomputed=program.recomputed_stages,
         simulation=times,
-        bytes=None if model is None else _bytes(program, description, model),
+        ordered=compiled.ordered,
+        description=description,
+        bytes=None if model is None or description is None else _bytes(program, description, model),
     )
 
 

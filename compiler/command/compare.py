@@ -26,7 +26,7 @@ from chimerac.compiler.command.modelled import (
 )
 from chimerac.compiler.command.pictures import PICTURES, check_picture_output, inches
 from chimerac.compiler.command.usage import compare_parser
-from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 
@@ -59,16 +59,24 @@ def run(argv: Sequence[str]) -> int:
             raise refuse("E002", "--picture-width is for --emit svg, png and pdf")
         picture_inches = inches(options.picture_width)
         setting, rows = _rows(options)
-        width = columns(options.columns, options.output)
-        product: str | bytes
-        if options.emit in PICTURES:
-            product = _picture(setting, rows, options.emit, picture_inches)
-        else:
-            product = _draw(setting, rows, width) if options.emit == "timeline" else EMITTERS[options.emit](setting, rows)
-        write_product(product, options.output)
+        write_product(_product(options, setting, rows, picture_inches, argv), options.output)
     except ChimeraError as error:
         return print_findings(error)
     return 0 if any(row.figures for row in rows) else 1
+
+
+def _product(
+    options: argparse.Namespace, setting: Setting, rows: Sequence[Compared], picture_inches: float | None, argv: Sequence[str]
+) -> str | bytes:
+    match options.emit:
+        case "timeline":
+            return _draw(setting, rows, columns(options.columns, options.output))
+        case "html":
+            return _html(options, rows, ["chimerac", "compare", *without_parameters(argv)], setting)
+        case form if form in PICTURES:
+            return _picture(setting, rows, form, picture_inches)
+        case _:
+            return EMITTERS[options.emit](setting, rows)
 
 
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
@@ -180,6 +188,23 @@ def _picture(setting: Setting, rows: Sequence[Compared], form: str, picture_inch
         raise refuse("E002", f"--emit {form}: no schedule can run at this size, so there is nothing to draw", notes=reasons)
     missing = [f"{visible(row.schedule)} is not drawn: {visible(row.reason)}" for row in rows if row.figures is None]
     return draw_picture(panels, form, f"time, for {_title(setting, rows)}", inches=picture_inches, remarks=missing)
+
+
+def _html(options: argparse.Namespace, rows: Sequence[Compared], command: Sequence[str], setting: Setting) -> str:
+    """Return the page with all schedules that can run, one above another on one axis of time, and the reasons of the others."""
+    from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
+
+    state = state_of(options.optimizer, options.zero, options.precision, profile_of(options))
+    panels = []
+    for row in rows:
+        f = row.figures
+        if f is None:
+            panels.append({"name": visible(row.schedule), "reason": visible(row.reason)})
+        else:
+            panels.append(viewed(f.simulation, row.schedule, ordered=f.ordered, model=f.description, state=state))
+    sizes = {"D": setting.ranks, "N": setting.micro_batches, **setting.parameters}
+    return page(panels, command, sizes)
 
 
 def _fields(row: Compared) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
@@ -24,11 +24,12 @@ from chimerac.compiler.command.files import (
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.pictures import PICTURES, inches, ranks_of
 from chimerac.compiler.command.usage import make_parser
-from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
 from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
-from chimerac.compiler.pipeline import compile_source, verify_program
+from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.pipeline import Compiled, compile_source, verify_program
 from chimerac.compiler.verify import findings, is_about_order
 
 
@@ -39,7 +40,7 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     try:
         if rest:
             _refuse_rest(rest, options, parser, verbs)
-        write_product(_product(options, parser, verbs), options.output)
+        write_product(_product(options, parser, verbs, argv), options.output)
     except ChimeraError as error:
         return print_findings(error, options.color)
     return 0
@@ -59,7 +60,9 @@ def _refuse_rest(
     parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
-def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str | bytes:
+def _product(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str], argv: Sequence[str]
+) -> str | bytes:
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
         return library_table(width)
@@ -94,41 +97,54 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
     if costs and "--cost" not in emitter.reads:
         raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
-    program, recomputing = program_of(options, parameters, verbs)
+    opened = program_of(options, parameters, verbs)
+    program = opened.program
     model = model_for(program, options, profile)
     if model is not None:
         program = with_partition(program, model, options)
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
 
-        check_memory(program, model, memory_bytes, recomputing, state)
+        check_memory(program, model, memory_bytes, opened.recomputing, state)
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
     drawn = {"ranks": ranks_of(options.ranks, program.world), "inches": picture_inches, "memory_curve": options.memory_curve}
-    return emitter.make(program, EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn))
+    found = EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn)
+    command = ("chimerac", *without_parameters(argv))
+    return emitter.make(program, replace(found, name=options.schedule, command=command, ordered=opened.ordered))
 
 
-def program_of(
-    options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
-) -> tuple[Program, Callable[[], Program] | None]:
-    """Return the verified program. For a schedule also return a function that compiles it with full recomputation."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The verified program of a command line.
+
+    Of a schedule also its tasks in order, and a function that compiles it with full recomputation; None for a compiled program.
+    """
+
+    program: Program
+    ordered: Ordered | None = None
+    recomputing: Callable[[], Program] | None = None
+
+
+def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
+    """Return the program of the schedule, or of the compiled program, that the options name."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
     check_keeps_inputs(options.output, [source], options)
     if not is_program(source):
         machine: Machine = options.arrange or options.machine or "window"
         width = 1 if options.width is None else options.width
 
-        def compiled(recompute: StageChoice | None) -> Program:
-            return compile_source(source, parameters, width, machine, options.arrange is not None, recompute).program
+        def compiled(recompute: StageChoice | None) -> Compiled:
+            return compile_source(source, parameters, width, machine, options.arrange is not None, recompute)
 
-        chosen = None if options.recompute is None else stage_choice(options.recompute)
-        return compiled(chosen), partial(compiled, stage_choice("all"))
+        found = compiled(None if options.recompute is None else stage_choice(options.recompute))
+        return Opened(found.program, found.ordered, lambda: compiled(stage_choice("all")).program)
     if parameters or options.width is not None or options.recompute is not None:
         raise refuse("E002", "a compiled program is fixed; -p, --width and --recompute are for schedules")
     program = read_program(source)
     if options.machine:
         program = program.with_header(machine=options.machine)
-    return (_arranged_program(program, options.arrange) if options.arrange else verify_program(program)), None
+    return Opened(_arranged_program(program, options.arrange) if options.arrange else verify_program(program))
 
 
 def _arranged_program(program: Program, machine: Machine) -> Program:

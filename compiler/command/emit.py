@@ -12,11 +12,13 @@ from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import suffix
 from chimerac.compiler.command.pictures import PICTURES, check_picture_output
+from chimerac.compiler.order.ordered import Ordered
 
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the paths to which a DAG is written
 
@@ -28,6 +30,9 @@ class EmitOptions:
     costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
     output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours. ranks: those
     that are drawn, None for all; inches: the width of a picture, None for one that fits its numbers; memory_curve: draw it.
+    measured: of --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as it
+    was given; command: the words of the command line without the values of parameters; ordered: of a schedule, None for a
+    compiled program.
     """
 
     costs: Mapping[str, Fraction]
@@ -40,6 +45,10 @@ class EmitOptions:
     ranks: tuple[int, ...] | None = None
     inches: float | None = None
     memory_curve: bool = False
+    measured: Timeline | None = None
+    name: str = ""
+    command: tuple[str, ...] = ()
+    ordered: Ordered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,17 @@ def _path(program: Program, options: EmitOptions) -> str:
     return path_text(simulate(program, options.costs, options.durations))
 
 
+def _html(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
+
+    s = simulate(program, options.costs, options.durations)
+    panel = viewed(
+        s, options.name, ordered=options.ordered, model=options.model, state=options.state, measured=options.measured
+    )
+    return page([panel], options.command, None if options.ordered is None else program.header.parameters)
+
+
 def _memory(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import memory_text  # start-up: 8 ms, for this product only
 
@@ -120,6 +140,11 @@ EMITTERS: Mapping[str, Emitter] = {
     "svg": Emitter("a picture of the timeline for papers and pages", partial(_picture, "svg"), reads=_OF_PICTURES),
     "png": Emitter("the same picture in pixels, 200 to an inch", partial(_picture, "png"), reads=_OF_PICTURES),
     "pdf": Emitter("the same picture, with its fonts", partial(_picture, "pdf"), reads=_OF_PICTURES),
+    "html": Emitter(
+        "one HTML file to look at in a browser: zoom, messages, idle time by cause, memory; with --model its bytes",
+        _html,
+        reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
+    ),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "memory": Emitter(
         "what each rank holds over time, as CSV: activations, with --model bytes",

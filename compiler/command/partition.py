@@ -44,7 +44,8 @@ def _run(options: argparse.Namespace) -> None:
     profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
     parameters = parameters_of(options.parameters)
-    program, recomputing = program_of(options, parameters, ("partition",))
+    opened = program_of(options, parameters, ("partition",))
+    program, recomputing = opened.program, opened.recomputing
     model = model_for(program, options, profile)
     assert model is not None, "--model is given"
     costs = None if profile is None else profile.layer_nanoseconds(model)

@@ -66,6 +66,8 @@ examples:
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
+  chimerac chimera --emit html -o chimera.html        a file to look at in a browser: zoom, waits, idle time, memory
+  chimerac compare chimera 1f1b --emit html -o two.html   two schedules on one axis of time
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
   chimerac chimera -p D=8 --model bert48 --profile p100 --emit report   times in milliseconds, on P100 GPUs
   chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
@@ -133,9 +135,9 @@ def compare_parser() -> argparse.ArgumentParser:
     _add_profile(p)
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
-    p.add_argument("--emit", choices=("table", "json", "markdown", "timeline", *PICTURES), default="table",
+    p.add_argument("--emit", choices=("table", "json", "markdown", "timeline", "html", *PICTURES), default="table",
                    help="what to print, default table; timeline draws all schedules to one scale in the terminal, svg, png and "
-                   "pdf as a picture on one time axis")  # fmt: skip
+                   "pdf as a picture on one time axis, html as a page to look at in a browser")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
     _add_picture_width(p)
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")

@@ -35,6 +35,18 @@ def parameters_of(given: Sequence[str]) -> dict[str, int]:
     return {name: integer(name, value) for name, value in named_values("-p", given, "D").items()}
 
 
+def without_parameters(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line without -p and its values."""
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        if word == "-p":
+            next(rest, None)
+        elif not re.match(r"-p=?\w+ *=", word):  # -pD=4
+            words.append(word)
+    return words
+
+
 def integer(name: str, value: str) -> int:
     """Return an integer value of -p. Raises ChimeraError E002."""
     if not re.fullmatch(r"[+-]?[0-9]+", value):

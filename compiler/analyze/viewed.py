@@ -1,0 +1,168 @@
+"""What the viewer shows of a program: its instructions, their times and waits, idle time, critical path and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import visible
+from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.machines import machine_name
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_bars
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory_over_time
+from chimerac.compiler.analyze.report import costs_text
+from chimerac.compiler.analyze.simulate import Simulation
+from chimerac.compiler.draw.viewer.columns import Column, column
+from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.tasks import TaskIndex, data_edges
+
+Panel = dict[str, Any]
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def viewed(
+    s: Simulation,
+    name: str,
+    *,
+    ordered: Ordered | None = None,
+    model: ModelDescription | None = None,
+    state: OptimizerState = NO_STATE,
+    measured: Timeline | None = None,
+) -> Panel:
+    """Return the data of a program for the viewer, as JSON has it.
+
+    Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
+    for the lines of its text. measured: a bar for every row of the program, in their order. Raises ChimeraError E705, E706 as
+    `partition_for`.
+    """
+    p, h, t = s.program, s.program.header, s.program.table
+    start, end = _bars(s)
+    edges, w, bars = data_edges(p, TaskIndex.of(p), 0), s.waits, idle_bars(s)
+    path = critical_path(s)
+    over_time = memory_over_time(p, s.timeline, model, state)
+    began, ended = s.collective_times
+    tasks = t.is_task
+    return {
+        "name": visible(name),
+        "schedule": visible(h.schedule),
+        "parameters": dict(h.parameters),
+        "unit": s.unit,
+        "scale": s.scale,
+        "makespan": s.makespan,
+        "slot": int(np.gcd.reduce(np.concatenate([start[tasks], end[tasks]]), initial=0)),
+        "costs": costs_text(s),
+        "ranks": p.world,
+        "replicas": h.width,
+        "stages": h.stages,
+        "microBatches": h.micro_batches,
+        "machine": machine_name(h.machine, h.window),
+        "forms": [{"op": f.op.name, "fields": list(f.fields), "letter": f.letter, "arrow": f.arrow} for f in FORMS],
+        "pipes": [{"name": x.name, "microBatches": list(x.micro_batches)} for x in h.pipes],
+        "severalStages": any(len(set(x.placement)) < len(x.placement) for x in h.pipes),
+        "groups": [list(x) for x in p.micro_batch_lists[h.micro_batches :]],
+        "collectives": [
+            {"group": c.group, "stage": c.stage, "ranks": list(c.ranks), "start": a, "end": b}
+            for c, a, b in zip(p.collectives, began.tolist(), ended.tolist(), strict=True)
+        ],
+        "offsets": column(p.offsets),
+        "op": column(t.op),
+        "value": column(t.value),
+        "pipe": column(t.pipe),
+        "stage": column(t.stage),
+        "operand": column(t.operand),
+        "peer": column(t.peer),
+        "flags": column(t.flags),
+        "start": column(start),
+        "end": column(end),
+        "edges": _columns(source=edges.source, target=edges.target),
+        "messages": _columns(send=w.send, receive=w.receive, leaves=s.departures, arrives=s.arrivals),
+        "values": _columns(message=w.message, consumer=w.consumer),
+        "causes": list(CAUSES),
+        "idle": _columns(rank=bars.rank, start=bars.start, end=bars.end, cause=bars.cause),
+        "path": {
+            "kind": [x.kind for x in path],
+            **_columns(**{name: _ints([getattr(x, name) for x in path]) for name in ("row", "start", "end")}),
+        },
+        "memory": {
+            "unit": "activations" if model is None else "bytes",
+            **_columns(during=over_time.amount[::2], after=over_time.amount[1::2]),
+        },
+        "text": None if ordered is None else _text(p, ordered),
+        "measured": None if measured is None else _measured(s, measured),
+    }
+
+
+def _ints(numbers: list[int]) -> Ints:
+    return np.array(numbers, np.int64)
+
+
+def _columns(**numbers: Any) -> dict[str, Column]:
+    return {name: column(values) for name, values in numbers.items()}
+
+
+def _bars(s: Simulation) -> tuple[Ints, Ints]:
+    """Return when each row starts and ends. The tasks of an overlapped pair run as one; here one follows the other."""
+    start, end = s.timeline.start.copy(), s.timeline.end.copy()
+    first = np.flatnonzero(s.program.table.flags & OVERLAP)
+    end[first] = start[first] + s.lengths[first]
+    start[first + 1] = end[first]
+    return start, end
+
+
+def _text(p: Program, ordered: Ordered) -> dict[str, Any]:
+    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row the index of its line.
+
+    A SEND or ALLREDUCE has the line of the task before it, a RECV that of the task after it (diagnose/source_lines.py).
+    """
+    is_task, tasks = p.table.is_task, ordered.program
+    count = np.concatenate([[0], np.cumsum(is_task)])
+    before = count[:-1] - count[p.offsets[p.rank_of]]  # tasks of the rank before this row
+    number = np.where(is_task | (p.table.op == Op.RECV), before, before - 1)
+    local = p.rank_of % tasks.world
+    first, stop = tasks.offsets[local], tasks.offsets[local + 1]
+    known = np.flatnonzero(first < stop)
+    row = first[known] + np.clip(number[known], 0, stop[known] - first[known] - 1)
+    span = np.full(len(p), -1, np.int64)
+    span[known] = ordered.origin[row]
+    used, index = np.unique(span[known], return_inverse=True)
+    lines = [ordered.spans[k] for k in used.tolist()]
+    numbers, place = np.unique(_ints([x.line for x in lines]), return_inverse=True)
+    of_rows = np.full(len(p), -1, np.int64)
+    if len(known):
+        of_rows[known] = place[index]
+    texts = lines[0].source.text.split("\n") if lines else []
+    return {
+        "name": visible(lines[0].source.name) if lines else "",
+        "lines": [[number, visible(texts[number - 1].strip())] for number in numbers.tolist()],
+        "of": column(of_rows),
+    }
+
+
+def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
+    """Return the measured bars. `factor`: what a measured integer of time is in the simulation's integers.
+
+    The first measured bar is moved to the start of the first predicted one. Where the predicted times are costs, a unit of cost
+    is as long as makes all tasks together take the measured time; `unitOfCost` is that time.
+    """
+    tasks = s.program.table.is_task
+    predicted, taken = (float(np.sum((x[1] - x[0])[tasks])) for x in (_bars(s), (measured.start, measured.end)))
+    fitted = None
+    if s.unit == measured.unit:
+        factor = s.scale / measured.scale
+    elif s.unit in _SECONDS and measured.unit in _SECONDS:
+        factor = _SECONDS[measured.unit] / measured.scale / _SECONDS[s.unit] * s.scale
+    else:
+        factor = predicted / taken if taken and predicted else 1.0
+        fitted = s.scale / factor / measured.scale
+    begin = int(measured.start.min(initial=0 if not len(measured) else int(measured.start[0])))
+    return {
+        "unit": measured.unit,
+        "scale": measured.scale,
+        "factor": factor,
+        "unitOfCost": fitted,
+        **_columns(start=measured.start - begin, end=measured.end - begin),
+    }

@@ -1,0 +1,31 @@
+"""Columns of numbers as text in a page: the smallest type that holds them, in base64."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Column = dict[str, str]
+# By the name of its typed array in JavaScript, the least and the greatest number of each type, the smallest type first.
+_TYPES: tuple[tuple[str, str, int, int], ...] = (
+    ("Uint8Array", "<u1", 0, 2**8 - 1),
+    ("Int16Array", "<i2", -(2**15), 2**15 - 1),
+    ("Int32Array", "<i4", -(2**31), 2**31 - 1),
+)
+
+
+def column(numbers: npt.NDArray[Any]) -> Column:
+    """Return numbers as {"type": name of a typed array, "bytes": base64}.
+
+    Numbers that are no 32-bit integers become 64-bit floats, as all numbers of JavaScript are. An integer above 2^53 is
+    rounded.
+    """
+    if numbers.dtype.kind in "iub" or numbers.dtype == object:
+        low, high = (int(f(numbers)) if len(numbers) else 0 for f in (np.min, np.max))
+        for name, kind, least, greatest in _TYPES:
+            if least <= low and high <= greatest:
+                return {"type": name, "bytes": b64encode(numbers.astype(kind).tobytes()).decode()}
+    return {"type": "Float64Array", "bytes": b64encode(numbers.astype("<f8").tobytes()).decode()}

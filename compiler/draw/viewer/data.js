@@ -1,0 +1,169 @@
+// The data of the page: columns of numbers become typed arrays, and what joins instructions can be looked up by row.
+
+/** Return the typed array of a column of columns.py. */
+function decode(column) {
+  const types = { Uint8Array, Int16Array, Int32Array, Float64Array };
+  const text = atob(column.bytes);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new types[column.type](bytes.buffer);
+}
+
+/** Return lists of `values` by key from 0 to n - 1: `of(key)` is one of them, in the order of the columns. */
+function grouped(n, keys, values) {
+  const first = new Int32Array(n + 1);
+  for (const key of keys) first[key + 1]++;
+  for (let k = 0; k < n; k++) first[k + 1] += first[k];
+  const at = first.slice(0, n);
+  const found = new Int32Array(keys.length);
+  for (let i = 0; i < keys.length; i++) found[at[keys[i]]++] = values === null ? i : values[i];
+  return { of: (key) => found.subarray(first[key], first[key + 1]), first, all: found };
+}
+
+/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none; it stays true after that. */
+function firstIndex(low, high, holds) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (holds(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** Return a program of the page with its columns decoded. Times stay integers; `scale` of them make one unit. */
+function readPanel(raw, number) {
+  const p = { ...raw, number };
+  for (const name of ["offsets", "op", "value", "pipe", "stage", "operand", "peer", "flags", "start", "end"]) {
+    p[name] = decode(raw[name]);
+  }
+  for (const name of ["edges", "messages", "values", "idle"]) {
+    p[name] = Object.fromEntries(Object.entries(raw[name]).map(([key, column]) => [key, decode(column)]));
+  }
+  p.path = { kind: raw.path.kind, row: decode(raw.path.row), start: decode(raw.path.start), end: decode(raw.path.end) };
+  p.memory = { unit: raw.memory.unit, during: decode(raw.memory.during), after: decode(raw.memory.after) };
+  p.text = raw.text && { ...raw.text, of: decode(raw.text.of) };
+  p.size = p.op.length;
+  p.rankOf = new Int32Array(p.size);
+  for (let rank = 0; rank < p.ranks; rank++) p.rankOf.fill(rank, p.offsets[rank], p.offsets[rank + 1]);
+  p.isTask = p.forms.map((form) => form.letter !== "");
+  const tasks = [];
+  for (let row = 0; row < p.size; row++) if (p.isTask[p.op[row]]) tasks.push(row);
+  p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks);
+  p.idleOf = grouped(p.ranks, p.idle.rank, null);
+  p.sources = grouped(p.size, p.edges.target, p.edges.source);
+  p.targets = grouped(p.size, p.edges.source, p.edges.target);
+  p.messageAt = new Int32Array(p.size).fill(-1);
+  p.messages.send.forEach((row, message) => (p.messageAt[row] = message));
+  p.messages.receive.forEach((row, message) => (p.messageAt[row] = message));
+  p.consumed = grouped(p.size, p.values.consumer, p.values.message);
+  p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer);
+  p.stepOf = new Map();
+  p.path.row.forEach((row, step) => p.stepOf.set(row, step));
+  const members = [];
+  const joined = [];
+  for (let row = 0; row < p.size; row++) {
+    if (p.forms[p.op[row]].op === "ALLREDUCE") {
+      members.push(row);
+      joined.push(p.operand[row]);
+    }
+  }
+  p.members = grouped(p.collectives.length, joined, members);
+  p.mostMemory = p.memory.during.reduce((most, amount) => Math.max(most, amount), 0);
+  if (raw.measured) p.measured = readMeasured(p, raw.measured);
+  p.total = Math.max(p.makespan, p.measured ? p.measured.makespan : 0, 1) / p.scale;
+  return p;
+}
+
+/** Return the measured bars. start, end: in the integers of the panel's times; late: how much later each row ended. */
+function readMeasured(p, raw) {
+  const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), makespan: 0, mostLate: 0 };
+  m.start = Float64Array.from(m.ownStart, (time) => time * raw.factor);
+  m.end = Float64Array.from(m.ownEnd, (time) => time * raw.factor);
+  m.late = m.end.map((end, row) => end - p.end[row]);
+  for (let row = 0; row < p.size; row++) {
+    m.makespan = Math.max(m.makespan, m.end[row]);
+    if (p.isTask[p.op[row]]) m.mostLate = Math.max(m.mostLate, Math.abs(m.late[row]));
+  }
+  return m;
+}
+
+/** Return the messages and tasks that a row waits for: [{row, time, message}], `time` in integers, `message` -1 for none. */
+function waitsFor(p, row) {
+  const name = p.forms[p.op[row]].op;
+  const message = p.messageAt[row];
+  if (name === "SEND") {
+    const producer = producerOf(p, row);
+    return producer < 0 ? [] : [{ row: producer, time: p.end[producer], message: -1 }];
+  }
+  if (name === "RECV") {
+    const { send, arrives } = p.messages;
+    return message < 0 ? [] : [{ row: send[message], time: arrives[message], message }];
+  }
+  if (name === "ALLREDUCE") {
+    return [...p.members.of(p.operand[row])].filter((x) => x !== row).map((x) => ({ row: x, time: p.end[x], message: -1 }));
+  }
+  const messages = [...p.consumed.of(row)];
+  const sources = [...new Set(p.sources.of(row))];
+  return sources.map((source) => {
+    const arrived = p.rankOf[source] === p.rankOf[row] ? -1 : messages.find((k) => carries(p, source, k)) ?? -1;
+    return { row: source, time: arrived < 0 ? p.end[source] : p.messages.arrives[arrived], message: arrived };
+  });
+}
+
+/** Return the rows that wait for a row, in the same form. */
+function waitedForBy(p, row) {
+  const message = p.messageAt[row];
+  const name = p.forms[p.op[row]].op;
+  if (name === "SEND" && message >= 0) {
+    const { receive, arrives } = p.messages;
+    return [{ row: receive[message], time: arrives[message], message }];
+  }
+  if (name === "RECV" && message >= 0) {
+    return [...p.consumers.of(message)].map((x) => ({ row: x, time: p.start[x], message }));
+  }
+  if (name === "ALLREDUCE") return waitsFor(p, row);
+  return [...new Set(p.targets.of(row))].map((target) => ({
+    row: target,
+    time: p.start[target],
+    message: waitsFor(p, target).find((wait) => wait.row === row)?.message ?? -1,
+  }));
+}
+
+/** Return whether message k leaves the rank of a task and carries one of its micro-batches. */
+function carries(p, task, k) {
+  const send = p.messages.send[k];
+  if (p.rankOf[send] !== p.rankOf[task]) return false;
+  const ids = microBatches(p, task);
+  return microBatches(p, send).some((id) => ids.includes(id));
+}
+
+/** Return the task whose value a SEND sends: the last one before it that makes it; -1 if there is none. */
+function producerOf(p, row) {
+  const message = p.messageAt[row];
+  if (message < 0) return -1;
+  for (const consumer of p.consumers.of(message)) {
+    for (const source of p.sources.of(consumer)) if (p.rankOf[source] === p.rankOf[row]) return source;
+  }
+  return -1;
+}
+
+/** Return the micro-batches of a row; none for an ALLREDUCE. */
+function microBatches(p, row) {
+  if (!p.forms[p.op[row]].fields.includes("micro_batches")) return [];
+  const list = p.operand[row];
+  return list < p.microBatches ? [list] : p.groups[list - p.microBatches];
+}
+
+/** Return the task of a rank that runs at a time, -1 for none. */
+function taskAt(p, rank, time) {
+  const tasks = p.tasks.of(rank);
+  const at = firstIndex(0, tasks.length, (i) => p.end[tasks[i]] > time);
+  return at < tasks.length && p.start[tasks[at]] <= time ? tasks[at] : -1;
+}
+
+/** Return the index of the idle bar of a rank at a time, -1 for none. */
+function idleAt(p, rank, time) {
+  const bars = p.idleOf.of(rank);
+  const at = firstIndex(0, bars.length, (i) => p.idle.end[bars[i]] > time);
+  return at < bars.length && p.idle.start[bars[at]] <= time ? bars[at] : -1;
+}

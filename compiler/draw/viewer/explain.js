@@ -1,0 +1,98 @@
+// What a bubble is: one schedule explained moment by moment, with a sentence for each rank and its idle slots counted.
+
+const MOST_SENTENCES = 16; // of one moment
+
+/** Return the times at which a task of a panel starts or ends, ascending, each once. */
+function momentsOf(p) {
+  const times = new Float64Array(2 * p.tasks.all.length + 2);
+  p.tasks.all.forEach((row, i) => {
+    times[2 * i] = p.start[row];
+    times[2 * i + 1] = p.end[row];
+  });
+  times[times.length - 1] = p.makespan;
+  return times.sort().filter((value, i) => (i === 0 || value !== times[i - 1]) && value <= p.makespan);
+}
+
+/** Return the sentence of a rank from one moment to the next. */
+function sentence(p, rank, from, to) {
+  const row = taskAt(p, rank, from);
+  if (row >= 0) return `Rank ${rank} runs ${label(p, row)}, the ${inWords(p, row)}.`;
+  const bar = idleAt(p, rank, from);
+  if (bar < 0) return `Rank ${rank} has nothing to do.`;
+  return `Rank ${rank} is idle (${causeOf(p, bar)[1]}): ${reason(p, rank, bar, from)}.`;
+}
+
+/** Return why a rank is idle at a time. */
+function reason(p, rank, bar, from) {
+  const cause = p.causes[p.idle.cause[bar]];
+  if (cause === "drain") return `its tasks are done; the iteration ends at ${time(p, p.makespan)}, with the last rank`;
+  if (cause === "all_reduce") {
+    const running = p.collectives.find((c) => c.ranks.includes(rank) && c.start <= from && c.end > from);
+    const which = running ? ` of ${running.group} over ranks ${idsText(running.ranks)}` : "";
+    return `its tasks are done; the all-reduce${which} runs until ${time(p, p.idle.end[bar])}`;
+  }
+  if (cause === "window") return "its SEND waits until an earlier message of the channel has arrived";
+  const tasks = p.tasks.of(rank);
+  const next = tasks[firstIndex(0, tasks.length, (i) => p.start[tasks[i]] >= p.idle.end[bar])];
+  if (next === undefined) return "it waits for other ranks";
+  const waits = waitsFor(p, next);
+  const last = waits.reduce((a, b) => (b.time > a.time ? b : a), { time: -1, row: -1 });
+  if (last.row < 0) return `${label(p, next)} cannot start yet`;
+  const needed = `${label(p, next)} needs ${label(p, last.row)} of rank ${p.rankOf[last.row]}`;
+  if (p.end[last.row] <= from) return `${needed}, whose message arrives at ${time(p, last.time)}`;
+  if (p.start[last.row] <= from) return `${needed}, which runs until ${time(p, p.end[last.row])}`;
+  return `${needed}, which runs only from ${time(p, p.start[last.row])} to ${time(p, p.end[last.row])}`;
+}
+
+/** Return the idle time of a rank up to a time. */
+function idleUntil(p, rank, until) {
+  let sum = 0;
+  for (const bar of p.idleOf.of(rank)) sum += Math.max(0, Math.min(p.idle.end[bar], until) - p.idle.start[bar]);
+  return sum;
+}
+
+/** Return idle time in slots, or in the unit of the times where slots are too many to be counted. */
+function counted(p, idle) {
+  if (!countsSlots(p)) return withUnit(p, idle);
+  const slots = Math.round(idle / p.slot);
+  return `${slots} idle ${slots === 1 ? "slot" : "slots"}`;
+}
+
+/** Return whether idle time is counted in slots: the longest time that divides the start and the end of all tasks. */
+function countsSlots(p) {
+  return p.slot > 0 && p.makespan / p.slot <= 1000;
+}
+
+/** Return what is said about one moment: a head, the sentences, and the count. */
+function explained(p, moments, k) {
+  const [from, to] = [moments[k], moments[k + 1]];
+  const ranks = Array.from({ length: p.ranks }, (_, rank) => rank);
+  const idle = ranks.filter((rank) => taskAt(p, rank, from) < 0);
+  // Of many ranks those that are idle come first: they are what this is about.
+  const ordered = p.ranks > MOST_SENTENCES ? [...idle, ...ranks.filter((rank) => !idle.includes(rank))] : ranks;
+  const sentences = ordered.slice(0, MOST_SENTENCES).map((rank) => ({ rank, text: sentence(p, rank, from, to) }));
+  const who = idle.length === 0 ? "All ranks work." : `${idle.length} of ${p.ranks} ranks ${idle.length === 1 ? "is" : "are"} idle.`;
+  return {
+    head: `Time ${time(p, from)} to ${withUnit(p, to)}. ${who}`,
+    idle: new Set(idle),
+    sentences,
+    more: p.ranks - sentences.length,
+    counts: ranks.map((rank) => counted(p, idleUntil(p, rank, to))),
+  };
+}
+
+/** Return the sums of all idle time as a sentence. */
+function summary(p) {
+  const sums = p.causes.map(() => 0);
+  for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
+  const total = sums.reduce((a, b) => a + b, 0);
+  const of = p.ranks * p.makespan;
+  const parts = p.causes.flatMap((cause, k) => (sums[k] ? [`${CAUSES[cause][1]} ${slotsOrTime(p, sums[k])}`] : []));
+  if (!total) return "No rank is ever idle.";
+  const share = ((100 * total) / of).toFixed(1);
+  return `In all: ${counted(p, total)} of ${slotsOrTime(p, of)}, which is ${share} %. By cause: ${parts.join(", ")}.`;
+}
+
+function slotsOrTime(p, integer) {
+  return countsSlots(p) ? String(Math.round(integer / p.slot)) : withUnit(p, integer);
+}

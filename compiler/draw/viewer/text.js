@@ -1,0 +1,176 @@
+// Words for instructions, times, waits and idle time.
+
+const KINDS = {
+  F: "forward",
+  B: "backward",
+  I: "input gradient",
+  W: "weight gradient",
+  R: "recomputation",
+};
+// By cause of compiler/analyze/causes.py: its letter in the drawing, its name, and what a rank waits for.
+const CAUSES = {
+  fill: ["S", "start-up", "its first task waits for a value that another rank has not computed yet"],
+  value: ["V", "waiting for a value", "the next task waits for a value that another rank has not computed yet"],
+  transfer: ["T", "message on its way", "the value that the next task waits for is computed and on its way"],
+  window: ["Q", "full window", "a SEND waits for an earlier message of its channel"],
+  all_reduce: ["A", "all-reduce", "the tasks are done and an all-reduce of gradients is running"],
+  drain: ["D", "drain", "the tasks are done and other ranks still work"],
+};
+
+/** Return a number with at most four digits after the first that is not 0, without zeros at its end. */
+function number(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
+  return String(Number(value.toPrecision(value >= 1000 ? 7 : 4)));
+}
+
+/** Return an integer of a panel's times as a number in its unit, without the unit. */
+function time(p, integer) {
+  return number(integer / p.scale);
+}
+
+function withUnit(p, integer) {
+  return p.unit ? `${time(p, integer)} ${p.unit}` : time(p, integer);
+}
+
+/** Return 'F3', 'F3.5' with the stage where ranks have several of a pipe, 'F0-3' for a group. */
+function label(p, row) {
+  const letter = p.forms[p.op[row]].letter;
+  return letter + idsText(microBatches(p, row)) + (p.severalStages ? `.${p.stage[row]}` : "");
+}
+
+/** Return '3', '0-3' where numbers ascend one by one, '0,2,5': at most three such parts. */
+function idsText(ids) {
+  const parts = [];
+  for (let i = 0; i < ids.length; ) {
+    let end = i + 1;
+    while (end < ids.length && ids[end] === ids[end - 1] + 1) end++;
+    if (parts.length === 3) return `${parts.join(",")},...`;
+    parts.push(end === i + 1 ? String(ids[i]) : `${ids[i]}-${ids[end - 1]}`);
+    i = end;
+  }
+  return parts.join(",");
+}
+
+/** Return the text of an instruction, as `chimerac --emit streams` writes it. */
+function instructionText(p, row) {
+  const form = p.forms[p.op[row]];
+  const joined = form.fields.includes("ranks") ? p.collectives[p.operand[row]] : null;
+  const words = {
+    value: () => ["act", "grad"][p.value[row]],
+    group: () => (joined.group === `stage ${joined.stage}` ? "" : joined.group),
+    pipe: () => p.pipes[p.pipe[row]].name,
+    stage: () => `s${joined ? joined.stage : p.stage[row]}`,
+    micro_batches: () => `m${microBatches(p, row).join(",")}`,
+    peer: () => `${form.arrow} ${p.peer[row]}`,
+    ranks: () => `over ${joined.ranks.join(",")}`,
+    recompute: () => (p.flags[row] & 1 ? "recompute" : ""),
+    overlap: () => (p.flags[row] & 2 ? "overlap" : ""),
+  };
+  return [form.op, ...form.fields.map((field) => words[field]())].filter((word) => word).join(" ");
+}
+
+/** Return what an instruction does, in words. */
+function inWords(p, row) {
+  const form = p.forms[p.op[row]];
+  const ids = microBatches(p, row);
+  const of = `${ids.length > 1 ? "micro-batches" : "micro-batch"} ${idsText(ids)}`;
+  if (form.letter) return `${KINDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
+  if (form.op === "ALLREDUCE") {
+    const joined = p.collectives[p.operand[row]];
+    return `starts to sum the gradients of ${joined.group} over ranks ${idsText(joined.ranks)}`;
+  }
+  const what = p.value[row] ? "gradient" : "activation";
+  if (form.op === "SEND") return `sends the ${what} of ${of} for stage ${p.stage[row]} to rank ${p.peer[row]}`;
+  if (form.op === "RECV") return `posts the receive of the ${what} of ${of} for stage ${p.stage[row]} from rank ${p.peer[row]}`;
+  return `frees the received ${what} of ${of} for stage ${p.stage[row]}`;
+}
+
+/** Return a short name of a row for sentences: 'F3 on rank 1' or 'SEND of rank 1'. */
+function nameOf(p, row) {
+  const form = p.forms[p.op[row]];
+  return form.letter ? `${label(p, row)} on rank ${p.rankOf[row]}` : `${form.op} of rank ${p.rankOf[row]}`;
+}
+
+/** Return the line of the schedule that placed a row: 'line 23: F(s, m) at ...'; '' where it is not known. */
+function lineText(p, row) {
+  const line = p.text && p.text.of[row] >= 0 ? p.text.lines[p.text.of[row]] : null;
+  return line ? `line ${line[0]}: ${line[1]}` : "";
+}
+
+/** Return the place of a row in its stream: 'rank 0, instruction 12'. */
+function placeText(p, row) {
+  const rank = p.rankOf[row];
+  return `rank ${rank}, instruction ${row - p.offsets[rank]}`;
+}
+
+/** Return from when to when a row ran, predicted. */
+function timesText(p, row) {
+  return p.end[row] > p.start[row]
+    ? `${time(p, p.start[row])} to ${withUnit(p, p.end[row])}, takes ${time(p, p.end[row] - p.start[row])}`
+    : `at ${withUnit(p, p.start[row])}`;
+}
+
+/** Return how the measured times of a row differ from the predicted ones. */
+function measuredText(p, row) {
+  const m = p.measured;
+  const own = (value) => number(value / m.scale);
+  const unit = m.unit ? ` ${m.unit}` : "";
+  const taken = m.ownEnd[row] - m.ownStart[row];
+  const predicted = (p.end[row] - p.start[row]) / m.factor;
+  const late = m.late[row] / m.factor;
+  const longer = signed(number((taken - predicted) / m.scale));
+  return `${own(m.ownStart[row])} to ${own(m.ownEnd[row])}${unit}, takes ${own(taken)} (${longer}); ends ${
+    late < 0 ? `${own(-late)}${unit} earlier` : `${own(late)}${unit} later`
+  } than predicted`;
+}
+
+function signed(text) {
+  return text.startsWith("-") ? text : `+${text}`;
+}
+
+/** Return one sentence for each thing that a row waits for; the one that came last is marked. */
+function waitSentences(p, row) {
+  const waits = waitsFor(p, row);
+  const last = Math.max(...waits.map((wait) => wait.time));
+  return waits.map((wait) => {
+    const arrival = wait.message >= 0 ? `, arrives at ${time(p, wait.time)}` : `, ends at ${time(p, wait.time)}`;
+    const decides = wait.time === last && wait.time === p.start[row] && p.start[row] > 0 ? " (decides the start)" : "";
+    return { row: wait.row, text: `${nameOf(p, wait.row)}${arrival}${decides}` };
+  });
+}
+
+/** Return the idle time right before a row, in words; '' if the row before it ends when it starts. */
+function idleBefore(p, row) {
+  if (p.start[row] === 0) return "";
+  const rank = p.rankOf[row];
+  const previous = row > p.offsets[rank] ? p.end[row - 1] : 0;
+  if (p.start[row] <= previous) return "";
+  const bars = [...p.idleOf.of(rank)].filter((bar) => p.idle.start[bar] >= previous && p.idle.end[bar] <= p.start[row]);
+  const parts = bars.map((bar) => `${causeOf(p, bar)[1]} ${time(p, p.idle.end[bar] - p.idle.start[bar])}`);
+  return `${withUnit(p, p.start[row] - previous)}: ${parts.join(", ")}`;
+}
+
+/** Return [letter, name, what it means] of the cause of an idle bar. */
+function causeOf(p, bar) {
+  return CAUSES[p.causes[p.idle.cause[bar]]];
+}
+
+/** Return an amount of memory: bytes with a binary unit, or a number of activations. */
+function amount(p, value) {
+  if (p.memory.unit !== "bytes") return `${value} ${value === 1 ? "activation" : "activations"}`;
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let power = 0;
+  for (let rest = value; rest >= 1024 && power < units.length - 1; rest /= 1024) power++;
+  return `${power ? (value / 1024 ** power).toFixed(value / 1024 ** power >= 100 ? 0 : 1) : value} ${units[power]}`;
+}
+
+/** Return all about a row in one sentence, for readers of the screen. */
+function spoken(p, row) {
+  const parts = [`${instructionText(p, row)}, ${placeText(p, row)}, ${timesText(p, row)}`];
+  const idle = idleBefore(p, row);
+  if (idle) parts.push(`the rank was idle before it for ${idle}`);
+  const waits = waitSentences(p, row).filter((wait) => wait.text.endsWith("(decides the start)"));
+  if (waits.length) parts.push(`it waited for ${waits[0].text.replace(" (decides the start)", "")}`);
+  if (p.measured) parts.push(`measured ${measuredText(p, row)}`);
+  return `${parts.join("; ")}.`;
+}

@@ -1,0 +1,293 @@
+"""The viewer in a real browser: mouse, keyboard, several programs, measured times, colours, and hostile names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.viewed import viewed
+from chimerac.compiler.command.main import main
+from chimerac.compiler.draw.viewer.page import page as page_text
+from tests.helpers_browser import browser
+
+pytestmark = pytest.mark.browser
+ROW = "viewer.state.selected && viewer.state.selected.row"
+VIEW = "[viewer.state.view.from, viewer.state.view.to]"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
+    """Return a function that opens a page from its text, and fails the test for any error or request of the page."""
+    contexts, problems = [], []
+
+    def open_page(text: str, **given: Any) -> Any:
+        path = tmp_path / f"page{len(contexts)}.html"
+        path.write_text(text, encoding="utf-8")
+        context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **given)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: problems.append(request.url) if request.url != path.as_uri() else None)
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def one(schedule: str = "chimera", costs: dict[str, float] | None = None, **parameters: int) -> str:
+    compiled = compile_schedule(schedule, parameters)
+    panel = viewed(simulate(compiled.program, costs), schedule, ordered=compiled.ordered)
+    return page_text([panel], ["chimerac", schedule, "--emit", "html"], compiled.program.header.parameters)
+
+
+def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
+    """Return the point of the page in the middle of a task."""
+    x, y = page.evaluate(
+        """([row, panel]) => {
+            const p = viewer.state.panels[panel];
+            const found = viewer.state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
+            const box = document.getElementById("figure").getBoundingClientRect();
+            const lane = found.lanes.tasks;
+            const y = box.top + lane[0] + lane[1] / 2 - viewer.state.scroll;
+            return [box.left + viewer.lanes.x((p.start[row] + p.end[row]) / 2 / p.scale), y];
+        }""",
+        [row, panel],
+    )
+    return x, y
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait until a condition holds. playwright's own wait needs `eval` in the page, which its policy forbids."""
+    for _ in range(400):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(25)
+    pytest.fail(condition)
+
+
+def test_every_instruction_has_the_text_of_the_program(opened: Opener) -> None:
+    for schedule in ("chimera_doubling", "dualpipe", "chimera_recompute"):
+        p = compile_schedule(schedule, {"D": 4, "N": 8}).program
+        page = opened(page_text([viewed(simulate(p), schedule)], [], None))
+        texts = page.evaluate(
+            "[...viewer.state.panels[0].op.keys()].map((row) => viewer.instructionText(viewer.state.panels[0], row))"
+        )
+        assert texts == [p.text(row) for row in range(len(p))]
+
+
+def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> None:
+    p = compile_schedule("chimera", {"D": 4, "N": 4}).program
+    page = opened(one(D=4, N=4, costs={"hop": 1}))
+    row = next(k for k in range(len(p)) if p.text(k) == "BWD up[0] s2 m2")
+    page.mouse.move(*place(page, row))
+    tip = page.locator("#tip").inner_text()
+    assert tip.startswith("BWD up[0] s2 m2") and "waits for B2 on rank 0" in tip and "message on its way 1" in tip
+    assert "line 24: B(s, m) at" in tip
+    page.mouse.click(*place(page, row))
+    details = page.locator("#details").inner_text()
+    assert page.evaluate(ROW) == row and "rank 1, instruction 16" in details and "(decides the start)" in details
+    page.locator("#details button", has_text="B2 on rank 0").first.click()
+    assert p.text(page.evaluate(ROW)) == "BWD up[0] s3 m2"
+    assert "BWD up[0] s3 m2" in page.locator("#spoken").inner_text()
+
+
+def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
+    page = opened(one("gpipe", D=4, N=4))
+    first = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]
+    _, y = place(page, int(first) + 1)
+    page.mouse.move(page.evaluate("document.getElementById('figure').getBoundingClientRect().left + viewer.lanes.x(0.5)"), y)
+    tip = page.locator("#tip").inner_text()
+    assert tip.startswith("S: idle, start-up") and "rank 3, 0 to 3, takes 3" in tip
+
+
+def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> None:
+    page = opened(one(D=4, N=16))
+    whole = page.evaluate(VIEW)
+    x, y = place(page, 4)
+    under = page.evaluate("(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)", x)
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -300)
+    until(page, f"viewer.state.view.to - viewer.state.view.from < {0.8 * (whole[1] - whole[0])}")
+    page.evaluate("viewer.frame()")
+    after = page.evaluate("(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)", x)
+    assert after == pytest.approx(under, abs=0.05)
+    before = page.evaluate(VIEW)
+    page.mouse.move(700, y)
+    page.mouse.down()
+    page.mouse.move(600, y, steps=3)
+    page.mouse.up()
+    moved = page.evaluate(VIEW)
+    assert moved[0] > before[0] and moved[1] - moved[0] == pytest.approx(before[1] - before[0])
+    page.keyboard.press("0")
+    page.evaluate("viewer.frame()")
+    box = page.locator("#axis").bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, box["y"] + 10, steps=3)
+    page.mouse.up()
+    assert page.evaluate("viewer.state.view.to - viewer.state.view.from") < 0.2 * (whole[1] - whole[0])
+    page.mouse.dblclick(600, y)
+    assert page.evaluate(VIEW) != moved
+
+
+def test_everything_can_be_done_with_the_keyboard(opened: Opener) -> None:
+    p = compile_schedule("1f1b", {"D": 4, "N": 8}).program
+    page = opened(one("1f1b", D=4, N=8))
+    page.locator("#figure").focus()
+
+    def press(*keys: str) -> str:
+        for key in keys:
+            page.keyboard.press(key)
+        row = page.evaluate(ROW)
+        return "" if row is None else p.text(row)
+
+    assert press("ArrowRight") == "FWD main s0 m0"
+    assert press("ArrowRight") == "FWD main s0 m1" and press(",").startswith("SEND") and press("ArrowRight") == "FWD main s0 m1"
+    assert press("ArrowDown") == "FWD main s1 m0"
+    assert press("w") == "FWD main s0 m0" and press("x") == "FWD main s1 m0"
+    assert press("End") == p.text(int(p.offsets[2]) - 1) and press("Home") == p.text(int(p.offsets[1]))
+    size = page.evaluate("viewer.state.view.to - viewer.state.view.from")
+    press("+", "+")
+    assert page.evaluate("viewer.state.view.to - viewer.state.view.from") < size / 2
+    for key, name in zip("bcmaih", ("bubbles", "path", "messages", "arrows", "signs", "memory"), strict=True):
+        before = page.evaluate(f"viewer.state.show.{name}")
+        press(key)
+        assert page.evaluate(f"viewer.state.show.{name}") is not before
+        assert page.locator(f"[data-show={name}]").get_attribute("aria-pressed") == str(not before).lower()
+    press("/")
+    page.keyboard.type("b3 rank 2")
+    assert press("Enter") == "BWD main s2 m3"
+    press("Escape", "?")
+    assert page.locator("#help").is_visible()
+    press("Escape")
+    assert not page.locator("#help").is_visible() and press("Escape") == ""
+    assert page.evaluate("document.activeElement.id") == "figure"
+
+
+def test_a_bubble_is_explained_moment_by_moment(opened: Opener) -> None:
+    page = opened(one("gpipe", costs={"F": 1, "B": 1}, D=4, N=4))
+    page.keyboard.press("e")
+    assert "Moment 1 of 14" in page.locator("#moment").inner_text()
+    first = page.locator("#sentences li").all_inner_texts()
+    assert first[0] == "Rank 0 runs F0, the forward of micro-batch 0 on stage 0."
+    assert first[1] == "Rank 1 is idle (start-up): F0 needs F0 of rank 0, which runs until 1."
+    assert first[2] == "Rank 2 is idle (start-up): F0 needs F0 of rank 1, which runs only from 1 to 2."
+    for _ in range(13):
+        page.keyboard.press("n")
+    assert page.locator("#counts li").all_inner_texts() == [f"rank {rank}: 6 idle slots" for rank in range(4)]  # 2 (D - 1)
+    assert page.locator("#sum").inner_text().startswith("In all: 24 idle slots of 56, which is 42.9 %.")
+    assert page.locator("#next-moment").is_disabled()
+    page.keyboard.press("p")
+    assert page.evaluate("viewer.explained().k") == 12
+    page.locator("#play").click()
+    until(page, "viewer.explained().k === 13")
+    page.keyboard.press("Escape")
+    assert page.evaluate("viewer.explained()") is None
+
+
+def test_two_programs_share_one_axis(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "chimera", "1f1b", "-p", "D=4", "-p", "N=8", "--emit", "html"]) == 0
+    page = opened(capsys.readouterr().out)
+    assert page.locator("h1").inner_text() == "chimera D=4 N=8 f=1 and 1f1b D=4 N=8"
+    page.mouse.click(*place(page, 0, panel=0))
+    row = page.evaluate("viewer.state.panels[1].tasks.of(1)[2]")
+    page.mouse.click(*place(page, row, panel=1))
+    assert "1f1b" in page.locator("#details").inner_text() and page.evaluate(ROW) == row
+    assert page.locator("table caption", has_text="Where the time").count() == 2
+    page.locator("#p-N").fill("16")
+    assert page.locator("#command").inner_text() == "chimerac compare chimera 1f1b --emit html -p D=4 -p N=16"
+
+
+def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
+    p = compile_schedule("1f1b", {"D": 2, "N": 4}).program
+    s = simulate(p)
+    begin = 10**9
+    late = s.timeline.end * 5_000_000 + begin
+    late[3:] += 1_000_000
+    measured = replace(s.timeline, start=s.timeline.start * 5_000_000 + begin, end=late, scale=10**6, unit="ms")
+    page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
+    assert page.evaluate("viewer.state.layout.rows.every((r) => r.lanes.measured[0] > r.lanes.tasks[0])")
+    row = next(k for k in range(4, len(p)) if p.table.is_task[k])
+    page.mouse.click(*place(page, row))
+    text = page.locator("#details").inner_text()
+    taken = 5 * int(s.timeline.end[row] - s.timeline.start[row]) + 1
+    assert f"takes {taken} (" in text and "than predicted" in text
+    assert re.search(r"a unit of cost is taken as 5\.\d+ ms", page.locator("#tables").inner_text())
+
+
+def brightness(page: Any) -> int:
+    x, y, z = page.evaluate("[...viewer.lanes.context.getImageData(5, viewer.lanes.canvas.height - 3, 1, 1).data].slice(0, 3)")
+    return int(x + y + z)
+
+
+def test_light_and_dark(opened: Opener) -> None:
+    for scheme, other in (("light", "dark"), ("dark", "light")):
+        page = opened(one(D=2, N=2), color_scheme=scheme)
+        page.evaluate("viewer.frame()")
+        assert (brightness(page) > 600) is (scheme == "light")
+        page.keyboard.press("t")
+        page.evaluate("viewer.frame()")
+        assert (brightness(page) > 600) is (other == "light")
+        assert page.evaluate("document.documentElement.dataset.theme") == other
+
+
+def test_hostile_names_are_only_text(opened: Opener) -> None:
+    name = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028\u202e'\"`${1}.sched"
+    compiled = compile_schedule("chimera", {"D": 2, "N": 2})
+    panel = viewed(simulate(compiled.program), name, ordered=compiled.ordered)
+    panel["text"]["lines"] = [[1, name]] * len(panel["text"]["lines"])
+    panel["pipes"][0]["name"] = panel["costs"] = name
+    page = opened(page_text([panel, {"name": name, "reason": name}], ["chimerac", name, "it's"], {name: 1, "D": 2}))
+    page.locator("#figure").focus()
+    page.keyboard.press("ArrowRight")
+    page.mouse.move(*place(page, page.evaluate(ROW)))
+    for place_of_name in ("h1", "#details", "#tip", "#tables", "#legend"):
+        assert "<script>alert(1)</script>" in page.locator(place_of_name).inner_text()
+    assert page.locator("img").count() == 0 and page.locator("script").count() == 2
+    assert (
+        page.locator("#command").inner_text().startswith("chimerac '</script>")
+        and "'it'\\''s'" in page.locator("#command").inner_text()
+    )
+
+
+def test_a_page_without_a_program_says_why(opened: Opener) -> None:
+    page = opened(page_text([{"name": "a", "reason": "E210: no"}], ["chimerac"], {"D": 3}))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("e")
+    assert "a cannot run at this size: E210: no" in page.locator("#tables").inner_text()
+
+
+def test_a_large_program_is_drawn_as_sums_and_zooms_to_bars(opened: Opener) -> None:
+    page = opened(one(D=8, N=1024))
+    assert page.evaluate("viewer.state.panels[0].size") > 40_000
+    pixels = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"
+    page.evaluate("viewer.frame()")
+    assert page.evaluate(pixels) >= 3  # several kinds of tasks in one row of pixels
+    page.locator("#find").fill("B511 rank 0")
+    page.keyboard.press("Enter")
+    page.locator("#figure").focus()
+    page.keyboard.press("Enter")
+    page.evaluate("viewer.frame()")
+    assert page.evaluate("viewer.lanes.barsIn(viewer.state.layout.rows) < 200")

@@ -1,0 +1,140 @@
+"""The data and the page of the viewer, without a browser (tests/browser has one)."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimerac.chimera_ir.program import OVERLAP
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.causes import CAUSES, idle_bars, idle_times
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.viewed import viewed
+from chimerac.compiler.command.main import main
+from chimerac.compiler.command.values import without_parameters
+from chimerac.compiler.diagnose.source_lines import order_spans
+from chimerac.compiler.draw.viewer.columns import column
+from chimerac.compiler.draw.viewer.page import page
+from tests.helpers import CASES, library_program
+
+TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}
+
+
+def numbers(found: dict[str, str]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(b64decode(found["bytes"]), TYPES[found["type"]])
+
+
+@pytest.mark.parametrize("values", [[], [0, 255], [-1, 256], [2**31 - 1], [2**31], [0.5], [-(2**31)], [2**60, 3]])
+def test_a_column_has_the_same_numbers(values: list[float]) -> None:
+    assert numbers(column(np.array(values))).tolist() == values
+    integers = [value for value in values if isinstance(value, int)]
+    assert numbers(column(np.array(integers, object))).tolist() == integers
+
+
+@pytest.mark.parametrize(("schedule", "parameters"), CASES)
+def test_idle_bars_fill_all_time_in_which_a_rank_does_not_compute(
+    schedule: str, parameters: tuple[tuple[str, int], ...]
+) -> None:
+    s = simulate(library_program(schedule, parameters), {"hop": 1})
+    bars, p = idle_bars(s), s.program
+    assert (bars.end > bars.start).all()
+    for rank in range(p.world):
+        own = p.table.is_task & (p.rank_of == rank) & (s.timeline.end > s.timeline.start)
+        spans = [*zip(s.timeline.start[own].tolist(), s.timeline.end[own].tolist(), strict=True)]
+        mine = bars.rank == rank
+        spans += zip(bars.start[mine].tolist(), bars.end[mine].tolist(), strict=True)
+        ends = [0]
+        for start, end in sorted(spans):
+            assert start == ends[-1]
+            ends.append(end)
+        assert ends[-1] == s.makespan
+        for k, name in enumerate(CAUSES):
+            of_cause = mine & (bars.cause == k)
+            assert (bars.end - bars.start)[of_cause].sum() == getattr(idle_times(s)[rank], name)
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "zb_v", "dualpipe", "chimera_doubling"])
+def test_each_row_has_the_line_that_findings_name(schedule: str) -> None:
+    compiled = compile_schedule(schedule, {"D": 4, "N": 8}, width=2)
+    found = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
+    lines = [found["lines"][k][0] for k in numbers(found["of"])]
+    assert lines == [span.line for span in order_spans(compiled.ordered, compiled.program, range(len(compiled.program)))]
+
+
+def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:
+    p = compile_schedule("dualpipe", {"D": 2, "N": 4}).program
+    found = viewed(simulate(p), "dualpipe")
+    first = np.flatnonzero(p.table.flags & OVERLAP)
+    start, end = numbers(found["start"]), numbers(found["end"])
+    assert len(first) and (end[first] > start[first]).all()
+    assert (start[first + 1] == end[first]).all() and (end[first + 1] > start[first + 1]).all()
+
+
+class Elements(HTMLParser):
+    """Collects the attributes and the texts of a page's elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.texts.setdefault(self.inside, []).append(data)
+
+
+def test_the_page_is_one_file_that_can_load_nothing() -> None:
+    p = compile_schedule("chimera", {"D": 2, "N": 2}).program
+    hostile = "<!--<script </script ></script><img src=x onerror=alert(1)>\u2028'\"&{{script}}\udc80"
+    text = page([viewed(simulate(p), hostile)], ["chimerac", hostile], {"D": 2})
+    assert text.isascii() and text == page([viewed(simulate(p), hostile)], ["chimerac", hostile], {"D": 2})
+    elements = Elements(text)
+    tags = [tag for tag, _ in elements.found]
+    assert tags.count("script") == 2 and not {"img", "link", "iframe"} & set(tags)
+    assert not [given for _, given in elements.found if {"src", "style"} & set(given) or any(k.startswith("on") for k in given)]
+    assert all((given.get("href") or "#").startswith("#") for _, given in elements.found)
+    data, script = elements.texts["script"]
+    assert json.loads(data)["command"] == ["chimerac", hostile] and not set("<>&") & set(data)
+    policy = next(given["content"] for _, given in elements.found if given.get("http-equiv") == "Content-Security-Policy")
+    assert policy and "default-src 'none'" in policy and "unsafe" not in policy
+    for kind, body in (("script", script), ("style", "".join(elements.texts["style"]))):
+        assert f"{kind}-src 'sha256-{b64encode(sha256(body.encode()).digest()).decode()}'" in policy
+
+
+def test_the_command_line_is_kept_without_its_parameters() -> None:
+    words = ["chimera", "-p", "D=4", "-pN=8", "--profile", "p100", "-p", "f = 1", "-o", "x.html"]
+    assert without_parameters(words) == ["chimera", "--profile", "p100", "-o", "x.html"]
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_command_writes_one_program_or_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chimera", "-p", "D=4", "--emit", "html", "--model", "gpt-small"]) == 0
+    found = data_of(capsys.readouterr().out)
+    assert found["command"] == ["chimerac", "chimera", "--emit", "html", "--model", "gpt-small"]
+    assert found["parameters"] == {"D": 4, "N": 4, "f": 1} and found["panels"][0]["memory"]["unit"] == "bytes"
+    assert main(["compare", "chimera", "gpipe", "-p", "N=3", "--emit", "html"]) == 0
+    found = data_of(capsys.readouterr().out)
+    assert [panel["name"] for panel in found["panels"]] == ["chimera", "gpipe"]
+    assert "E210" in found["panels"][0]["reason"] and found["panels"][1]["makespan"] > 0
+    assert found["parameters"] == {"D": 4, "N": 3}

@@ -16,6 +16,7 @@ from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.machines import MACHINES, Machine
 from chimerac.chimera_ir.program import Program, Tied
+from chimerac.compiler.analyze.beside import Beside, beside
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import StageChoice, one_of, stage_choice, whole_number, whole_numbers
 from chimerac.compiler.library import find
@@ -24,8 +25,10 @@ from chimerac.compiler.pipeline import Compiled, compile_source
 from chimerac.compiler.pipeline import verify_program as verify
 
 __all__ = [
+    "Beside",
     "Compiled",
     "Simulation",
+    "beside",
     "compile_schedule",
     "compile_text",
     "evaluation_of",

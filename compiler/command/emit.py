@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
-from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.command.files import suffix
 
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the paths to which a DAG is written
@@ -24,7 +26,8 @@ class EmitOptions:
     """The options that emitters read.
 
     costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
-    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours.
+    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours. measured: of
+    --measured, a bar for every row of the program in their order; None without it.
     """
 
     costs: Mapping[str, Fraction]
@@ -34,6 +37,7 @@ class EmitOptions:
     output: str | None
     columns: int | None
     colour: bool
+    measured: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,18 @@ def _json(program: Program, _: EmitOptions) -> str:
     return program_to_json(program)
 
 
+def _sched(program: Program, _: EmitOptions) -> str:
+    from chimerac.compiler.exchange.listing import program_to_listing  # start-up: 2 ms, for this product only
+
+    return program_to_listing(program)
+
+
+def _torch_csv(with_communication: bool, program: Program, _: EmitOptions) -> str:
+    from chimerac.compiler.exchange.torch_csv import program_to_csv  # start-up: 2 ms, for this product only
+
+    return program_to_csv(program, with_communication)
+
+
 def _dag(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml  # start-up: 3 ms, for this product only
 
@@ -69,13 +85,43 @@ def _timeline(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
     s = simulate(program, options.costs, options.durations)
+    if options.measured is not None:
+        return _both(s, options.measured, options.columns)
     return draw_timeline(program, s.timeline, columns=options.columns, colour=options.colour)
+
+
+def _both(s: Simulation, measured: Timeline, columns: int | None) -> str:
+    """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
+    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
+
+    found = beside(s, measured)
+    ends = [Fraction(figures.makespan) for figures in (found.predicted, found.measured)]
+    parts = []
+    for name, timeline, end in zip(("predicted", "measured"), (s.timeline, measured), ends, strict=True):
+        own_end = Fraction(timeline.makespan, timeline.scale)
+        drawn = draw_overview(s.program, timeline, own_end, max(ends) * own_end / end if end else own_end, columns)
+        parts.append(f"{name}: {float(end):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
+    return "\n".join([*parts, *beside_lines(found)]) + "\n"
+
+
+def _timeline_json(program: Program, options: EmitOptions) -> str:
+    from chimerac.chimera_ir.timeline_form import timeline_to_json  # start-up: 2 ms, for this product only
+
+    s = simulate(program, options.costs, options.durations)
+    return timeline_to_json(program, replace(s.timeline, finish=s.makespan), "simulated")
 
 
 def _report(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
 
-    return report(program, simulate(program, options.costs, options.durations), options.model, options.state)
+    s = simulate(program, options.costs, options.durations)
+    text = report(program, s, options.model, options.state)
+    if options.measured is None:
+        return text
+    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 2 ms, for --measured only
+
+    return text + "\n" + "\n".join(beside_lines(beside(s, options.measured))) + "\n"
 
 
 def _path(program: Program, options: EmitOptions) -> str:
@@ -87,14 +133,22 @@ def _path(program: Program, options: EmitOptions) -> str:
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
+    "sched": Emitter("a schedule with the same tasks in the same order, as order listing", _sched),
+    "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, False)),
+    "torch-comms": Emitter("the same with messages, for its _PipelineScheduleRuntime", partial(_torch_csv, True)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
-    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns")),
+    "timeline": Emitter(
+        "the simulated timeline, a row per rank; with --measured beside the measured one, with the differences",
+        _timeline,
+        reads=("--cost", "--profile", "--columns", "--measured"),
+    ),
+    "timeline-json": Emitter("the simulated timeline as JSON, version 1", _timeline_json, reads=("--cost", "--profile")),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
         "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
         _report,
-        reads=("--cost", "--model", "--optimizer", "--profile"),
+        reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
     ),
 }
 

@@ -50,7 +50,7 @@ TOUR_PARTS = {
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
-_EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
+_EMIT_CHOICES = "\n".join(f"  {name:<13} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
 examples:
@@ -62,6 +62,7 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
+  chimerac p.json --measured times.json --emit report   the times of a run beside the predicted ones
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
@@ -245,6 +246,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_profile(p)
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--measured", metavar="PATH",
+                   help="the times of a run, from run.py --timeline PATH: the timeline and the report show them beside the "
+                   "predicted ones")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")

@@ -12,14 +12,13 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import write
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
-from chimerac.interpreter.runtime.clocks import clock_offsets
+from chimerac.interpreter.runtime.gathered import beginning, write_gathered
 from chimerac.interpreter.runtime.store import Key
 from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.transport import Transport
@@ -35,17 +34,7 @@ def write_trace(program: Program, times: Times, transport: Transport, path: str 
 
     Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
     """
-    offsets = clock_offsets(transport)
-    gathered = transport.all_gather(times.to_json())
-    failure = ""
-    if transport.rank == 0:
-        aligned = [Times.from_json(text).shifted(offset) for text, offset in zip(gathered, offsets, strict=True)]
-        try:
-            write(trace_text(program, aligned), os.fspath(path))
-        except ChimeraError as error:
-            failure = error.diagnostics[0].message
-    if failure := transport.all_gather(failure)[0]:
-        raise refuse("E811", f"the trace {failure}", help="give another path")
+    write_gathered("trace", partial(trace_text, program), times, transport, path)
 
 
 def trace_text(program: Program, times: Sequence[Times]) -> str:
@@ -59,7 +48,7 @@ def trace_text(program: Program, times: Sequence[Times]) -> str:
 def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
     """Yield the events of a trace. times: of each rank, by the clock of rank 0."""
     streams = [_Stream(program, rank) for rank in range(program.world)]
-    origin = min(int(t.start[0]) if len(t.start) else t.sent for t in times)
+    origin = beginning(times)
     for stream, own in zip(streams, times, strict=True):
         yield from _names(stream.rank)
         yield from _slices(stream, own, origin)

@@ -62,6 +62,12 @@ def _json(program: Program, _: EmitOptions) -> str:
     return program_to_json(program)
 
 
+def _perfetto(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.exchange.perfetto import trace_json  # start-up: 2 ms, for this product only
+
+    return trace_json(simulate(program, options.costs, options.durations), options.measured)
+
+
 def _sched(program: Program, _: EmitOptions) -> str:
     from chimerac.compiler.exchange.listing import program_to_listing  # start-up: 2 ms, for this product only
 
@@ -133,6 +139,11 @@ def _path(program: Program, options: EmitOptions) -> str:
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
+    "perfetto": Emitter(
+        "the simulation as a trace for Perfetto, and with --measured also the run",
+        _perfetto,
+        reads=("--cost", "--profile", "--measured"),
+    ),
     "sched": Emitter("a schedule with the same tasks in the same order, as order listing", _sched),
     "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, False)),
     "torch-comms": Emitter("the same with messages, for its _PipelineScheduleRuntime", partial(_torch_csv, True)),

@@ -25,6 +25,11 @@ Put schedules side by side, for one setting: makespan, bubble, memory and commun
 Without a SCHEDULE, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has
 the reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
 
+DIFF = """\
+Show what differs between two schedules or programs: for each rank the instructions that moved (~), that only A has (-) and
+that only B has (+), and what this does to makespan, bubbles and memory. Exit status: 0 if both have the same instructions in
+the same order, 1 if they differ, 2 for an error. Names, parameters and costs do not count as differences."""
+
 SEARCH = """\
 Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
 scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
@@ -70,6 +75,8 @@ examples:
   chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
+  chimerac diff 1f1b zb_h1 -p D=4 -p N=8              which instructions differ, and what that does to time and memory
+  chimerac zb_v -p D=4 --emit torch-csv -o zb.csv     a schedule for torch.distributed.pipelining; chimerac zb.csv reads it
   chimerac search chimera_zb --hop 0.1 --time 1 -o best.sched   a faster order for slow links, with a certificate
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
@@ -79,6 +86,7 @@ other commands (each has --help):
   plan --model NAME ...             schedule, D, W, micro-batch size and recomputation for a number of ranks
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
+  diff A B           what differs between two schedules or programs, and what that does to times and memory
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
@@ -134,6 +142,25 @@ def compare_parser() -> argparse.ArgumentParser:
     p.add_argument("--emit", choices=("table", "json", "markdown", "timeline"), default="table",
                    help="what to print, default table; timeline draws all schedules to one scale")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
+    return p
+
+
+def diff_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac diff", description=DIFF, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("a", "b"):
+        p.add_argument(name, metavar=name.upper(), help="a .sched file, the name of a schedule of the library, a compiled "
+                       "program or a .csv of torch.distributed.pipelining; - is stdin")  # fmt: skip
+    p.set_defaults(machine=None, arrange=None, memory=None)
+    _add_sizes(p)
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="use this cost of F, B, I, W, R or hop in both; repeatable")  # fmt: skip
+    _add_description(p)
+    _add_optimizer(p)
+    _add_profile(p)
+    _add_link(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--all", action="store_true", help="show all instructions that differ, not only the first of each rank")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     return p
 
@@ -228,6 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
         plan_parser(),
         partition_parser(),
         compare_parser(),
+        diff_parser(),
         search_parser(),
         format_parser(),
         explain_parser(),
@@ -270,7 +298,10 @@ def _add_link(p: argparse.ArgumentParser) -> None:
 
 def _add_schedule(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
+        "schedule",
+        nargs="?",
+        help="a .sched file, the name of a schedule of the library, a compiled program, a .csv of "
+        "torch.distributed.pipelining; - is stdin",
     )
     _add_sizes(p)
 
@@ -299,6 +330,10 @@ def _add_description(p: argparse.ArgumentParser) -> None:
 def _add_model(p: argparse.ArgumentParser) -> None:
     _add_description(p)
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
+    _add_optimizer(p)
+
+
+def _add_optimizer(p: argparse.ArgumentParser) -> None:
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
                    "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip

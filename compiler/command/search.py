@@ -121,10 +121,11 @@ def _search_orders(options: argparse.Namespace) -> int:
         raise refuse("E002", "--model gives nothing to a search without its times: give --profile NAME, too")
     given = _given(options) if profile is None else _measured(program, profile, options)
     # start-up: 1300 ms for numba and OR-tools, for this verb only
+    from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
     from chimerac.compiler.search.orders import search
     from chimerac.compiler.search.start import library_orders, order_of, problem_of
-    from chimerac.compiler.search.text import schedule_text, with_suffix
+    from chimerac.compiler.search.text import schedule_text
 
     problem = problem_of(program, given)
     own = order_of(problem, program)

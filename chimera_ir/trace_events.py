@@ -95,11 +95,11 @@ def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:
 
 
 def slice_event(
-    process: int, track: int, begin: float, end: float, name: str, category: str, args: Mapping[str, object]
+    process: int, track: int, begin: float, duration: float, name: str, category: str, args: Mapping[str, object]
 ) -> Event:
     """Return a slice of a track."""
     place = {"pid": process, "tid": track, "ts": begin}
-    return place | {"ph": "X", "name": name, "cat": category, "dur": end - begin, "args": args}
+    return place | {"ph": "X", "name": name, "cat": category, "dur": duration, "args": args}
 
 
 def arrow_events(

@@ -150,14 +150,14 @@ EMITTERS: Mapping[str, Emitter] = {
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter(
-        "the simulated timeline, a row per rank; with --measured beside the measured one, with the differences",
+        "the simulated timeline, a row per rank; with --measured beside the measured one",
         _timeline,
         reads=("--cost", "--profile", "--columns", "--measured"),
     ),
     "timeline-json": Emitter("the simulated timeline as JSON, version 1", _timeline_json, reads=("--cost", "--profile")),
     "path": Emitter("the critical path of the simulation, a step a line", _path, reads=("--cost", "--profile")),
     "report": Emitter(
-        "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
+        "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model also bytes",
         _report,
         reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
     ),

@@ -67,7 +67,7 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
-  chimerac p.json --emit timeline-json -o times.json  the simulated times as a file; run.py --timeline writes measured ones
+  chimerac p.json --emit timeline-json -o times.json  the simulated times as a file; run.py --timeline measures
   chimerac p.json --measured times.json --emit report   the times of a run beside the predicted ones
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
@@ -76,7 +76,7 @@ examples:
   chimerac plan --model bert48 --ranks 8 --memory 16GiB --batch 64 --profile p100   how to train on 8 ranks
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
-  chimerac zb_v -p D=4 --emit torch-csv -o zb.csv     a schedule for torch.distributed.pipelining; chimerac zb.csv reads it
+  chimerac zb_v -p D=4 --emit torch-csv -o zb.csv     for torch.distributed.pipelining; chimerac zb.csv reads it
   chimerac search chimera_zb --hop 0.1 --time 1 -o best.sched   a faster order for slow links, with a certificate
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
@@ -266,7 +266,8 @@ def make_parser() -> argparse.ArgumentParser:
                          help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
-    p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
+    p.add_argument("--emit", metavar="PRODUCT", choices=tuple(EMITTERS), default="streams",
+                   help="what to print, see the list below; default streams")  # fmt: skip
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip

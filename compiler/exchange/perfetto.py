@@ -127,12 +127,12 @@ def _ranks(
         for row, i in zip(rows.tolist(), p.instructions(rows), strict=True):
             assert not hasattr(i, "ranks"), "a task"
             args = {"number": row - int(p.offsets[rank]), "micro_batches": getattr(i, "micro_batches", ())}
-            yield slice_event(process, TASKS, start[row] * us, end[row] * us, p.text(row), "task", args)
+            yield slice_event(process, TASKS, start[row] * us, (end[row] - start[row]) * us, p.text(row), "task", args)
         for track, lane in enumerate(lanes, COMMUNICATION):
             for bar in lane:
                 if bar.message >= 0:
                     begins[bar.message] = (process, track, bar.begin * us)
-                yield slice_event(process, track, bar.begin * us, bar.end * us, bar.name, bar.category, {})
+                yield slice_event(process, track, bar.begin * us, (bar.end - bar.begin) * us, bar.name, bar.category, {})
     for number, m in enumerate(found):
         if is_task[m.reader]:
             reader = (first + m.receiver, TASKS, start[m.reader] * us)

@@ -70,16 +70,16 @@ def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Seq
         track = _track(i)
         if waited:
             name = _wait(i, awaited.get(int(program.offsets[rank]) + number, ()))
-            yield slice_event(rank, track, _us(start), _us(start + waited), name, "wait", {"number": number})
+            yield slice_event(rank, track, _us(start), _us(waited), name, "wait", {"number": number})
         args: dict[str, object] = {"number": number, "waited_us": _us(waited)}
         if not isinstance(i, AllReduce):
             args["micro_batches"] = i.micro_batches
         text = instruction_text(i, program.pipe_names)
-        yield slice_event(rank, track, _us(start + waited), _us(end), text, category(i), args)
+        yield slice_event(rank, track, _us(start + waited), _us(end - start - waited), text, category(i), args)
     last = int(times.end[-1]) if len(times.end) else times.sent
     for name, begin, end in (("sends", last, times.sent), ("all-reduces", times.sent, times.finish)):
         what = "the last sends" if name == "sends" else "the all-reduces"
-        yield slice_event(rank, COMMUNICATION, _us(begin), _us(end), f"waits for {what}", "wait", {})
+        yield slice_event(rank, COMMUNICATION, _us(begin), _us(end - begin), f"waits for {what}", "wait", {})
 
 
 def _track(i: Instruction) -> int:

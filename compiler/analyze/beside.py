@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from chimerac.chimera_ir.instructions import FORMS, Op
-from chimerac.chimera_ir.program import Ints, Program
+from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.analyze.simulate import Simulation
 
+Floats = npt.NDArray[np.float64]
 MAX_KINDS = 12  # of tasks, in the table of the largest differences
 
 
@@ -98,14 +100,14 @@ def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_su
     return factor, factor
 
 
-def _figures(p: Program, timeline: Timeline, lengths: Sequence[float], makespan: float, factor: float) -> IterationFigures:
+def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, factor: float) -> IterationFigures:
     busy = np.zeros(p.world)
     np.add.at(busy, p.rank_of, lengths)
     last = int(timeline.end[p.table.is_task].max(initial=0)) / timeline.scale * factor
     return IterationFigures(makespan, last, tuple(busy.tolist()))
 
 
-def _kinds(p: Program, predicted: Ints, measured: Ints) -> tuple[KindOfTask, ...]:
+def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask, ...]:
     t = p.table
     rows = np.flatnonzero(t.is_task)
     keys, index, counts = np.unique(t.stage[rows] * len(FORMS) + t.op[rows], return_inverse=True, return_counts=True)

@@ -98,7 +98,7 @@ def _task_key(program: Program, row: int) -> Hashable:
 
 
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
-    place = {}  # in b, by the instruction and how often it was there before
+    place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
     seen: Counter[Hashable] = Counter()
     for row in rows_b:
         key = keys_b[row]

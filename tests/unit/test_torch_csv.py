@@ -10,11 +10,13 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler import compile_schedule, compile_text
+from chimerac.compiler import compile_schedule, compile_text, load_program
+from chimerac.compiler.analyze.diff import diff
 from chimerac.compiler.command.main import main
 from chimerac.compiler.exchange.listing import program_to_listing
 from chimerac.compiler.exchange.torch_csv import program_from_csv, program_to_csv
 from tests.helpers import SMALL
+from tests.helpers_cost import lines
 
 EXPRESSIBLE = ("gpipe", "1f1b", "dapple", "interleaved", "looped_bfs", "hanayo", "zb_h1", "zb_h2", "zb_v", "dualpipev")
 SIZES = [(name, sizes) for name, several in SMALL.items() for sizes in several]
@@ -100,6 +102,19 @@ def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
     assert read(plain, width=2).world == 4 and read(plain, machine="serial", arrange=True).header.machine == "serial"
 
 
+def test_reading_writing_and_listing_are_linear() -> None:
+    """Lines of Python are counted; with quadratic growth the last ratio would be 4 times the first."""
+    programs = [compile_schedule("zb_v", {"D": 2, "N": n}).program for n in (32, 128, 512)]
+    texts = [program_to_csv(p, True) for p in programs]
+    for spent in (
+        [lines(lambda text=text: read(text)) for text in texts],  # type: ignore[misc]
+        [lines(lambda p=p: program_to_csv(p, True)) for p in programs],  # type: ignore[misc]
+        [lines(lambda p=p: program_to_listing(p)) for p in programs],  # type: ignore[misc]
+        [lines(lambda p=p: diff(p, p)) for p in programs],  # type: ignore[misc]
+    ):
+        assert spent[2] - spent[1] < 1.3 * 4 * (spent[1] - spent[0]), spent
+
+
 def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "zb.csv")
     assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "torch-csv", "-o", path]) == 0
@@ -110,3 +125,4 @@ def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.Capture
     assert main([path, "--emit", "sched", "-o", str(tmp_path / "zb.sched")]) == 0
     assert main([str(tmp_path / "zb.sched")]) == 0
     assert main([path, "-p", "D=2"]) == 2
+    assert load_program(path) == load_program(path) and load_program(path).world == 2

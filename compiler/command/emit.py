@@ -146,7 +146,7 @@ EMITTERS: Mapping[str, Emitter] = {
     ),
     "sched": Emitter("a schedule with the same tasks in the same order, as order listing", _sched),
     "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, False)),
-    "torch-comms": Emitter("the same with messages, for its _PipelineScheduleRuntime", partial(_torch_csv, True)),
+    "torch-comms": Emitter("the same with messages, which --for serial arranges", partial(_torch_csv, True)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter(

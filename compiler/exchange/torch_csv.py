@@ -24,6 +24,8 @@ from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.tasks import task_times
+from chimerac.compiler.verify.index import ProgramIndex
+from chimerac.compiler.verify.progress import machines
 
 TASKS = {"F": Fwd, "B": Bwd, "I": BwdInput, "W": BwdWeight}
 LETTERS = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
@@ -34,9 +36,14 @@ def program_to_csv(program: Program, with_communication: bool) -> str:
     """Return the CSV of a program for torch.distributed.pipelining: its tasks alone, or also its messages.
 
     With messages it also has the actions that torch needs around them: UNSHARD before the first task of a stage, REDUCE_GRAD
-    and RESHARD after its last one. Raises ChimeraError E623 for a program that torch cannot express.
+    and RESHARD after its last one. Raises ChimeraError E623 for a program that torch cannot express, or whose messages would
+    hang where torch executes those of a rank one after another, as over NCCL.
     """
     _check_expressible(program)
+    if with_communication and not machines(ProgramIndex(program))["serial"]:
+        why = "torch executes the messages of a rank one after another, and in this order they would wait for each other"
+        message = f"{program.header.schedule} has messages that would hang: {why}"
+        raise refuse("E623", message, help="arrange them: --for serial")
     lines = []
     for rank in range(program.world):
         cells = _rank_cells(program, rank) if with_communication else _task_cells(program, rank)

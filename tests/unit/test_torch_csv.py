@@ -37,10 +37,30 @@ def test_a_program_is_the_same_after_csv_or_is_refused(name: str, sizes: dict[st
         with pytest.raises(ChimeraError, match=r"E623: torch.* stage 0 is on ranks 0, "):
             program_to_csv(program, False)
         return
-    for with_messages in (False, True):
-        found = read(program_to_csv(program, with_messages))
-        assert streams(found) == streams(program) and found.header.pipes[0].placement == program.header.pipes[0].placement
+    arranged = compile_schedule(name, sizes, machine="serial", arrange=True).program
+    for given, with_messages in ((program, False), (arranged, True)):
+        found = read(program_to_csv(given, with_messages))
+        assert streams(found) == streams(given) and found.header.pipes[0].placement == program.header.pipes[0].placement
     assert found.header.schedule == "own_order"
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v", "hanayo", "zb_h2"])
+def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> None:
+    """Its simulator executes the messages of a rank one after another. It does not know overlapped pairs."""
+    from torch.distributed.pipelining import schedules  # 2.6 s, for this test only
+
+    program = compile_schedule(name, {"D": 4, "N": 8}, machine="serial", arrange=True).program
+    h = program.header
+    tasks, both = ([[*map(schedules._Action.from_str, line.split(","))] for line in program_to_csv(program, x).splitlines()]
+                   for x in (False, True))  # fmt: skip
+    ranks = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
+    assert [ranks[s] for s in range(h.stages)] == list(h.pipes[0].placement)
+    shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
+    messages = {r: [a for a in line if a.computation_type not in shards] for r, line in enumerate(both)}
+    schedules._simulate_comms_compute(messages, ranks.__getitem__, h.stages)
+    lowered = schedules._add_send_recv(dict(enumerate(tasks)), ranks.__getitem__, h.stages)
+    text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
+    assert len(read(text)) == len(program), "the same tasks and messages, verified"
 
 
 @pytest.mark.parametrize(("name", "sizes"), SIZES)
@@ -63,6 +83,11 @@ def test_a_program_is_written_as_a_listing_with_the_same_tasks(name: str, sizes:
 def test_what_torch_cannot_express_is_refused(name: str, sizes: dict[str, int], options: dict[str, Any], says: str) -> None:
     with pytest.raises(ChimeraError, match=f"E623: .*{says}"):
         program_to_csv(compile_schedule(name, sizes, **options).program, False)
+
+
+def test_messages_that_would_hang_over_nccl_are_refused() -> None:
+    with pytest.raises(ChimeraError, match=r"E623: .*would hang(.|\n)*--for serial"):
+        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +129,7 @@ def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
 
 def test_reading_writing_and_listing_are_linear() -> None:
     """Lines of Python are counted; with quadratic growth the last ratio would be 4 times the first."""
-    programs = [compile_schedule("zb_v", {"D": 2, "N": n}).program for n in (32, 128, 512)]
+    programs = [compile_schedule("zb_v", {"D": 2, "N": n}, machine="serial", arrange=True).program for n in (32, 128, 512)]
     texts = [program_to_csv(p, True) for p in programs]
     for spent in (
         [lines(lambda text=text: read(text)) for text in texts],  # type: ignore[misc]

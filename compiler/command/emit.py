@@ -166,7 +166,8 @@ EMITTERS: Mapping[str, Emitter] = {
 
 def readers(option: str) -> str:
     """Return the choices of --emit that read an option, for messages."""
-    return " and ".join(f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads)
+    *others, last = (f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def check_output(emit: str, output: str | None) -> None:

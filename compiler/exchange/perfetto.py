@@ -80,7 +80,8 @@ def _predicted(s: Simulation, found: Sequence[Message], us: float, suffix: str) 
     times = dict(zip(w.send.tolist(), zip(begun.tolist(), s.arrivals.tolist(), strict=True), strict=True))
     bars: dict[int, list[_Bar]] = defaultdict(list)
     for number, m in enumerate(found):
-        bars[m.sender].append(_Bar(*times[m.send], p.text(m.send), "message", number))
+        begin, arrival = times[m.send]
+        bars[m.sender].append(_Bar(begin, arrival, p.text(m.send), "message", number))
     began, ended = (x.tolist() for x in s.collective_times)
     rows = np.flatnonzero(t.op == Op.ALLREDUCE)
     for row, k, rank in zip(rows.tolist(), t.operand[rows].tolist(), p.rank_of[rows].tolist(), strict=True):

@@ -1,6 +1,6 @@
 """The file of a timeline, measured or simulated: JSON with a column of numbers on each line.
 
-    {"format": "chimera-timeline", "version": 1, "source": "measured", "schedule": "chimera", "digest": "5f0c...",
+    {"format": "chimera-timeline", "version": 1, "source": "measured", "schedule": "mine", "digest": "5f0c...",
     "unit": "ms", "scale": 1000000, "finish": 81250000,
     "rank": [0,0,1,1],
     "row": [0,1,2,3],

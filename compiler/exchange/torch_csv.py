@@ -22,6 +22,7 @@ from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.lower import lower
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify.index import ProgramIndex
@@ -63,7 +64,7 @@ def _check_expressible(program: Program) -> None:
         (
             several is not None,
             f"stage {several} is on ranks {', '.join(map(str, copies[several or 0]))}; torch has one rank for each stage",
-            "take a schedule with one copy of each stage, such as 1f1b, interleaved or zb_v",
+            "take a schedule with one copy of each stage",
         ),
         (
             h.width > 1,
@@ -183,8 +184,6 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     program = program_of(header, ((_instruction(cell, placement) for cell in stream) for stream in streams))
     if has_messages:
         if arrange:
-            from chimerac.compiler.lower.relower import arranged  # a cycle of imports otherwise
-
             program = arranged(program, machine) or program
         return verify_program(program)
     timing = task_times(program)

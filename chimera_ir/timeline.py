@@ -18,7 +18,8 @@ COLUMNS = ("rank", "row", "start", "end")
 class Timeline:
     """Bars as columns of equal length: on global rank `rank`, row `row` of the program runs from `start` to `end`.
 
-    Times are integers. scale: how many of them make one unit; unit: its name, or nothing for the unit of costs.
+    Times are integers. scale: how many of them make one unit; unit: its name, or nothing for the unit of costs. finish: when
+    the iteration ended, with its all-reduces; None where that is the end of the last bar.
     """
 
     rank: Ints
@@ -27,6 +28,7 @@ class Timeline:
     end: Ints
     scale: int = 1
     unit: str = ""
+    finish: int | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -41,4 +43,11 @@ class Timeline:
         first = timelines[0]
         assert all((t.scale, t.unit) == (first.scale, first.unit) for t in timelines)
         rank, row, start, end = (np.concatenate([getattr(t, name) for t in timelines]) for name in COLUMNS)
-        return Timeline(rank, row, start, end, first.scale, first.unit)
+        ends = [t.finish for t in timelines if t.finish is not None]
+        return Timeline(rank, row, start, end, first.scale, first.unit, max(ends, default=None))
+
+    @property
+    def makespan(self) -> int:
+        """Return when the iteration ended, in integers of time from 0 on."""
+        last = int(self.end.max(initial=0))
+        return last if self.finish is None else max(last, self.finish)

@@ -11,21 +11,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.machines import MACHINES, Machine
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.exchange import is_torch_csv
 from chimerac.compiler.given import StageChoice, one_of, stage_choice, whole_number, whole_numbers
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import evaluation
 from chimerac.compiler.pipeline import Compiled, compile_source
 from chimerac.compiler.pipeline import verify_program as verify
 
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.timeline import Timeline
+    from chimerac.compiler.analyze.beside import Beside
+
 __all__ = [
     "Compiled",
     "Simulation",
+    "beside",
     "compile_schedule",
     "compile_text",
     "evaluation_of",
@@ -81,8 +88,23 @@ def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, 
 
 
 def load_program(path: str | os.PathLike[str]) -> Program:
-    """Return the program of a JSON or compact text file, verified again."""
-    return verify(read_program(find(path)))
+    """Return the program of a JSON or compact text file, or of a .csv of torch.distributed.pipelining, verified again."""
+    source = find(path)
+    if is_torch_csv(source):
+        from chimerac.compiler.exchange.torch_csv import program_from_csv  # start-up: 2 ms, for such a file only
+
+        return program_from_csv(source)
+    return verify(read_program(source))
+
+
+def beside(simulation: Simulation, measured: Timeline) -> Beside:
+    """Return a measured iteration beside the simulated one: makespan, bubbles, and how long the kinds of tasks took.
+
+    measured: a bar for every row of the program, in their order, as `Pipeline.timeline` and `TimelineFile.of` return it.
+    """
+    from chimerac.compiler.analyze import beside as module  # start-up: 8 ms, for this function only
+
+    return module.beside(simulation, measured)
 
 
 def evaluation_of(program: Program) -> Program:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import (
     check_columns,
@@ -25,6 +27,7 @@ from chimerac.compiler.command.modelled import check_model_options, durations_fo
 from chimerac.compiler.command.pictures import PICTURES, inches, ranks_of
 from chimerac.compiler.command.usage import make_parser
 from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
+from chimerac.compiler.exchange import is_torch_csv
 from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
@@ -94,6 +97,8 @@ def _product(
     for_report = "--optimizer" in emitter.reads and options.model
     if options.optimizer not in (None, "none") and options.memory is None and not for_report:
         raise refuse("E002", f"--optimizer is for --memory, and for {readers('--optimizer')} with --model")
+    if options.measured is not None and "--measured" not in emitter.reads:
+        raise refuse("E002", f"--measured is for {readers('--measured')}")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
     if costs and "--cost" not in emitter.reads:
         raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
@@ -109,9 +114,17 @@ def _product(
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
     drawn = {"ranks": ranks_of(options.ranks, program.world), "inches": picture_inches, "memory_curve": options.memory_curve}
-    found = EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn)
+    measured = None if options.measured is None else _measured(options.measured, program)
+    found = EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn, measured=measured)
     command = ("chimerac", *without_parameters(argv))
     return emitter.make(program, replace(found, name=options.schedule, command=command, ordered=opened.ordered))
+
+
+def _measured(path: str, program: Program) -> Timeline:
+    """Return the timeline of --measured. Raises ChimeraError E001, E611 to E614."""
+    from chimerac.chimera_ir.timeline_form import timeline_from_json  # start-up: 2 ms, for this option only
+
+    return timeline_from_json(read(path), path).of(program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +143,15 @@ def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: C
     """Return the program of the schedule, or of the compiled program, that the options name."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
     check_keeps_inputs(options.output, [source], options)
+    machine: Machine = options.arrange or options.machine or "window"
+    width = 1 if options.width is None else options.width
+    if is_torch_csv(source):
+        if parameters or options.recompute is not None:
+            raise refuse("E002", f"{source.name} has no parameters, and its stages are fixed: leave out -p and --recompute")
+        from chimerac.compiler.exchange.torch_csv import program_from_csv  # start-up: 2 ms, for such a file only
+
+        return Opened(program_from_csv(source, width, machine, options.arrange is not None))
     if not is_program(source):
-        machine: Machine = options.arrange or options.machine or "window"
-        width = 1 if options.width is None else options.width
 
         def compiled(recompute: StageChoice | None) -> Compiled:
             return compile_source(source, parameters, width, machine, options.arrange is not None, recompute)

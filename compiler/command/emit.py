@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
@@ -15,7 +15,7 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.memory import OptimizerState
-from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.command.files import suffix
 from chimerac.compiler.command.pictures import PICTURES, check_picture_output
 from chimerac.compiler.order.ordered import Ordered
@@ -74,6 +74,24 @@ def _json(program: Program, _: EmitOptions) -> str:
     return program_to_json(program)
 
 
+def _perfetto(program: Program, options: EmitOptions) -> str:
+    from chimerac.compiler.exchange.perfetto import trace_json  # start-up: 2 ms, for this product only
+
+    return trace_json(simulate(program, options.costs, options.durations), options.measured)
+
+
+def _sched(program: Program, _: EmitOptions) -> str:
+    from chimerac.compiler.exchange.listing import program_to_listing  # start-up: 2 ms, for this product only
+
+    return program_to_listing(program)
+
+
+def _torch_csv(with_communication: bool, program: Program, _: EmitOptions) -> str:
+    from chimerac.compiler.exchange.torch_csv import program_to_csv  # start-up: 2 ms, for this product only
+
+    return program_to_csv(program, with_communication)
+
+
 def _dag(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml  # start-up: 3 ms, for this product only
 
@@ -85,6 +103,8 @@ def _timeline(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
     s = simulate(program, options.costs, options.durations)
+    if options.measured is not None:
+        return _both(s, options.measured, options.columns, options.ranks)
     return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
 
 
@@ -94,14 +114,42 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
 
     s = simulate(program, options.costs, options.durations)
     curve = memory_curve(program, s.timeline, options.model, options.state) if options.memory_curve else None
-    panels, label = panels_beside(s, memory=curve)
+    panels, label = panels_beside(s, options.measured, curve)
     return draw_picture(panels, form, label, options.ranks, options.inches)
+
+
+def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
+    """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
+    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
+    from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
+
+    found = beside(s, measured)
+    ends = [Fraction(figures.makespan) for figures in (found.predicted, found.measured)]
+    parts = []
+    for name, timeline, end in zip(("predicted", "measured"), (s.timeline, measured), ends, strict=True):
+        own_end = Fraction(timeline.makespan, timeline.scale)
+        drawn = draw_overview(s.program, timeline, own_end, max(ends) * own_end / end if end else own_end, columns, ranks)
+        parts.append(f"{name}: {float(end):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
+    return "\n".join([*parts, *beside_lines(found)]) + "\n"
+
+
+def _timeline_json(program: Program, options: EmitOptions) -> str:
+    from chimerac.chimera_ir.timeline_form import timeline_to_json  # start-up: 2 ms, for this product only
+
+    s = simulate(program, options.costs, options.durations)
+    return timeline_to_json(program, replace(s.timeline, finish=s.makespan), "simulated")
 
 
 def _report(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
 
-    return report(program, simulate(program, options.costs, options.durations), options.model, options.state)
+    s = simulate(program, options.costs, options.durations)
+    text = report(program, s, options.model, options.state)
+    if options.measured is None:
+        return text
+    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 2 ms, for --measured only
+
+    return text + "\n" + "\n".join(beside_lines(beside(s, options.measured))) + "\n"
 
 
 def _path(program: Program, options: EmitOptions) -> str:
@@ -127,16 +175,28 @@ def _memory(program: Program, options: EmitOptions) -> str:
     return memory_text(simulate(program, options.costs, options.durations), options.model, options.state)
 
 
-_OF_PICTURES = ("--cost", "--profile", "--model", "--optimizer", "--ranks", "--picture-width", "--memory-curve")
+_OF_PICTURES = ("--cost", "--profile", "--model", "--optimizer", "--ranks", "--picture-width", "--memory-curve",
+                "--measured")  # fmt: skip
 
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
+    "perfetto": Emitter(
+        "the simulation as a trace for Perfetto, and with --measured also the run",
+        _perfetto,
+        reads=("--cost", "--profile", "--measured"),
+    ),
+    "sched": Emitter("a schedule with the same tasks in the same order, as order listing", _sched),
+    "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, False)),
+    "torch-comms": Emitter("the same with messages, which --for serial arranges", partial(_torch_csv, True)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter(
-        "the simulated timeline, a row per rank", _timeline, reads=("--cost", "--profile", "--columns", "--ranks")
+        "the simulated timeline, a row per rank; with --measured beside the measured one",
+        _timeline,
+        reads=("--cost", "--profile", "--columns", "--ranks", "--measured"),
     ),
+    "timeline-json": Emitter("the simulated timeline as JSON, version 1", _timeline_json, reads=("--cost", "--profile")),
     "svg": Emitter("a picture of the timeline for papers and pages", partial(_picture, "svg"), reads=_OF_PICTURES),
     "png": Emitter("the same picture in pixels, 200 to an inch", partial(_picture, "png"), reads=_OF_PICTURES),
     "pdf": Emitter("the same picture, with its fonts", partial(_picture, "pdf"), reads=_OF_PICTURES),
@@ -152,9 +212,9 @@ EMITTERS: Mapping[str, Emitter] = {
         reads=("--cost", "--model", "--optimizer", "--profile"),
     ),
     "report": Emitter(
-        "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model bytes of memory",
+        "makespan, bubbles, critical path, idle time, activations, buffers, machines; with --model also bytes",
         _report,
-        reads=("--cost", "--model", "--optimizer", "--profile"),
+        reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
     ),
 }
 

@@ -12,7 +12,14 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
 
-INPUTS = {"model": "model", "profile": "profile", "partition": "partition", "costs": "costs_path"}  # options that name files
+# Options that name files.
+INPUTS = {
+    "model": "model",
+    "profile": "profile",
+    "partition": "partition",
+    "costs": "costs_path",
+    "measured": "measured",
+}
 MIN_COLUMNS = 20  # of a timeline
 
 

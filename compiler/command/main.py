@@ -32,6 +32,12 @@ def _compare(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _diff(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.diff import run  # start-up: 8 ms, for this verb only
+
+    return run(argv)
+
+
 def _search(argv: Sequence[str]) -> int:
     from chimerac.compiler.command.search import run  # start-up: 4 ms, for this verb only
 
@@ -53,6 +59,7 @@ def _tour(argv: Sequence[str]) -> int:
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "partition": partition.run,
     "compare": _compare,
+    "diff": _diff,
     "search": _search,
     "plan": _plan,
     "tour": _tour,

@@ -126,11 +126,12 @@ def _search_orders(options: argparse.Namespace) -> int:
     given = _given(options) if profile is None else _measured(program, profile, options)
     memory = _Memory.of(program, profile, options)
     # start-up: 1300 ms for numba and OR-tools, for this verb only
+    from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
     from chimerac.compiler.search.orders import search
     from chimerac.compiler.search.sequences import one_after_another
     from chimerac.compiler.search.start import library_orders, order_of, problem_of
-    from chimerac.compiler.search.text import schedule_text, with_suffix
+    from chimerac.compiler.search.text import schedule_text
 
     name = with_suffix(program.header.schedule, "_found")
     for attempt in range(ATTEMPTS):

@@ -26,6 +26,11 @@ Put schedules side by side, for one setting: makespan, bubble, memory and commun
 Without a SCHEDULE, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has
 the reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
 
+DIFF = """\
+Show what differs between two schedules or programs: for each rank the instructions that moved (~), that only A has (-) and
+that only B has (+), and what this does to makespan, bubbles and memory. Exit status: 0 if both have the same instructions in
+the same order, 1 if they differ, 2 for an error. Names, parameters and costs do not count as differences."""
+
 SEARCH = """\
 Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
 scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
@@ -51,7 +56,7 @@ TOUR_PARTS = {
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
-_EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
+_EMIT_CHOICES = "\n".join(f"  {name:<13} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
 examples:
@@ -64,6 +69,8 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
+  chimerac p.json --emit timeline-json -o times.json   the simulated times as a file; run.py --timeline measures
+  chimerac p.json --measured times.json --emit report   the times of a run beside the predicted ones
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit html -o chimera.html        a file to look at in a browser: zoom, waits, idle time, memory
@@ -74,6 +81,7 @@ examples:
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
   chimerac compare chimera 1f1b gpipe --emit pdf -o compared.pdf   their timelines on one time axis
+  chimerac zb_v -p D=4 --emit torch-csv -o zb.csv     for torch.distributed.pipelining; chimerac zb.csv reads it
   chimerac search chimera_zb --hop 0.1 --time 1 -o best.sched   a faster order for slow links, with a certificate
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
@@ -83,6 +91,7 @@ other commands (each has --help):
   plan --model NAME ...             schedule, D, W, micro-batch size and recomputation for a number of ranks
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
+  diff A B           what differs between two schedules or programs, and what that does to times and memory
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
@@ -140,6 +149,25 @@ def compare_parser() -> argparse.ArgumentParser:
                    "pdf as a picture on one time axis, html as a page to look at in a browser")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
     _add_picture_width(p)
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
+    return p
+
+
+def diff_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac diff", description=DIFF, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("a", "b"):
+        p.add_argument(name, metavar=name.upper(), help="a .sched file, the name of a schedule of the library, a compiled "
+                       "program or a .csv of torch.distributed.pipelining; - is stdin")  # fmt: skip
+    p.set_defaults(machine=None, arrange=None, memory=None)
+    _add_sizes(p)
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="use this cost of F, B, I, W, R or hop in both; repeatable")  # fmt: skip
+    _add_description(p)
+    _add_optimizer(p)
+    _add_profile(p)
+    _add_link(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--all", action="store_true", help="show all instructions that differ, not only the first of each rank")
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     return p
 
@@ -235,6 +263,7 @@ def make_parser() -> argparse.ArgumentParser:
         plan_parser(),
         partition_parser(),
         compare_parser(),
+        diff_parser(),
         search_parser(),
         format_parser(),
         explain_parser(),
@@ -245,7 +274,8 @@ def make_parser() -> argparse.ArgumentParser:
                          help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
-    p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
+    p.add_argument("--emit", metavar="PRODUCT", choices=tuple(EMITTERS), default="streams",
+                   help="what to print, see the list below; default streams")  # fmt: skip
     p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
@@ -253,6 +283,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_profile(p)
     _add_link(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--measured", metavar="PATH",
+                   help="the times of a run, from run.py --timeline PATH: the timeline and the report show them beside the "
+                   "predicted ones")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--ranks", metavar="LIST", help="draw these ranks only, in a timeline or a picture: 0,4..7; default all")
     _add_picture_width(p)
@@ -283,7 +316,10 @@ def _add_picture_width(p: argparse.ArgumentParser) -> None:
 
 def _add_schedule(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
+        "schedule",
+        nargs="?",
+        help="a .sched file, the name of a schedule of the library, a compiled program, a .csv of "
+        "torch.distributed.pipelining; - is stdin",
     )
     _add_sizes(p)
 
@@ -317,6 +353,10 @@ def _add_model(p: argparse.ArgumentParser) -> None:
 
 def _add_memory(p: argparse.ArgumentParser) -> None:
     p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
+    _add_optimizer(p)
+
+
+def _add_optimizer(p: argparse.ArgumentParser) -> None:
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
                    "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip

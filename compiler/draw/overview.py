@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -14,23 +15,31 @@ MAX_RANKS = 16  # of a program that are drawn
 COLUMNS = 100
 
 
-def draw_overview(program: Program, timeline: Timeline, end: Fraction, longest: Fraction, columns: int | None = None) -> str:
+def draw_overview(
+    program: Program,
+    timeline: Timeline,
+    end: Fraction,
+    longest: Fraction,
+    columns: int | None = None,
+    ranks: Sequence[int] | None = None,
+) -> str:
     """Return the drawing of a timeline, whose line ends at `end`.
 
     A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
-    it. longest: the time of a line of `columns` characters, rank and borders included.
+    it. longest: the time of a line of `columns` characters, rank and borders included. ranks: those to draw, default the first
+    16.
     """
-    shown = min(program.world, MAX_RANKS)
-    margin = len(f"rank {shown - 1} |")
+    shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
+    margin = len(f"rank {max(shown)} |")
     width = max(20, (COLUMNS if columns is None else columns) - margin - 1)
     used = max(1, round(width * end / longest)) if longest else 1
     step = end * timeline.scale / used if end else Fraction(1)
     lines = []
-    for rank in range(shown):
+    for rank in shown:
         bars = timeline.take((timeline.rank == rank) & program.table.is_task[timeline.row] & (timeline.end > timeline.start))
         text = _line(program, bars, used, float(step))
         lines.append(f"{f'rank {rank} |':>{margin}}{text}|")
-    more = program.world - shown
+    more = program.world - len(shown) if ranks is None else 0
     return "\n".join([*lines, *([f"... and {more} more ranks"] if more else [])])
 
 

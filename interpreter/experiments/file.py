@@ -36,6 +36,7 @@ OF_THE_RUNNER = {
     "save_dir": "the runs would share the folder of checkpoints",
     "export": "the runs would write to the same file",
     "trace": "the runs would write to the same file",
+    "timeline": "the runs would write to the same file",
 }
 
 

@@ -43,7 +43,7 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     check_kind(program)
     on_machine = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        return Plan(program, evaluation_of(on_machine), None, partial(_memory, on_machine))
+        return Plan(program, evaluation_of(on_machine), predicted_times(on_machine), partial(_memory, on_machine))
     # A timed run sends real messages, whose time is not predicted: `hop` is 0.
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
 

@@ -29,12 +29,13 @@ from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
 from chimerac.interpreter.launch.summary import RankSummary
-from chimerac.interpreter.launch.tracing import write_trace
+from chimerac.interpreter.launch.tracing import write_times
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
+from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
 from chimerac.interpreter.training.evaluation import Evaluation, Evaluator
@@ -111,12 +112,24 @@ def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
     }
 
 
-def log_figures(measured: MeasuredTimes) -> dict[str, object]:
-    """Return the fields that the line of every iteration has: the figures of each rank."""
+def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> dict[str, object]:
+    """Return the fields that the line of every iteration has: the figures of each rank.
+
+    predicted: by the simulator, in units of cost; a unit is as long as makes the tasks of all ranks take the measured time.
+    """
+    beside: dict[str, object] = {}
+    if predicted is not None:
+        computed, units = ((1 - t.bubble_ratio) * t.makespan for t in (measured, predicted))
+        beside = {
+            "predicted_makespan_s": round(predicted.makespan * computed / units, 6) if units else 0.0,
+            "predicted_bubble": [round(bubble, 4) for bubble in predicted.bubbles],
+        }
     return {
         "peak_memory_bytes": measured.peak_memory_bytes,
+        "makespan_s": round(measured.makespan, 6),
         "bubble": [round(bubble, 4) for bubble in measured.bubbles],
         "recompute_s": [round(s, 6) for s in measured.recompute_s],
+        **beside,
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
         "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
@@ -245,11 +258,11 @@ class Training:
             record.draw(done, result.loss, f"{self.tokens * len(losses) / trained_s:,.0f} {self.unit}/s")
             self._print(self.checkpoints.save_if_due(done, last=stops or is_last))
             if stops:
-                write_trace(trainer.pipeline, self.job.settings.trace, record)
+                write_times(trainer.pipeline, self.job.settings, record)
                 record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
-        write_trace(trainer.pipeline, self.job.settings.trace, record)
+        write_times(trainer.pipeline, self.job.settings, record)
         if self.job.settings.export is not None:
             export_weights(self.job.settings.export, trainer.pipeline, self._exported())
             record.print_text(f"exported {short_path(self.job.settings.export)}")
@@ -282,7 +295,7 @@ class Training:
             "rate": result.rate,
             "tokens_per_second": self.tokens / taken_s,
             "iteration_s": taken_s,
-            **log_figures(measured),
+            **log_figures(measured, self.job.plan.predicted),
         }
         if held_out is not None:
             line["held_out_loss"] = held_out.loss

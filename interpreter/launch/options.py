@@ -141,13 +141,18 @@ def _check_together(settings: RunSettings) -> None:
     """Raise ValueError for options that exclude or need each other."""
     s = settings
     timed, no_folder = s.timed is not None, s.save_dir is None
-    one_file = s.trace is not None and s.log_file is not None and s.trace.absolute() == s.log_file.absolute()
+    written = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}
+    by_path: dict[Path, list[str]] = {}
+    for name, path in written.items():
+        if path is not None:
+            by_path.setdefault(path.absolute(), []).append(name)
+    one_file = next((" and ".join(found) for found in by_path.values() if len(found) > 1), "")
     for applies, message in (
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
         (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
-        (one_file, "--trace and --log-file are the same file: give one of them another path"),
+        (one_file, f"{one_file} are the same file: give each its own path"),
         (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),
         (timed and (s.split or s.partition), "--timed has stages that sleep, and no layers: leave out --split and --partition"),
         (s.save_every and no_folder, "--save-every needs --save-dir"),

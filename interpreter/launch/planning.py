@@ -69,7 +69,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
 
 def check_outputs(settings: RunSettings) -> None:
     """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 without tensorboard."""
-    for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace")):
+    for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace"), (settings.timeline, "--timeline")):
         if path is not None:
             check_output(path, option)
     if settings.export is not None:

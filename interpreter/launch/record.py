@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 FORMAT = "chimera-log"
 VERSION = 1
-OUTPUTS = {"--log-file": "the log", "--trace": "the trace", "--tensorboard": "the TensorBoard folder", "-o": "the profile"}
+OUTPUTS = {
+    "--log-file": "the log",
+    "--trace": "the trace",
+    "--timeline": "the timeline",
+    "--tensorboard": "the TensorBoard folder",
+    "-o": "the profile",
+}
 
 
 class Record:

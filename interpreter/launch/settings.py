@@ -171,6 +171,13 @@ class RunSettings:
         "PATH",
         folder="work_dir",
     )
+    timeline: Path | None = option(
+        None,
+        OUTPUT,
+        "write these times to this file, for chimerac PROGRAM --measured PATH",
+        "PATH",
+        folder="work_dir",
+    )
     profile_ranges: bool = option(False, OUTPUT, "mark each instruction as a range in torch's profilers")
     check_gradients: bool | None = option(
         None, OUTPUT, "compare the first gradients with those of one process, which every rank computes with the whole "

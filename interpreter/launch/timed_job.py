@@ -10,7 +10,7 @@ from chimerac.interpreter.launch.job import log_figures, log_header, products, t
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.launch.tracing import write_trace
+from chimerac.interpreter.launch.tracing import write_times
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.settings import samples_per_micro_batch
@@ -54,8 +54,9 @@ class TimedJob:
         found = []
         for number in range(trainer.settings.iterations):
             found.append(measured_times(trainer, self.sleeper, number))
-            record.write({"iteration": number + 1, "iteration_s": found[-1].makespan, **log_figures(found[-1])})
-        write_trace(trainer.pipeline, self.settings.trace, record)
+            figures = log_figures(found[-1], self.plan.predicted)
+            record.write({"iteration": number + 1, "iteration_s": found[-1].makespan, **figures})
+        write_times(trainer.pipeline, self.settings, record)
         return Comparison(self.predicted, median_times(found))
 
     def trainer(self, transport: Transport) -> Trainer:

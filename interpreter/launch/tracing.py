@@ -1,21 +1,28 @@
-"""Writing the trace of a run (--trace). If it cannot be written, the run prints a message and goes on."""
+"""Writing the trace and the timeline of a run (--trace, --timeline). If one cannot be written, the run says so and goes on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.launch.record import Record
+from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.pipeline.bound import BoundPipeline
 
 
-def write_trace(pipeline: BoundPipeline, path: Path | None, record: Record) -> None:
-    """Write the trace of the last iteration to `path`, if there is one; called by all ranks together."""
+def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record) -> None:
+    """Write the trace and the timeline of the last iteration to the paths of the settings; called by all ranks together."""
+    _write("trace", pipeline.trace, settings.trace, record)
+    _write("timeline", pipeline.write_timeline, settings.timeline, record)
+
+
+def _write(what: str, written: Callable[[Path], None], path: Path | None, record: Record) -> None:
     if path is None:
         return
     try:
-        pipeline.trace(path)
-        record.print_text(f"trace of the last iteration: {short_path(path)}")
+        written(path)
+        record.print_text(f"{what} of the last iteration: {short_path(path)}")
     except ChimeraError as error:
-        record.print_text(f"no trace: {error.diagnostics[0].message}; the run goes on")
+        record.print_text(f"no {what}: {error.diagnostics[0].message}; the run goes on")

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.interpreter.pipeline.gradient import ModelGradient
 from chimerac.interpreter.pipeline.history import History
 from chimerac.interpreter.pipeline.ranks import check_equal
@@ -27,6 +28,7 @@ from chimerac.interpreter.pipeline.weights import Weights
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
 from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.gathered import aligned_times, measured_timeline, write_timeline
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import Specs, table_digest
 from chimerac.interpreter.runtime.model import Objective, Stage
@@ -271,9 +273,30 @@ class BoundPipeline:
         Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E811 on all ranks if the file cannot
         be written.
         """
-        if not self._history.has_run:
-            raise ValueError("there is nothing to trace before the first step")
+        self._check_has_run("trace")
         write_trace(self.program, self.times, self.transport, path)
+
+    def timeline(self) -> Timeline:
+        """Return when the instructions of all ranks ran in the last step; called by all ranks together, the same on all.
+
+        Times are in milliseconds after the first instruction of all ranks began. `chimerac.compiler.beside` compares them with
+        the simulator's. Raises ValueError before the first step.
+        """
+        self._check_has_run("measure")
+        return measured_timeline(self.program, aligned_times(self.times, self.transport))
+
+    def write_timeline(self, path: str | os.PathLike[str]) -> None:
+        """Write `timeline` to a file for `chimerac PROGRAM --measured PATH`; called by all ranks together.
+
+        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E811 on all ranks if the file cannot
+        be written.
+        """
+        self._check_has_run("measure")
+        write_timeline(self.program, self.times, self.transport, path)
+
+    def _check_has_run(self, verb: str) -> None:
+        if not self._history.has_run:
+            raise ValueError(f"there is nothing to {verb} before the first step")
 
     def _sum_of_ranks(self, value: float) -> float:
         """Return the sum of the values of all ranks; called by all ranks together."""

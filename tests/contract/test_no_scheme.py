@@ -23,10 +23,10 @@ SCHEMES = (
 OURS = (
     *(
         rf"\bchimera-{name}\b"
-        for name in ("program", "model", "partition", "preset", "profile", "data", "log", "experiment-run")
+        for name in ("program", "model", "partition", "preset", "profile", "timeline", "data", "log", "experiment-run")
     ),
     *(rf"\bchimera-{name}\b" for name in ("order-certificate", "search-costs")),
-    r"\bchimera (program|model|partition|profile)\b",
+    r"\bchimera (program|model|partition|profile|timeline)\b",
     r"\bchimera_ir\b",
     r"\bchimerac(_|\b)",
     r"\bCHIMERAC_",

@@ -68,6 +68,7 @@ def capture_help() -> str:
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
         (["--timed", "3", "--tensorboard", "x"], "--timed trains nothing and has no figures for TensorBoard"),
         (["--trace", "./x", "--log-file", "x"], "--trace and --log-file are the same file"),
+        (["--timeline", "y/x", "--trace", "y/./x"], "--trace and --timeline are the same file"),
         (["--keep", "2"], "--keep needs --save-dir"),
         (["--resume", "auto"], "--resume auto needs --save-dir"),
         (["--machine", "serial"], "--machine is for --loopback"),

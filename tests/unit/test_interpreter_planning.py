@@ -46,7 +46,7 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_p
     path = tmp_path / "program"
     path.write_text(text)
     found = plan(str(path))
-    assert found.program == program and found.evaluation.header.kind == "evaluation" and found.predicted is None
+    assert found.program == program and found.evaluation.header.kind == "evaluation" and found.predicted is not None
     for words in (["-p", "D=2"], ["--width", "1"]):
         with pytest.raises(ChimeraError, match="E808"):
             plan(str(path), *words)

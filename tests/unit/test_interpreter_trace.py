@@ -13,6 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.chimera_ir.timeline_form import timeline_from_json
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.runtime.clocks import Reading, clock_offsets, offset_of
 from chimerac.interpreter.runtime.describe import describe
@@ -100,6 +102,25 @@ def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None
     at_the_end = [(e["name"], e["dur"]) for e in phase(events, "X") if e["cat"] == "wait" and not e["args"]]
     assert at_the_end == [("waits for the last sends", 3.0), ("waits for the all-reduces", 1.0)] * 2
     assert min(e["ts"] for e in phase(events, "X")) == 0
+
+
+def test_the_timeline_of_all_ranks_is_the_same_on_all_and_in_the_file(tmp_path: Path) -> None:
+    program = compile_schedule("chimera", {"D": 4, "N": 4}).program
+
+    def rank(transport: Transport) -> Timeline:
+        trainer = trainer_of(program, transport)
+        with pytest.raises(ValueError, match="nothing to measure before the first step"):
+            trainer.pipeline.timeline()
+        trainer.gradients(0)
+        trainer.pipeline.write_timeline(tmp_path / "times.json")
+        return trainer.pipeline.timeline()
+
+    timelines = run_in_loopback(program, rank)
+    found = timeline_from_json((tmp_path / "times.json").read_text()).of(program)
+    for t in (*timelines, found):
+        assert (t.unit, t.scale) == ("ms", 10**6) and (t.row == np.arange(len(program))).all()
+        assert t.start.min() >= 0 and t.makespan >= t.end.max() and (t.end[1:] >= t.end[:-1])[np.diff(t.rank) == 0].all()
+    assert all((t.end == found.end).all() for t in timelines), "one process has one clock"
 
 
 def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.exchange.listing_text import folded, pipe_names, with_suffix
 from chimerac.compiler.search import periodic
 from chimerac.compiler.search.bounds import rank_bounds
 from chimerac.compiler.search.fold import fold
@@ -26,7 +27,7 @@ from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one_after_another
 from chimerac.compiler.search.solver import solve
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
-from chimerac.compiler.search.text import folded, pipe_names, schedule_text, with_suffix
+from chimerac.compiler.search.text import schedule_text
 from tests.helpers_command import SIGINT_ON
 from tools.bench_search import GROUPS, ROOT, settings_of, stored, with_shipped
 

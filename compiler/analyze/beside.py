@@ -1,0 +1,154 @@
+"""A measured iteration beside the predicted one: makespan, bubbles, time of each rank, and how long the kinds of tasks took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.analyze.report import table
+from chimerac.compiler.analyze.simulate import Simulation
+
+Floats = npt.NDArray[np.float64]
+MAX_KINDS = 12  # of tasks, in the table of the largest differences
+
+
+@dataclass(frozen=True, slots=True)
+class IterationFigures:
+    """One iteration, predicted or measured. Times are in `Beside.unit`.
+
+    makespan: until the last task and the last all-reduce have ended; tasks: until the last task has ended. busy: of each rank,
+    how long it computes.
+    """
+
+    makespan: float
+    tasks: float
+    busy: tuple[float, ...]
+
+    @property
+    def bubbles(self) -> tuple[float, ...]:
+        """Return the idle share of each rank."""
+        return tuple(1 - busy / self.makespan if self.makespan else 0.0 for busy in self.busy)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Return the idle share of all ranks' time."""
+        return sum(self.bubbles) / len(self.bubbles)
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfTask:
+    """The tasks of one operation on one stage. predicted, measured: the mean time of a task, in `Beside.unit`."""
+
+    op: Op
+    stage: int
+    count: int
+    predicted: float
+    measured: float
+
+    @property
+    def difference(self) -> float:
+        """Return how much longer all tasks of this kind took than predicted."""
+        return self.count * (self.measured - self.predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A measured iteration beside the predicted one, in one unit of time.
+
+    unit: of the measured times. unit_of_cost: how long one unit of the predicted times is, where these are costs: as long as
+    makes all tasks together take the measured time. None where the predicted times have a unit themselves. kinds: those with
+    the largest difference first.
+    """
+
+    predicted: IterationFigures
+    measured: IterationFigures
+    unit: str
+    unit_of_cost: float | None
+    kinds: tuple[KindOfTask, ...]
+
+
+def beside(s: Simulation, measured: Timeline) -> Beside:
+    """Return a measured timeline of a program beside its simulation. measured: a bar for every row, in their order."""
+    p = s.program
+    is_task = p.table.is_task
+    predicted_lengths = np.where(is_task, s.lengths, 0) / s.scale
+    measured_lengths = np.where(is_task, measured.end - measured.start, 0) / measured.scale
+    factor, unit_of_cost = _factor(s, measured, float(predicted_lengths.sum()), float(measured_lengths.sum()))
+    predicted = _figures(p, s.timeline, predicted_lengths * factor, s.makespan / s.scale * factor, factor)
+    found = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
+    kinds = _kinds(p, predicted_lengths * factor, measured_lengths)
+    return Beside(predicted, found, measured.unit, unit_of_cost, kinds)
+
+
+_SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
+
+
+def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
+    """Return by what predicted times are multiplied to be in the measured unit, and the same if they are costs, else None."""
+    if s.unit == measured.unit:
+        return 1.0, None
+    if s.unit in _SECONDS and measured.unit in _SECONDS:
+        return float(_SECONDS[s.unit] / _SECONDS[measured.unit]), None
+    factor = measured_sum / predicted_sum if predicted_sum else 1.0
+    return factor, factor
+
+
+def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, factor: float) -> IterationFigures:
+    busy = np.zeros(p.world)
+    np.add.at(busy, p.rank_of, lengths)
+    last = int(timeline.end[p.table.is_task].max(initial=0)) / timeline.scale * factor
+    return IterationFigures(makespan, last, tuple(busy.tolist()))
+
+
+def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask, ...]:
+    t = p.table
+    rows = np.flatnonzero(t.is_task)
+    keys, index, counts = np.unique(t.stage[rows] * len(FORMS) + t.op[rows], return_inverse=True, return_counts=True)
+    means = (np.bincount(index, x[rows], len(keys)) / counts for x in (predicted, measured))
+    columns = zip(keys.tolist(), counts.tolist(), *(mean.tolist() for mean in means), strict=True)
+    kinds = (KindOfTask(Op(key % len(FORMS)), key // len(FORMS), *rest) for key, *rest in columns)
+    return tuple(sorted(kinds, key=lambda k: (-abs(k.difference), k.stage, k.op)))
+
+
+def beside_lines(b: Beside) -> Iterator[str]:
+    """Yield the figures as tables in text, predicted beside measured."""
+    if b.unit_of_cost is not None:
+        yield f"1 unit of cost is {_number(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
+    p, m = b.predicted, b.measured
+    unit = f", in {b.unit}" if b.unit else ""
+    rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.tasks, m.tasks)]
+    rows.append(_share_row("bubble ratio", p.bubble_ratio, m.bubble_ratio))
+    pairs = zip(p.busy, m.busy, strict=True)
+    rows += [_row(f"rank {g} busy", *pair) for g, pair in enumerate(pairs)]
+    rows += [_share_row(f"rank {g} bubble", *pair) for g, pair in enumerate(zip(p.bubbles, m.bubbles, strict=True))]
+    yield from _aligned([f"measured beside predicted{unit}", "predicted", "measured", "difference", ""], rows)
+    yield ""
+    kinds = [_row(f"{k.op.name} s{k.stage}, {k.count} of them", k.predicted, k.measured) for k in b.kinds[:MAX_KINDS]]
+    yield from _aligned([f"mean time of a task{unit}", "predicted", "measured", "difference", ""], kinds)
+    if len(b.kinds) > MAX_KINDS:
+        yield f"... and {len(b.kinds) - MAX_KINDS} more kinds of tasks, with smaller differences in all"
+
+
+def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    width = max(len(row[0]) for row in [head, *rows])
+    return table([f"{head[0]:<{width}}", *head[1:]], [[f"{row[0]:<{width}}", *row[1:]] for row in rows])
+
+
+def _row(name: str, predicted: float, measured: float) -> list[str]:
+    change = f"{100 * (measured / predicted - 1):+.1f} %" if predicted else ""
+    return [name, _number(predicted), _number(measured), f"{measured - predicted:+.4g}", change]
+
+
+def _share_row(name: str, predicted: float, measured: float) -> list[str]:
+    return [name, f"{predicted:.4f}", f"{measured:.4f}", f"{measured - predicted:+.4f}", ""]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"

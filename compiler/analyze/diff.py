@@ -1,0 +1,160 @@
+"""What differs between two programs: the instructions of each rank, and what that does to times and memory.
+
+An instruction appears once in a stream. So the instructions that both streams have are compared by their places: the most of
+them that have the same order in both did not move, and the others did. This takes n log n steps for n instructions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from chimerac.chimera_ir.instructions import FORMS
+from chimerac.chimera_ir.program import Header, Program
+
+SIZES = ("ranks", "stages", "micro_batches", "width", "micro_batch_size", "kind", "window", "machine", "tied", "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class RankDiff:
+    """The stream of one rank in two programs, `a` and `b`.
+
+    same: how many instructions are in both, in the same order. moved: (row in a, row in b) of those at another place. removed:
+    rows of a, added: rows of b, that the other stream of this rank does not have.
+    """
+
+    rank: int
+    same: int
+    moved: tuple[tuple[int, int], ...]
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the two streams are equal."""
+        return not (self.moved or self.removed or self.added)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDiff:
+    """Two programs beside each other.
+
+    header: in words, in which sizes and placements they differ. ranks: one for each global rank that either has. gone_to: by a
+    removed row of a, the rank that has this task in b; come_from: by an added row of b, the rank that has it in a.
+    """
+
+    header: tuple[str, ...]
+    ranks: tuple[RankDiff, ...]
+    gone_to: dict[int, int]
+    come_from: dict[int, int]
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the programs have the same sizes, placements and instructions. Names and costs do not count."""
+        return not self.header and all(rank.is_equal for rank in self.ranks)
+
+
+def diff(a: Program, b: Program) -> ProgramDiff:
+    """Return what differs between two verified programs. Pipes are compared by their numbers, not by their names."""
+    ranks: list[RankDiff] = []
+    removed: dict[Hashable, int] = {}
+    added: dict[Hashable, int] = {}
+    keys = [_keys(p) for p in (a, b)]
+    for rank in range(max(a.world, b.world)):
+        rows_a, rows_b = (_rows(p, rank) for p in (a, b))
+        found = _rank_diff(rank, keys[0], rows_a, keys[1], rows_b)
+        ranks.append(found)
+        removed |= {_task_key(a, row): row for row in found.removed if a.table.is_task[row]}
+        added |= {_task_key(b, row): row for row in found.added if b.table.is_task[row]}
+    both = removed.keys() & added.keys()
+    gone_to = {removed[key]: int(b.rank_of[added[key]]) for key in both}
+    come_from = {added[key]: int(a.rank_of[removed[key]]) for key in both}
+    return ProgramDiff(tuple(_header(a.header, b.header)), tuple(ranks), gone_to, come_from)
+
+
+def _rows(program: Program, rank: int) -> range:
+    if rank >= program.world:
+        return range(0)
+    return range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
+
+
+def _keys(program: Program) -> list[Hashable]:
+    """Return for each row what identifies its instruction within its stream, with its flags."""
+    collectives = program.collectives
+    columns = zip(*(c.tolist() for c in program.table.columns()), strict=True)
+    has_ranks = [("ranks" in form.fields) for form in FORMS]
+    lists = program.micro_batch_lists
+    return [
+        collectives[operand] if has_ranks[op] else (op, value, pipe, stage, lists[operand], peer, flags)
+        for op, value, pipe, stage, operand, peer, flags in columns
+    ]
+
+
+def _task_key(program: Program, row: int) -> Hashable:
+    t = program.table
+    return int(t.op[row]), int(t.pipe[row]), int(t.stage[row]), program.micro_batch_lists[int(t.operand[row])]
+
+
+def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
+    place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
+    seen: Counter[Hashable] = Counter()
+    for row in rows_b:
+        key = keys_b[row]
+        place[key, seen[key]] = row
+        seen[key] += 1
+    seen.clear()
+    removed: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    for row in rows_a:
+        key = keys_a[row]
+        other = place.pop((key, seen[key]), None)
+        seen[key] += 1
+        if other is None:
+            removed.append(row)
+        else:
+            pairs.append((row, other))
+    stays = _longest_ascending([other for _, other in pairs])
+    moved = tuple(pair for pair, stay in zip(pairs, stays, strict=True) if not stay)
+    return RankDiff(rank, len(pairs) - len(moved), moved, tuple(removed), tuple(sorted(place.values())))
+
+
+def _longest_ascending(numbers: Sequence[int]) -> list[bool]:
+    """Return which of these different numbers belong to a longest ascending subsequence."""
+    tails: list[int] = []  # the smallest last number of an ascending subsequence, by its length
+    tail_places: list[int] = []
+    before: list[int] = []
+    for place, number in enumerate(numbers):
+        length = bisect_left(tails, number)
+        tails[length : length + 1] = [number]
+        tail_places[length : length + 1] = [place]
+        before.append(tail_places[length - 1] if length else -1)
+    chosen = [False] * len(numbers)
+    place = tail_places[-1] if tail_places else -1
+    while place >= 0:
+        chosen[place] = True
+        place = before[place]
+    return chosen
+
+
+def _header(a: Header, b: Header) -> list[str]:
+    """Return in words in which sizes and placements two headers differ."""
+    found = [
+        f"{name.replace('_', ' ')}: {getattr(a, name)} and {getattr(b, name)}"
+        for name in SIZES
+        if getattr(a, name) != getattr(b, name)
+    ]
+    if len(a.pipes) != len(b.pipes):
+        return [*found, f"pipes: {len(a.pipes)} and {len(b.pipes)}"]
+    for p, q in zip(a.pipes, b.pipes, strict=True):
+        if len(p.placement) == len(q.placement) and p.placement != q.placement:
+            wrong = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
+            s = wrong[0]
+            more = f", and {len(wrong) - 1} more stages" if len(wrong) > 1 else ""
+            found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} and on rank {q.placement[s]}{more}")
+        if p.micro_batches != q.micro_batches and a.micro_batches == b.micro_batches:
+            found.append(
+                f"pipe {p.name}: it has {len(p.micro_batches)} and {len(q.micro_batches)} micro-batches, or other ones"
+            )
+    return found

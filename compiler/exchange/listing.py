@@ -1,0 +1,136 @@
+"""A program as the text of a schedule with `order listing`, for `--emit sched`: the same tasks in the same order."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
+from chimerac.compiler.exchange.listing_text import cost_formula, pipe_names, stage_clauses, task_lines
+from chimerac.compiler.format import format_schedule
+from chimerac.compiler.syntax.grammar import keywords
+
+
+def program_to_listing(program: Program) -> str:
+    """Return the text of a schedule that compiles to the tasks of a program, in the same order.
+
+    Where transfers, all-reduces and FREEs are is not written: the compiler plans them again. Raises ChimeraError E624 for a
+    program whose tasks no listing can express.
+    """
+    _check(program)
+    h = program.header
+    names = pipe_names([pipe.name for pipe in h.pipes])
+    word = re.sub(r"\W+", "_", h.schedule).strip("_")
+    given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
+    lines = [f"# The tasks of {h.schedule}{f' with {given}' if given else ''}, in the order of its program."]
+    lines += ["", f"schedule {word}_" if word in keywords() else f"schedule {word}", f"ranks {h.ranks}", f"stages {h.stages}"]
+    part, whole = h.micro_batch_size
+    lines += [f"size {part}/{whole}"] if part != whole else []
+    again = _recomputed(program)
+    for own, pipe in zip(names, h.pipes, strict=True):
+        clauses = re.sub(r"(?<!^)(?= stage s)|$", again, stage_clauses(pipe.placement))
+        lines.append(f"pipe {own} {{ {clauses}   micro_batches {len(pipe.micro_batches)} }}")
+    costs = program.costs
+    given_costs = costs.given()
+    lines += [f"cost {f.letter}{cost_formula(costs.of(f.op))}" for f in FORMS if f.letter and f.op.name in given_costs]
+    lines += [f"cost hop = {costs.hop}", f"window {h.window}"]
+    lines += [f"tied {tied.name} on stages {', '.join(map(str, tied.stages))}" for tied in h.tied]
+    at_end, is_sum = _launches_at_end(program)
+    lines += [f"sync {'at end' if at_end else 'eager'}"] if is_sum else []
+    lines += [f"limit {name} <= {most}" for name, most in h.limits.items()]
+    lines.append("order listing for rank r {")
+    for r in range(h.ranks):
+        if words := list(_words(program, r, names)):
+            lines += [f"if r == {r} {{", *task_lines(words), "}"]
+    return format_schedule(Source(h.schedule, "\n".join([*lines, "}"]) + "\n"))
+
+
+def _check(program: Program) -> None:
+    """Raise ChimeraError E624 for a program whose tasks no listing can express."""
+    h, t = program.header, program.table
+    if h.kind != "training":
+        raise _refused(f"the program is of kind {h.kind}, and a schedule describes training", "give the training program")
+    first = 0
+    for pipe in h.pipes:
+        if pipe.micro_batches != tuple(range(first, first + len(pipe.micro_batches))):
+            fact = f"pipe {pipe.name} has micro-batches that do not follow those of the pipe before it"
+            raise _refused(fact, "number the micro-batches of the pipes one pipe after the other")
+        first += len(pipe.micro_batches)
+    rows = np.flatnonzero(t.is_task)
+    replica = program.rank_of[rows] // h.ranks
+    columns = np.column_stack([*(c[rows] for c in t.columns()), program.rank_of[rows] % h.ranks])
+    for w in range(1, h.width):
+        if not np.array_equal(columns[replica == w], columns[replica == 0]):
+            raise _refused(f"replica {w} has its tasks in another order than replica 0", "give a program of one replica")
+    forwards = t.op == Op.FWD
+    mixed = np.intersect1d(t.stage[forwards & (t.flags & RECOMPUTE > 0)], t.stage[forwards & (t.flags & RECOMPUTE == 0)])
+    if len(mixed):
+        fact = f"only some forwards of stage {mixed[0]} are run again"
+        raise _refused(fact, "let all forwards of a stage, or none, keep only their inputs")
+
+
+def _launches_at_end(program: Program) -> tuple[bool, bool]:
+    """Return whether every all-reduce comes after the tasks of its rank, and whether there is one."""
+    rank, op = program.rank_of, program.table.op
+    rows, sums = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
+    last = np.zeros(program.world, np.int64)
+    np.maximum.at(last, rank[rows], rows)
+    return bool((sums > last[rank[sums]]).all()), len(sums) > 0
+
+
+def _refused(fact: str, help: str) -> ChimeraError:
+    return refuse("E624", f"this program cannot be written as a listing: {fact}", help=help)
+
+
+def _recomputed(program: Program) -> str:
+    """Return the end of a stage clause that says which stages recompute."""
+    chosen = program.recomputed_stages
+    if len(chosen) in (0, program.header.stages):
+        return " recompute" if chosen else ""
+    return " recompute when " + " or ".join(f"s == {s}" for s in chosen)
+
+
+def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each task of a rank. The micro-batch is left out where it is the next one."""
+    h, t = program.header, program.table
+    ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}
+    stages = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
+    is_only_pipe = sum(map(bool, stages.values())) == 1
+    done: dict[tuple[int, int, str], int] = {}  # by pipe, stage and kind: how many tasks, each of the next micro-batch
+    given: set[tuple[int, int, str]] = set()  # those whose micro-batches have not all come in order
+    pending: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)  # input gradients, some of them in `weighed`
+    weighed: set[tuple[int, int, tuple[int, ...]]] = set()  # those that have their weight gradient
+    rows = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
+    parts: list[str] = []
+    for row in (row for row in rows if t.is_task[row]):
+        letter, p, s = FORMS[t.op[row]].letter, int(t.pipe[row]), int(t.stage[row])
+        micro_batches = program.micro_batch_lists[int(t.operand[row])]
+        key = (p, s, "B" if letter == "I" else letter)  # both count backwards
+        place = done.setdefault(key, 0)
+        is_next = len(micro_batches) == 1 and key not in given and ids[p][place : place + 1] == micro_batches
+        if letter == "I":
+            pending[p, s].append(micro_batches)
+        if letter == "W":
+            oldest = pending[p, s]
+            while oldest and (p, s, oldest[0]) in weighed:
+                oldest.popleft()
+            is_next = bool(oldest) and oldest[0] == micro_batches
+            weighed.add((p, s, micro_batches))
+        if letter in "FBIW" and is_next:
+            done[key] += letter != "W"
+            several = stages[p] > 1
+            where = f"({s})" if several else ""
+            word = f"{letter}{where}" if is_only_pipe else f"{letter} {names[p]}{where}"
+        else:
+            given.add(key)
+            a, b = (m - ids[p][0] for m in (micro_batches[0], micro_batches[-1]))  # numbered within the pipe
+            word = f"{letter} {names[p]}({s}, {a if len(micro_batches) == 1 else f'{a} .. {b}'})"
+        parts.append(word)
+        if not t.flags[row] & OVERLAP:
+            yield " & ".join(parts)
+            parts = []

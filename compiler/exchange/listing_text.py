@@ -1,0 +1,106 @@
+"""Parts of a listing's text: names of pipes, stage clauses, cost formulas, and lines of tasks with loops where they repeat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import count
+
+from chimerac.chimera_ir import limits
+from chimerac.compiler.syntax.grammar import keywords
+
+LINE_WIDTH = 110  # the most characters of a line of tasks
+MAX_PERIOD = 256  # the most tasks of the body of a loop
+
+
+def pipe_names(given: Sequence[str]) -> list[str]:
+    """Return names for pipes that a listing may use: no member of a family, no kind, no word of the language."""
+    found: list[str] = []
+    for name in given:
+        word = re.sub(r"\W+", "_", name).strip("_") or "pipe"
+        candidates = (with_suffix(word, "_" * k) for k in count())
+        found.append(next(x for x in candidates if x not in found and x not in {"F", "B", "I", "W", "R", *keywords()}))
+    return found
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """Return a name with a suffix. The name is cut where both together are longer than a name may be."""
+    return name[: limits.NAME - len(suffix)] + suffix
+
+
+def stage_clauses(placement: Sequence[int]) -> str:
+    """Return stage clauses: runs of stages on ranks that ascend, descend or stay."""
+    runs: list[list[int]] = []
+    for s, r in enumerate(placement):
+        slope = r - placement[s - 1] if s else 0
+        if runs and abs(slope) <= 1 and (len(runs[-1]) == 1 or slope == placement[s - 1] - placement[s - 2]):
+            runs[-1].append(s)
+        else:
+            runs.append([s])
+    clauses = []
+    for run in runs:
+        a, slope = placement[run[0]], placement[run[1]] - placement[run[0]] if len(run) > 1 else 0
+        offset = a - slope * run[0]
+        sign = f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
+        where = {0: f"{a}", 1: f"s{sign}", -1: f"{offset} - s"}[slope]
+        span = "" if len(runs) == 1 else f" in {run[0]} .. {run[-1]}"
+        clauses.append(f"stage s{span} on rank {where}")
+    return " ".join(clauses)
+
+
+def cost_formula(values: Sequence[int]) -> str:
+    """Return ' = 3', or '(s) = ...' with the cost of each stage."""
+    if len(set(values)) == 1:
+        return f" = {values[0]}"
+
+    def choose(a: int, b: int) -> str:
+        if len(set(values[a:b])) == 1:
+            return str(values[a])
+        middle = (a + b) // 2
+        return f"if s < {middle} then ({choose(a, middle)}) else ({choose(middle, b)})"
+
+    return "(s) = " + re.sub(r"[(]([0-9]+)[)]", r"\1", choose(0, len(values)))
+
+
+def task_lines(words: list[str]) -> list[str]:
+    """Return lines of tasks, with loops."""
+    lines: list[str] = []
+    line = ""
+    for part in folded(words):
+        if isinstance(part, str):
+            if line and len(line) + 2 + len(part) > LINE_WIDTH:
+                lines, line = [*lines, line], ""
+            line += f"  {part}" if line else part
+        else:
+            times, body = part
+            lines, line = [*lines, *([line] if line else [])], ""
+            inner = task_lines(body)
+            one = f"repeat {times} {{ {inner[0]} }}"
+            lines += [one] if len(inner) == 1 and len(one) <= LINE_WIDTH else [f"repeat {times} {{", *inner, "}"]
+    return [*lines, *([line] if line else [])]
+
+
+def folded(words: list[str]) -> list[str | tuple[int, list[str]]]:
+    """Return words from left to right, with (times, words) for words that repeat: each time the repetition that saves most.
+
+    The words of a repetition may contain repetitions, which are not folded here.
+    """
+    found: list[str | tuple[int, list[str]]] = []
+    at, n = 0, len(words)
+    while at < n:
+        best, saved = (1, 1), 1
+        for period in range(1, min((n - at) // 2, MAX_PERIOD) + 1):
+            if words[at] != words[at + period]:
+                continue
+            times = 1
+            while words[at + times * period : at + (times + 1) * period] == words[at : at + period]:
+                times += 1
+            if (times - 1) * period > saved:
+                best, saved = (times, period), (times - 1) * period
+        times, period = best
+        if times == 1:
+            found.append(words[at])
+        else:
+            found.append((times, words[at : at + period]))
+        at += times * period
+    return found

@@ -1,0 +1,156 @@
+"""The simulated iteration, and a measured one, as a Chrome trace that Perfetto opens (chimera_ir/trace_events.py).
+
+A task is a slice of its rank. A message is a slice of the sender's communication, from its beginning until it has arrived, with
+an arrow to the first task that reads it. An all-reduce is a slice of every member. Of a measured iteration the SENDs, the RECVs
+and the launches of all-reduces are slices, since nothing else was measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappush, heapreplace
+
+import numpy as np
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import OVERLAP, Program
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.chimera_ir.trace_events import (
+    COMMUNICATION,
+    TASKS,
+    Event,
+    Message,
+    arrow_events,
+    category,
+    messages,
+    rank_names,
+    slice_event,
+    trace_document,
+)
+from chimerac.compiler.analyze.beside import beside
+from chimerac.compiler.analyze.simulate import Simulation
+
+US_OF = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+US_OF_COST = 1e3  # a unit of cost is drawn as a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A slice of a rank's communication, in integers of time. message: its number, -1 for other slices."""
+
+    begin: int
+    end: int
+    name: str
+    category: str
+    message: int = -1
+
+
+def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
+    """Return the trace of a simulation. measured: drawn below it as further processes, in the same time.
+
+    A unit of cost is one millisecond; beside a measured iteration it is as long as makes all tasks together take the measured
+    time. `otherData` says how long it is.
+    """
+    program, found = s.program, messages(s.program)
+    unit_us = US_OF.get(s.unit, US_OF_COST)
+    if measured is not None:
+        measured_us = US_OF.get(measured.unit, US_OF_COST)
+        unit_of_cost = beside(s, measured).unit_of_cost
+        unit_us = unit_us if unit_of_cost is None else unit_of_cost * measured_us
+    about = {} if s.unit else {"unit_of_cost_us": unit_us}
+    events = _predicted(s, found, unit_us / s.scale, "" if measured is None else " predicted")
+    if measured is None:
+        return trace_document(program, events, **about)
+    both = [*events, *_measured(program, found, measured, measured_us / measured.scale)]
+    return trace_document(program, both, **about)
+
+
+def _predicted(s: Simulation, found: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
+    """Yield the events of a simulation. us: microseconds of an integer of time."""
+    p, t, w = s.program, s.program.table, s.waits
+    start, end = s.timeline.start.copy(), s.timeline.end.copy()
+    pairs = np.flatnonzero(t.flags & OVERLAP)  # one after the other within the time of the pair
+    end[pairs] = start[pairs + 1] = start[pairs] + s.lengths[pairs]
+    end[pairs + 1] = s.timeline.end[pairs]
+    begun = (
+        s.node_start[w.transfer - len(p)] if len(w.transfer) else np.maximum(s.timeline.end[w.send], s.timeline.end[w.receive])
+    )
+    times = dict(zip(w.send.tolist(), zip(begun.tolist(), s.arrivals.tolist(), strict=True), strict=True))
+    bars: dict[int, list[_Bar]] = defaultdict(list)
+    for number, m in enumerate(found):
+        begin, arrival = times[m.send]
+        bars[m.sender].append(_Bar(begin, arrival, p.text(m.send), "message", number))
+    began, ended = (x.tolist() for x in s.collective_times)
+    rows = np.flatnonzero(t.op == Op.ALLREDUCE)
+    for row, k, rank in zip(rows.tolist(), t.operand[rows].tolist(), p.rank_of[rows].tolist(), strict=True):
+        bars[rank].append(_Bar(began[k], ended[k], p.text(row), "all-reduce"))
+    yield from _ranks(p, found, start.tolist(), end.tolist(), bars, us, 0, suffix)
+
+
+def _measured(program: Program, found: Sequence[Message], measured: Timeline, us: float) -> Iterator[Event]:
+    """Yield the events of a measured iteration, whose processes follow those of the simulation."""
+    start, end = measured.start.tolist(), measured.end.tolist()
+    number_of = {m.send: number for number, m in enumerate(found)}
+    bars: dict[int, list[_Bar]] = defaultdict(list)
+    others = np.flatnonzero(~program.table.is_task)
+    for row, i in zip(others.tolist(), program.instructions(others), strict=True):
+        rank = int(program.rank_of[row])
+        bars[rank].append(_Bar(start[row], end[row], program.text(row), category(i), number_of.get(row, -1)))
+    for rank in range(program.world):
+        own = measured.end[program.offsets[rank] : program.offsets[rank + 1]]
+        bars[rank].append(_Bar(int(own.max(initial=0)), measured.makespan, "until the iteration ends", "end"))
+    yield from _ranks(program, found, start, end, bars, us, program.world, " measured")
+
+
+def _ranks(
+    p: Program,
+    found: Sequence[Message],
+    start: Sequence[int],
+    end: Sequence[int],
+    bars: dict[int, list[_Bar]],
+    us: float,
+    first: int,
+    suffix: str,
+) -> Iterator[Event]:
+    """Yield the tracks, slices and arrows of all ranks. start, end: by row; bars: the communication of each rank.
+
+    first: the process of rank 0.
+    """
+    begins: dict[int, tuple[int, int, float]] = {}  # process, track and time of each message's slice
+    is_task = p.table.is_task
+    for rank in range(p.world):
+        process, lanes = first + rank, _lanes(bars[rank])
+        yield from rank_names(process, f"rank {rank}{suffix}", max(len(lanes), 1))
+        rows = np.arange(p.offsets[rank], p.offsets[rank + 1])
+        rows = rows[is_task[rows]]
+        for row, i in zip(rows.tolist(), p.instructions(rows), strict=True):
+            assert not hasattr(i, "ranks"), "a task"
+            args = {"number": row - int(p.offsets[rank]), "micro_batches": getattr(i, "micro_batches", ())}
+            yield slice_event(process, TASKS, start[row] * us, (end[row] - start[row]) * us, p.text(row), "task", args)
+        for track, lane in enumerate(lanes, COMMUNICATION):
+            for bar in lane:
+                if bar.message >= 0:
+                    begins[bar.message] = (process, track, bar.begin * us)
+                yield slice_event(process, track, bar.begin * us, (bar.end - bar.begin) * us, bar.name, bar.category, {})
+    for number, m in enumerate(found):
+        if is_task[m.reader]:
+            reader = (first + m.receiver, TASKS, start[m.reader] * us)
+            yield from arrow_events(first * len(found) + number, m.text.split(" <-")[0], begins[number], reader)
+
+
+def _lanes(bars: Sequence[_Bar]) -> list[list[_Bar]]:
+    """Return the bars on as few lanes as possible, so that those of a lane do not overlap."""
+    lanes: list[list[_Bar]] = []
+    free: list[tuple[int, int]] = []  # when the last bar of each lane ends, and the lane
+    for bar in sorted(bars, key=lambda b: (b.begin, b.end)):
+        if free and free[0][0] <= bar.begin:
+            lane = free[0][1]
+            heapreplace(free, (bar.end, lane))
+        else:
+            lane = len(lanes)
+            lanes.append([])
+            heappush(free, (bar.end, lane))
+        lanes[lane].append(bar)
+    return lanes

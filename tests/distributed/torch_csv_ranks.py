@@ -1,0 +1,118 @@
+"""The ranks of test_torch_csv.py: torch's pipeline runtime and `Pipeline` on the same orders, compared in every gradient.
+
+Usage: the folder of the exported files, which have names like zb_v.csv and zb_v.comms.csv beside zb_v.json, then the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleDualPipeV, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _PipelineScheduleRuntime
+
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.forms import read_program
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.exchange.torch_csv import program_from_csv
+from chimerac.interpreter import Pipeline
+
+SIZE, SAMPLES = 3, 2  # of a vector, and of a micro-batch
+
+Gradients = dict[str, Tensor]
+
+
+def layer(stage: int) -> nn.Module:
+    torch.manual_seed(stage)
+    return nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh())
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return ((output - target) ** 2).mean()
+
+
+def batch(micro_batches: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(99)
+    return torch.randn(micro_batches * SAMPLES, SIZE), torch.randn(micro_batches * SAMPLES, SIZE)
+
+
+def gradients_of_torch(
+    make: Callable[[list[PipelineStage], int], PipelineScheduleMulti],
+    placement: Sequence[int],
+    micro_batches: int,
+    write: Path | None = None,
+) -> Gradients:
+    """Run one iteration in torch's runtime. make: makes its schedule; write: where rank 0 writes the order as CSV."""
+    rank, count = dist.get_rank(), len(placement)
+    stages = [PipelineStage(layer(s), s, count, torch.device("cpu")) for s in range(count) if placement[s] == rank]
+    schedule = make(stages, micro_batches)
+    inputs, targets = batch(micro_batches)
+    numbers = {stage.stage_index for stage in stages}
+    schedule.step(*([inputs] if 0 in numbers else []), **({"target": targets} if count - 1 in numbers else {}))
+    if write is not None and rank == 0:
+        schedule._dump_csv(str(write), format="compute_only")  # type: ignore[call-arg]
+    dist.barrier()
+    return {f"{s.stage_index}.{name}": p.grad for s in stages for name, p in s.submod.named_parameters() if p.grad is not None}
+
+
+def gradients_of_ours(program: Program) -> Gradients:
+    """Run one iteration of a program in `Pipeline`."""
+    h = program.header
+    inputs, targets = batch(h.micro_batches)
+    layers = [(str(s), layer(s)) for s in range(h.stages)]
+    with Pipeline(layers, program, loss=loss, inputs=inputs[:SAMPLES], split=[1] * h.stages) as pipe:
+        pipe.step(inputs if pipe.reads_inputs else None, targets if pipe.reads_targets else None)
+        return {name: p.grad.clone() for name, p in pipe.named_parameters() if p.grad is not None}
+
+
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    assert a.keys() == b.keys() and a, (sorted(a), sorted(b))
+    assert all(float(x.abs().max()) > 0 for x in a.values())
+    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max()) for name in a)
+
+
+def main(folder: Path, result: Path) -> None:
+    dist.init_process_group("gloo")
+    ranks = dist.get_world_size()
+    found: dict[str, float] = {}
+    for path in sorted(folder.glob("*.json")):  # exported by us
+        program = read_program(Source(path.name, read(path)))
+        placement, micro_batches = program.header.pipes[0].placement, program.header.micro_batches
+        ours = gradients_of_ours(program)
+        for form, suffix in (("compute_only", ".csv"), ("compute_comms", ".comms.csv")):
+
+            def load(stages: list[PipelineStage], n: int, file: str, form: str) -> PipelineScheduleMulti:
+                schedule = _PipelineScheduleRuntime(stages, n, loss_fn=loss)
+                schedule._load_csv(file, format=form)  # type: ignore[arg-type]
+                return schedule
+
+            file = str(path.with_suffix(suffix))
+            theirs = gradients_of_torch(lambda stages, n, f=file, k=form: load(stages, n, f, k), placement, micro_batches)  # type: ignore[misc]
+            found[f"{path.stem} {form}"] = difference(theirs, ours)
+    looped = [s % ranks for s in range(2 * ranks)]
+    folded = [*range(ranks), *reversed(range(ranks))]
+    for cls, placement in ((ScheduleInterleaved1F1B, looped), (ScheduleZBVZeroBubble, folded), (ScheduleDualPipeV, folded)):
+        csv = folder / f"torch-{cls.__name__}.csv"
+        micro_batches = 2 * ranks
+        theirs = gradients_of_torch(lambda stages, n, c=cls: c(stages, n, loss_fn=loss), placement, micro_batches, csv)  # type: ignore[misc]
+        program = program_from_csv(Source(csv.name, read(csv)))
+        assert list(program.header.pipes[0].placement) == placement and program.header.micro_batches == micro_batches
+        found[cls.__name__] = difference(theirs, gradients_of_ours(program))
+    every: list[dict[str, float]] = [{}] * ranks
+    dist.all_gather_object(every, found)
+    if dist.get_rank() == 0:
+        result.write_text(json.dumps({name: max(one[name] for one in every) for name in found}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,96 @@
+"""`chimerac diff`: which instructions of a rank moved, which only one program has, and what that does."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.diff import _longest_ascending, diff
+from chimerac.compiler.command.main import main
+
+
+def with_stream(program: Program, rank: int, order: list[int]) -> Program:
+    """Return a program in which a rank has its instructions in another order, or fewer of them."""
+    streams = [list(program.stream(r)) for r in range(program.world)]
+    streams[rank] = [streams[rank][k] for k in order]
+    return program_of(program.header, streams, program.costs)
+
+
+def test_one_instruction_that_moves_is_the_only_one_that_moved() -> None:
+    program = compile_schedule("1f1b", {"D": 4, "N": 6}).program
+    numbers = [*range(len(program.stream(2)))]
+    numbers.insert(9, numbers.pop(3))
+    found = diff(program, with_stream(program, 2, numbers))
+    begin = int(program.offsets[2])
+    assert [r.rank for r in found.ranks if not r.is_equal] == [2]
+    assert found.ranks[2].moved == ((begin + 3, begin + 9),)
+    assert (found.ranks[2].same, found.ranks[2].removed, found.ranks[2].added) == (len(numbers) - 1, (), ())
+
+
+def test_an_instruction_that_is_missing_shifts_no_other() -> None:
+    program = compile_schedule("zb_v", {"D": 2, "N": 4}).program
+    numbers = [*range(len(program.stream(1)))]
+    del numbers[5]
+    shorter = with_stream(program, 1, numbers)
+    found = diff(program, shorter)
+    assert found.ranks[1].removed == (int(program.offsets[1]) + 5,) and not found.ranks[1].moved and not found.is_equal
+    assert diff(shorter, program).ranks[1].added == found.ranks[1].removed
+    assert diff(program, program).is_equal
+
+
+def test_a_task_on_another_rank_is_named_with_that_rank() -> None:
+    a, b = (compile_schedule(name, {"D": 2, "N": 4}).program for name in ("interleaved", "zb_v"))
+    found = diff(a, b)
+    gone = {a.text(row): rank for row, rank in found.gone_to.items()}
+    assert gone["FWD main s2 m0"] == 1 and gone["FWD main s3 m1"] == 0 and "FWD main s0 m0" not in gone
+    assert any("stage 2 is on rank 0 and on rank 1" in fact for fact in found.header)
+
+
+def test_the_most_instructions_stay() -> None:
+    numbers = random.Random(1)
+    for size in range(8):
+        for _ in range(20):
+            given = numbers.sample(range(20), size)
+            stays = [x for x, stay in zip(given, _longest_ascending(given), strict=True) if stay]
+            longest = max((n for n in range(size + 1) for c in combinations(given, n) if list(c) == sorted(c)), default=0)
+            assert stays == sorted(stays) and len(stays) == longest
+
+
+def test_large_programs_are_compared_in_few_operations() -> None:
+    """A reversed stream of 200,000 instructions, the worst case of other algorithms."""
+    n = 200_000
+    assert sum(_longest_ascending(range(n, 0, -1))) == 1
+    assert all(_longest_ascending(range(n)))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["1f1b", "1f1b", "-p", "N=5"], 0, "equal: the same instructions"),
+        (["gpipe", "1f1b", "-p", "D=2", "-p", "N=4"], 1, "~ BWD main s1 m0: from 14 to 4"),
+        (["1f1b", "zb_h1", "-p", "D=2", "-p", "N=3"], 1, "- BWD main s0 m0: at 6"),
+        (["1f1b", "zb_h1", "-p", "D=2", "-p", "N=3"], 1, "makespan 12 10 -2 -16.7 %"),
+        (["gpipe", "1f1b", "-p", "D=2", "-p", "N=8"], 1, "more that moved; --all shows them"),
+        (["gpipe", "1f1b", "-p", "D=2", "--model", "gpt-nano"], 1, "bytes"),
+        (["gpipe", "1f1b", "-p", "D=x"], 2, ""),
+        (["gpipe", "none"], 2, ""),
+    ],
+)
+def test_the_command(words: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *words]) == status
+    assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_file_and_its_schedule_are_equal_and_nothing_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "torch-csv", "-o", str(path)]) == 0
+    schedule = tmp_path / "zb.sched"
+    assert main([str(path), "--emit", "sched", "-o", str(schedule)]) == 0
+    assert main(["diff", str(path), str(schedule)]) == 0
+    assert main(["diff", str(path), str(schedule), "-o", str(path)]) == 2

@@ -1,0 +1,100 @@
+"""Timelines as files: what is written is read again, and everything else is refused with one finding."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline import COLUMNS, Timeline
+from chimerac.chimera_ir.timeline_form import timeline_from_json, timeline_to_json
+from chimerac.compiler import beside, compile_schedule, simulate
+from chimerac.compiler.command.main import main
+
+PROGRAM = compile_schedule("chimera", {"D": 2, "N": 2}).program
+TEXT = timeline_to_json(PROGRAM, simulate(PROGRAM).timeline, "simulated")
+
+
+def measured(program: Program, **costs: int) -> Timeline:
+    """Return what a run with these costs would measure, in milliseconds after its beginning."""
+    s = simulate(program, costs)
+    t = s.timeline
+    return replace(t, start=7000 * t.start, end=7000 * t.end, scale=1000, unit="ms", finish=7000 * s.makespan + 3000)
+
+
+def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None:
+    timeline = measured(PROGRAM)
+    mixed = timeline.take(np.random.default_rng(1).permutation(len(timeline)))
+    file = timeline_from_json(timeline_to_json(PROGRAM, mixed, "measured"), "t.json")
+    found = file.of(PROGRAM)
+    assert (file.source, file.schedule, found.unit, found.scale) == ("measured", "chimera", "ms", 1000)
+    assert found.makespan == timeline.finish
+    assert all((getattr(found, name) == getattr(timeline, name)).all() for name in COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "says"),
+    [
+        ('"version": 1', '"version": 1.0', "E612", "version"),
+        ('"unit": ""', '"unit": 3', "E613", "unit: expected a string"),
+        ('"row": [', '"rows": [', "E613", "row: this field is missing"),
+        ('"row": [0,', '"row": [-1,', "E613", r"row\[0\]: expected an integer from 0 .* found -1"),
+        ('"row": [0,1,', '"row": [0,01,', "E613", r"row\[1\]: .* found 01"),
+        ('"row": [0,', '"row": [[0],', "E613", r"row\[0\]"),
+        ('"row": [0,', '"row": [,', "E613", r"row\[0\]: .* found nothing"),
+        ('"row": [0,', '"row": [9223372036854775807,', "E613", r"row\[0\]: expected an integer from 0"),
+        ('"row": [0,', '"row": [99999999999999999999,', "E613", r"row\[0\]: .* found 99999999999999999999"),
+        ('"row": [0,', '"row": [1,', "E613", "no bar of row 0"),
+        ('"row": [0,', '"row": [0,0,', "E613", "different lengths: rank .*, row"),
+        ('"rank": [0,', '"rank": [1,', "E613", "row 0 has rank 1, and in the program rank 0"),
+        ('"start": [0,', '"start": [9,', "E613", r"end\[0\] is .*, before start\[0\], which is 9"),
+        ('"finish": ', '"finish": 1, "finish": ', "E613", "appears twice"),
+        ('"finish": 6', '"finish": 1', "E613", "finish is 1, before"),
+        ("[0,", "[0 ", "E613", "rank"),
+        ("]}", "]", "E611", "not JSON"),
+        (PROGRAM.digest, "0" * 64, "E614", rf"digest 0{{64}}(.|\n)*chimera with digest {PROGRAM.digest}"),
+    ],
+)
+def test_a_wrong_timeline_is_refused_with_one_finding(old: str, new: str, code: str, says: str) -> None:
+    assert old in TEXT
+    with pytest.raises(ChimeraError) as error:
+        timeline_from_json(TEXT.replace(old, new, 1), "t.json").of(PROGRAM)
+    found = error.value.diagnostics
+    assert found[0].code == code and re.search(says, str(error.value)) and "t.json" in found[0].message
+    assert len(found) == 1 or new == '"rows": ['  # a field is missing, and another one unknown
+
+
+def test_the_figures_of_a_run_are_beside_the_predicted_ones() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 3}).program
+    found = beside(simulate(program), measured(program))
+    assert found.unit_of_cost == pytest.approx(7) and found.unit == "ms"
+    assert found.predicted.makespan == found.measured.tasks == pytest.approx(7 * 12)
+    assert found.measured.makespan == pytest.approx(7 * 12 + 3)
+    assert found.measured.busy == found.predicted.busy == pytest.approx((63, 63))
+    assert found.measured.bubble_ratio == pytest.approx(1 - 63 / 87)
+    slower = beside(simulate(program), measured(program, B=3)).kinds  # one unit is then longer, so forwards take less
+    assert {(k.op.name, k.count, k.difference > 0) for k in slower} == {("BWD", 3, True), ("FWD", 3, False)}
+
+
+def test_the_command_shows_both_and_refuses_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "t.json")
+    words = ["chimera", "-p", "D=2", "-p", "N=2"]
+    (tmp_path / "t.json").write_text(timeline_to_json(PROGRAM, measured(PROGRAM), "measured"))
+    assert main([*words, "--emit", "timeline", "--measured", path, "--columns", "60"]) == 0
+    drawn = capsys.readouterr().out
+    lines = [line for line in drawn.splitlines() if line.startswith("rank 0 |")]
+    assert len(lines) == 2 and drawn.index("predicted: ") < drawn.index("measured: ") and max(map(len, lines)) <= 60
+    assert main([*words, "--emit", "report", "--measured", path]) == 0
+    assert "measured beside predicted, in ms" in capsys.readouterr().out
+    assert main(["chimera", "--emit", "report", "--measured", path]) == 1
+    assert "E614" in capsys.readouterr().err
+    assert main([*words, "--emit", "json", "--measured", path]) == 2
+    assert main([*words, "--emit", "timeline-json", "-o", path]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["source"] == "simulated"
+    assert main([*words, "--emit", "report", "--measured", path, "-o", path]) == 2  # it would write over the timeline

@@ -1,0 +1,153 @@
+"""torch's CSV: programs and CSV both ways, what torch cannot express, and hostile files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, compile_text, load_program
+from chimerac.compiler.analyze.diff import diff
+from chimerac.compiler.command.main import main
+from chimerac.compiler.exchange.listing import program_to_listing
+from chimerac.compiler.exchange.torch_csv import program_from_csv, program_to_csv
+from tests.helpers import SMALL
+from tests.helpers_cost import lines
+
+EXPRESSIBLE = ("gpipe", "1f1b", "dapple", "interleaved", "looped_bfs", "hanayo", "zb_h1", "zb_h2", "zb_v", "dualpipev")
+SIZES = [(name, sizes) for name, several in SMALL.items() for sizes in several]
+
+
+def read(text: str, **options: Any) -> Program:
+    return program_from_csv(Source("own-order.csv", text.replace("\r\n", "\n")), **options)
+
+
+def streams(program: Program) -> str:
+    return program.json().partition('"streams"')[2]
+
+
+@pytest.mark.parametrize(("name", "sizes"), SIZES)
+def test_a_program_is_the_same_after_csv_or_is_refused(name: str, sizes: dict[str, int]) -> None:
+    program = compile_schedule(name, sizes).program
+    if name not in EXPRESSIBLE:
+        with pytest.raises(ChimeraError, match=r"E623: torch.* stage 0 is on ranks 0, "):
+            program_to_csv(program, False)
+        return
+    arranged = compile_schedule(name, sizes, machine="serial", arrange=True).program
+    for given, with_messages in ((program, False), (arranged, True)):
+        found = read(program_to_csv(given, with_messages))
+        assert streams(found) == streams(given) and found.header.pipes[0].placement == program.header.pipes[0].placement
+    assert found.header.schedule == "own_order"
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v", "hanayo", "zb_h2"])
+def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> None:
+    """Its simulator executes the messages of a rank one after another. It does not know overlapped pairs."""
+    from torch.distributed.pipelining import schedules  # 2.6 s, for this test only
+
+    program = compile_schedule(name, {"D": 4, "N": 8}, machine="serial", arrange=True).program
+    h = program.header
+    tasks, both = ([[*map(schedules._Action.from_str, line.split(","))] for line in program_to_csv(program, x).splitlines()]
+                   for x in (False, True))  # fmt: skip
+    ranks = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
+    assert [ranks[s] for s in range(h.stages)] == list(h.pipes[0].placement)
+    shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
+    messages = {r: [a for a in line if a.computation_type not in shards] for r, line in enumerate(both)}
+    schedules._simulate_comms_compute(messages, ranks.__getitem__, h.stages)
+    lowered = schedules._add_send_recv(dict(enumerate(tasks)), ranks.__getitem__, h.stages)
+    text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
+    assert len(read(text)) == len(program), "the same tasks and messages, verified"
+
+
+@pytest.mark.parametrize(("name", "sizes"), SIZES)
+def test_a_program_is_written_as_a_listing_with_the_same_tasks(name: str, sizes: dict[str, int]) -> None:
+    program = compile_schedule(name, sizes).program
+    again = compile_text(program_to_listing(program)).program
+    for rank in range(program.world):
+        before, after = ([i for i in p.stream(rank) if hasattr(i, "letter")] for p in (program, again))
+        assert before == after
+    assert again.costs == program.costs and again.header.limits == program.header.limits
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "says"),
+    [
+        ("1f1b", {"D": 2, "N": 2}, {"width": 2}, "has 2 data-parallel replicas"),
+        ("1f1b", {"D": 2, "N": 2}, {"recompute": "all"}, "stages 0, 1 run their forwards again"),
+    ],
+)
+def test_what_torch_cannot_express_is_refused(name: str, sizes: dict[str, int], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ChimeraError, match=f"E623: .*{says}"):
+        program_to_csv(compile_schedule(name, sizes, **options).program, False)
+
+
+def test_messages_that_would_hang_over_nccl_are_refused() -> None:
+    with pytest.raises(ChimeraError, match=r"E623: .*would hang(.|\n)*--for serial"):
+        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("", "E621", "has no action"),
+        ("0F0,0B0,x", "E621", "line 1 has 'x'"),
+        ("0F0,0B0,-1F0", "E621", "line 1 has '-1F0'"),
+        ("0F0;0B0", "E621", "line 1 has '0F0;0B0'"),
+        ("(0F0;0B0;0F1)OVERLAP_F_B", "E621", "no action"),
+        ("9999999999F0", "E621", "no action"),
+        ("0F0,1F0\n1B0,0B0", "E622", "stage 1 is on rank 0, by 1F0, and on rank 1, by 1B0"),
+        ("0F0,0B0,0F0", "E622", "0F0 appears twice"),
+        ("0F999999999,0B999999999", "E622", "0F0 is missing"),
+        ("999999999F0,999999999B0", "E622", "0F0 is missing"),
+        ("0F0", "E622", "as backward: none"),
+        ("0F0,0I0", "E622", "as backward: 0I0"),
+        ("0F0,0B0,0I0,0W0", "E622", "as backward: 0B0 and 0I0 and 0W0"),
+        ("0B0,0F0", "E622", "rank 0 never reaches 0B0"),
+        ("(0F0;0B0)OVERLAP_F_B", "E622", "deadlocks"),
+        ("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0", "E4", ""),
+        ("0F0,5SEND_F0,0B0", "E4", ""),
+        ("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),
+        ("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),
+    ],
+)
+def test_a_file_that_is_no_schedule_is_refused(text: str, code: str, says: str) -> None:
+    with pytest.raises(ChimeraError, match=re.escape(says) or None) as error:
+        read(text)
+    assert all(d.code.startswith(code) for d in error.value.diagnostics)
+
+
+def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
+    plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    other = '0UNSHARD,"0F0", 0F1 ,,,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1,,\n\n'
+    assert read(plain) == read(other)
+    assert read(plain, width=2).world == 4 and read(plain, machine="serial", arrange=True).header.machine == "serial"
+
+
+def test_reading_writing_and_listing_are_linear() -> None:
+    """Lines of Python are counted; with quadratic growth the last ratio would be 4 times the first."""
+    programs = [compile_schedule("zb_v", {"D": 2, "N": n}, machine="serial", arrange=True).program for n in (32, 128, 512)]
+    texts = [program_to_csv(p, True) for p in programs]
+    for spent in (
+        [lines(lambda text=text: read(text)) for text in texts],  # type: ignore[misc]
+        [lines(lambda p=p: program_to_csv(p, True)) for p in programs],  # type: ignore[misc]
+        [lines(lambda p=p: program_to_listing(p)) for p in programs],  # type: ignore[misc]
+        [lines(lambda p=p: diff(p, p)) for p in programs],  # type: ignore[misc]
+    ):
+        assert spent[2] - spent[1] < 1.3 * 4 * (spent[1] - spent[0]), spent
+
+
+def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "zb.csv")
+    assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "torch-csv", "-o", path]) == 0
+    assert main([path, "--emit", "report"]) == 0
+    report = capsys.readouterr().out
+    assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "report"]) == 0
+    assert report.splitlines()[3:] == capsys.readouterr().out.splitlines()[3:]
+    assert main([path, "--emit", "sched", "-o", str(tmp_path / "zb.sched")]) == 0
+    assert main([str(tmp_path / "zb.sched")]) == 0
+    assert main([path, "-p", "D=2"]) == 2
+    assert load_program(path) == load_program(path) and load_program(path).world == 2

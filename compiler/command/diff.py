@@ -50,7 +50,7 @@ def _side(path: str, options: argparse.Namespace) -> _Side:
     own = argparse.Namespace(**{**vars(options), "schedule": path})
     profile = profile_of(options)
     costs = costs_of(options.costs)
-    program, _ = program_of(own, parameters_of(options.parameters), ())
+    program = program_of(own, parameters_of(options.parameters), ()).program
     model = model_for(program, options, profile)
     if model is not None:
         program = with_partition(program, model, options)

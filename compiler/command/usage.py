@@ -158,7 +158,7 @@ def diff_parser() -> argparse.ArgumentParser:
     for name in ("a", "b"):
         p.add_argument(name, metavar=name.upper(), help="a .sched file, the name of a schedule of the library, a compiled "
                        "program or a .csv of torch.distributed.pipelining; - is stdin")  # fmt: skip
-    p.set_defaults(machine=None, arrange=None, memory=None)
+    p.set_defaults(machine=None, arrange=None, memory=None, split=None)
     _add_sizes(p)
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop in both; repeatable")  # fmt: skip

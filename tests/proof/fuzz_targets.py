@@ -12,10 +12,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
+
+import numpy as np
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
@@ -24,10 +26,14 @@ from chimerac.chimera_ir.model import model_from_json, model_to_json
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.chimera_ir.timeline import COLUMNS
+from chimerac.chimera_ir.timeline_form import timeline_from_json, timeline_to_json
 from chimerac.compiler import compile_schedule, evaluation_of, simulate, verify
+from chimerac.compiler.analyze.beside import beside, beside_lines
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.command.main import main
 from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.exchange.torch_csv import program_from_csv, program_to_csv
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
@@ -143,6 +149,35 @@ def model(data: bytes) -> str:
     return f"model {len(found.layers) > 1} {bool(found.tied)}"
 
 
+@cache
+def timed_program() -> Program:
+    """Return the program whose timelines are read."""
+    return compile_schedule("1f1b", {"D": 2, "N": 2}).program
+
+
+def timeline(data: bytes) -> str:
+    """Read a timeline, and compare it with the simulation of its program."""
+    found = timeline_from_json(text_of(data), "times.json")
+    again = timeline_from_json(timeline_to_json(timed_program(), found.timeline, found.source)).timeline
+    require(all(np.array_equal(getattr(again, c), getattr(found.timeline, c)) for c in COLUMNS), "it reads as another timeline")
+    measured = found.of(timed_program())
+    lines = beside_lines(beside(simulate(timed_program()), measured))
+    check_printable("\n".join(lines))
+    return f"timeline {found.source} {bool(measured.unit)}"
+
+
+def torch_csv(data: bytes) -> str:
+    """Read a schedule of torch.distributed.pipelining, and write it again."""
+    with low_limits():
+        program = program_from_csv(Source("a.csv", text_of(data)))
+        check_products(program)
+        has_messages = b"SEND" in data or b"RECV" in data
+        again = program_from_csv(Source("a.csv", program_to_csv(program, False)))
+        if not has_messages:
+            require(again == program, "the CSV reads as another program")
+    return f"program {len(program.header.pipes[0].placement)} {has_messages}"
+
+
 OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit", "--color")
 
 
@@ -194,6 +229,20 @@ def _models() -> list[bytes]:
     tied = '{"name": "t", "layers": [0, 2], "parameters": 1, "weight_bytes": 4}'
     layers = ", ".join(layer % (name, cost) for name, cost in (("a", 1), ("b", 7), ("c", 2)))
     return [(text % (layers, tied)).encode(), (text % (layer % ("a", 0), "")).encode()]
+
+
+def _timelines() -> list[bytes]:
+    program, simulated = timed_program(), simulate(timed_program()).timeline
+    measured = replace(simulated, scale=10**9, unit="s", finish=int(simulated.end.max()) + 1)
+    return [timeline_to_json(program, t, s).encode() for t, s in ((simulated, "simulated"), (measured, "measured"))]
+
+
+def _torch_files() -> list[bytes]:
+    one_copy = [
+        compile_schedule(name, {"D": 2, "N": 4}).program for name in ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipev")
+    ]
+    serial = compile_source(find("1f1b"), {"D": 2, "N": 2}, 1, "serial", arrange=True).program
+    return [*(program_to_csv(p, False).encode() for p in one_copy), program_to_csv(serial, True).encode()]
 
 
 _NUMBERS = ("0", "1", "-1", "2", "7", "64", "65", "2147483647", "2147483648", "2305843009213693952", "1" * 30)
@@ -248,6 +297,12 @@ TARGETS = {
         ),
     ),
     "model": Target(model, _models, (*_NUMBERS, *_JSON)),
+    "timeline": Target(timeline, _timelines, (*_NUMBERS, *_JSON)),
+    "torch csv": Target(
+        torch_csv,
+        _torch_files,
+        (*_NUMBERS, "F", "B", "I", "W", "SEND_F", "RECV_B", "OVERLAP_F_B", "UNSHARD", "(", ";", ",", "\n"),
+    ),
     "command": Target(
         command,
         lambda: [b"pD=4\npN=8\n", b"hD=2\nqhop=0.5\nqF=1/3\nr2\n", b"s40\ntpaired\nvtimeline\nwnever\n", b"userial\nvreport"],

@@ -10,13 +10,15 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.chimera_ir.forms import read_program
 from chimerac.chimera_ir.model import model_from_json
 from chimerac.chimera_ir.partition import balanced
+from chimerac.chimera_ir.timeline_form import timeline_from_json
 from chimerac.compiler import verify
+from chimerac.compiler.exchange.torch_csv import program_from_csv
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import parse
-from tests.proof.fuzz_targets import TARGETS, low_limits
+from tests.proof.fuzz_targets import TARGETS, low_limits, timed_program
 from tests.proof.growth_inputs import Part, Recipe, colliding
 
 
@@ -43,6 +45,17 @@ def model(text: str) -> None:
     found = model_from_json(text, "model.json")
     stages = (len(found.layers) + 1) // 2  # the number of stages for which the partition takes longest
     found.stage_sums(balanced(found, stages).layers)
+
+
+def timeline(text: str) -> None:
+    """Read a timeline, and compare it with its program."""
+    timeline_from_json(text, "times.json").of(timed_program())
+
+
+def torch_csv(text: str) -> None:
+    """Read a schedule of torch.distributed.pipelining."""
+    with low_limits():
+        program_from_csv(Source("a.csv", text))
 
 
 @dataclass(frozen=True)
@@ -249,6 +262,34 @@ def _models() -> Iterator[Recipe]:
     yield _recipe(text, '{"name": "t"', '{"name": "t{k}", "layers": [0, 1, 2], "parameters": 1, "weight_bytes": 4}, ')
 
 
+def _timelines() -> Iterator[Recipe]:
+    text = _texts("timeline")()[0]
+    for piece in ("0,", "{k},", '"a{k}": 1, ', '"', '\\"', "[", "]", "{", "9", "-", "1,", " "):
+        for mark in ('"unit"', '"rank"', "0,", "]"):
+            yield _recipe(text, mark, piece)
+
+
+def _torch_files() -> Iterator[Recipe]:
+    text = _texts("torch csv")()[1]
+    for piece in (
+        ",",
+        "0F{k},",
+        "0F0,",
+        "{k}F0,",
+        "\n",
+        "0F0\n",
+        "(0F0;0B0)OVERLAP_F_B,",
+        "9",
+        "x",
+        " ",
+        '"',
+        "(",
+        "0SEND_F{k},",
+    ):
+        yield _recipe(text, "0F0", piece)
+        yield _recipe(text, "\n", piece)
+
+
 READERS = {
     "schedule": Reader(
         schedule,
@@ -301,6 +342,8 @@ READERS = {
         ),
         _text_programs,
     ),
+    "timeline": Reader(timeline, _texts("timeline"), ("0,", '"a0": 1, ', "[", '"'), _timelines),
+    "torch csv": Reader(torch_csv, _texts("torch csv"), ("0F0,", "1B0,", "\n", ",", "(0F0;0B0)OVERLAP_F_B,"), _torch_files),
     "model": Reader(
         model, _texts("model"), ('{"shape": [1], "dtype": "bool", "gradient": true}, ', '"a0": 1, ', "0, ", ", 1"), _models
     ),

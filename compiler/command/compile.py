@@ -38,7 +38,7 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     try:
         if rest:
             _refuse_rest(rest, options, parser, verbs)
-        write_product(_product(options, parser, verbs), options.output)
+        write_product(product(options, parser, verbs), options.output)
     except ChimeraError as error:
         return print_findings(error, options.color)
     return 0
@@ -58,7 +58,8 @@ def _refuse_rest(
     parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
-def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:
+def product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:
+    """Return the product of a command line. verbs: suggested for a schedule of a similar name. Raises ChimeraError."""
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
         return library_table(width)

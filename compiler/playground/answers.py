@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,6 @@ def _bars(s: Simulation) -> dict[str, Any]:
 
 def _span(ids: Sequence[int]) -> str:
     """Return '3', or '0-3' for ascending micro-batches, or '0,2,5' with at most four of them."""
-    if len(ids) > 1 and all(b == a + 1 for a, b in zip(ids, ids[1:], strict=False)):
+    if len(ids) > 1 and all(b == a + 1 for a, b in pairwise(ids)):
         return f"{ids[0]}-{ids[-1]}"
     return ",".join(map(str, ids[:4])) + ("..." if len(ids) > 4 else "")

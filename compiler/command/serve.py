@@ -28,8 +28,7 @@ def run(argv: Sequence[str]) -> int:
     """Serve until Ctrl-C, and return the exit status: 130."""
     options = serve_parser().parse_args(argv)
     try:
-        content = _content(options.schedule)
-        server = _server(options.port, content)
+        server = server_for(options.port, content(options.schedule))
     except ChimeraError as error:
         return print_findings(error)
     try:
@@ -44,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     return 130
 
 
-def _content(schedule: str | None) -> Content:
+def content(schedule: str | None) -> Content:
     """Return what the page offers. Raises ChimeraError E001 if the schedule of the command line cannot be read."""
     texts = {name: find(name).text for name in names()}
     source = find(FIRST if schedule is None else schedule)
@@ -62,7 +61,7 @@ def products() -> list[Product]:
     ]
 
 
-def _server(port: int, content: Content) -> Playground:
+def server_for(port: int, offered: Content) -> Playground:
     """Return the server. Raises ChimeraError E002 for a port that cannot be used."""
     if not 0 <= port <= 65535:
         raise refuse("E002", f"--port {port}: a port is 1 to 65535, or 0 for any that is free")
@@ -71,7 +70,7 @@ def _server(port: int, content: Content) -> Playground:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]
     try:
-        return Playground(port, content, command, environment)
+        return Playground(port, offered, command, environment)
     except OSError as error:
         help = "give another port, or --port 0 for any that is free"
         raise refuse("E002", f"--port {port}: the port cannot be used: {reason(error)}", help=help) from None

@@ -192,6 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, kind, data)
 
     def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+        self.request_version = "HTTP/1.0"  # an answer has its headers also where the request's version was not read
         self.connection.settimeout(limits.REQUEST_S)  # for all of the answer together
         self.send_response(status)
         for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(data))}.items():

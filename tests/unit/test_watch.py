@@ -42,7 +42,7 @@ def test_it_follows_a_file_until_it_is_interrupted(tmp_path: Path) -> None:
             file.flush()
     until("F forward;")
     other = tmp_path / "other"
-    other.write_text(TEXT.replace("F(s, m) at s + m", "F(s, m) at s + m + 1"))
+    other.write_text(TEXT.replace("N = 2*D", "N = 3*D"))
     other.replace(path)  # as editors do
     until("F forward;")
     process.send_signal(signal.SIGINT)

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, render, visible
 from chimerac.chimera_ir.files import write_stderr, write_stdout
@@ -40,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
         return 130
 
 
-def _watch(options: argparse.Namespace, parser: argparse.ArgumentParser, path: str) -> None:
+def _watch(options: argparse.Namespace, parser: argparse.ArgumentParser, path: str) -> NoReturn:
     """Show the file, and again after every change of it or of the terminal's size, until Ctrl-C."""
     shown: object = ()
     while True:

@@ -73,7 +73,7 @@ def _in_child(message: bytes, export: Exporter) -> bytes:
 
 def _read(reader: int, deadline: float) -> bytes | None:
     """Return what a child writes; None if its time is over or the server cancels the request."""
-    parts = []
+    parts: list[bytes] = []
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([reader, 0], [], [], left)
         if 0 in ready:  # a cancellation, or the server has ended

@@ -156,6 +156,11 @@ def _bars(s: Simulation) -> dict[str, Any]:
             names[operand] = _span(p.micro_batch_lists[operand])
         return names[operand]
 
+    def second_of(row: int) -> tuple[str, int, int]:
+        """Return the text, the operation and the pipe of the second task of an overlapped pair."""
+        op = int(p.table.op[row])
+        return f"{FORMS[op].letter}{name(row)}", op, int(p.table.pipe[row])
+
     begin, end = s.collective_times
     sums = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
     joined = p.table.operand[sums]
@@ -171,9 +176,7 @@ def _bars(s: Simulation) -> dict[str, Any]:
             "pipe": p.table.pipe[bars.row].tolist(),
             "stage": p.table.stage[bars.row].tolist(),
             "name": [name(row) for row in rows],
-            "pair": {
-                k: f"{FORMS[p.table.op[row + 1]].letter}{name(row + 1)}" for k, row in enumerate(rows) if row + 1 in fused
-            },
+            "pair": {k: second_of(row + 1) for k, row in enumerate(rows) if row + 1 in fused},
         },
         "sums": {
             "rank": p.rank_of[sums].tolist(),

@@ -140,7 +140,9 @@ function showSliders(parameters) {
   parameters.forEach((p, k) => {
     const row = box.children[k], [range, number] = row.querySelectorAll("input");
     row.classList.toggle("given", p.given);
-    row.allowed = p.values.length ? p.values : p.value === null ? [] : [p.value];
+    // The values of a slider in use stay as they are: otherwise its end would move away from the pointer.
+    const inUse = document.activeElement === range && row.allowed?.includes(p.value);
+    if (!inUse) row.allowed = p.values.length ? p.values : p.value === null ? [] : [p.value];
     range.disabled = row.allowed.length < 2;
     range.max = Math.max(row.allowed.length - 1, 1);
     if (p.value === null) { if (document.activeElement !== number) number.value = ""; return; }

@@ -115,6 +115,11 @@ export class Timeline {
         const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75);
         g.fillStyle = shades[b.op[bar]] ?? shades[0];
         g.fillRect(begin, y + 3, width > 3 ? width - 1 : width, ROW - 6);
+        const pair = b.pair[bar];
+        if (pair) { // two tasks at once: the second one has the lower half
+          g.fillStyle = (SHADES[pair[2] % SHADES.length])[pair[1]];
+          g.fillRect(begin, y + ROW / 2, width > 3 ? width - 1 : width, ROW / 2 - 3);
+        }
         if (bar === this.selected || bar === this.hovered) {
           g.strokeStyle = bar === this.selected ? text : accent;
           g.lineWidth = 2;
@@ -128,7 +133,15 @@ export class Timeline {
             g.fillStyle = [1, 3].includes(b.op[bar]) ? "#ffffff" : "#10141a";
             if (b.pipe[bar] % SHADES.length === 1 && b.op[bar] === 1) g.fillStyle = "#10141a";
             g.textAlign = "center";
-            g.fillText(label, (Math.max(visible, begin) + Math.min(begin + width, w)) / 2, y + ROW / 2 + 0.5);
+            const middle = (Math.max(visible, begin) + Math.min(begin + width, w)) / 2;
+            if (!pair) g.fillText(label, middle, y + ROW / 2 + 0.5);
+            else {
+              font(10, 600);
+              g.fillStyle = "#10141a";
+              g.fillText(label, middle, y + 9.5);
+              g.fillStyle = [1, 3].includes(pair[1]) && pair[2] % SHADES.length !== 1 ? "#ffffff" : "#10141a";
+              g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
+            }
           }
         }
       }
@@ -173,15 +186,14 @@ export class Timeline {
   }
 
   label(bar, width) {
-    const b = this.data.bars, pair = b.pair[bar];
+    const b = this.data.bars;
     const short = b.name[bar], letter = this.data.letters[b.op[bar]];
-    if (pair && width > 40) return `${letter}${short}&${pair}`;
     return width > 26 + 6 * short.length ? `${letter}${short}` : short;
   }
 
   describe(bar) {
     const d = this.data, b = d.bars, time = (t) => String(Number((t / d.scale).toPrecision(6)));
-    const pair = b.pair[bar] ? ` together with ${b.pair[bar]}` : "";
+    const pair = b.pair[bar] ? ` together with ${b.pair[bar][0]}` : "";
     const pipe = d.pipes.length > 1 ? `, pipe ${d.pipes[b.pipe[bar]]}` : "";
     return `${WORDS[d.letters[b.op[bar]]] ?? "task"} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
       `rank ${b.rank[bar]}, from ${time(b.start[bar])} to ${time(b.end[bar])}`;

@@ -43,7 +43,7 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     try:
         if rest:
             _refuse_rest(rest, options, parser, verbs)
-        write_product(_product(options, parser, verbs, argv), options.output)
+        write_product(product(options, parser, verbs, argv), options.output)
     except ChimeraError as error:
         return print_findings(error, options.color)
     return 0
@@ -63,9 +63,13 @@ def _refuse_rest(
     parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
 
 
-def _product(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str], argv: Sequence[str]
+def product(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str], argv: Sequence[str] = ()
 ) -> str | bytes:
+    """Return the product of a command line. Raises ChimeraError.
+
+    verbs: suggested for a schedule of a similar name; argv: the words of the command line, which the viewer's page shows.
+    """
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
         return library_table(width)

@@ -46,6 +46,14 @@ TOUR = """\
 A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
 Without a terminal, and with --yes, it asks nothing."""
 
+SERVE = """\
+Open the playground, a page on this machine: an editor for a schedule's text with its timeline beside it, compiled as you type.
+Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this machine can reach it, at an
+address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
+
+WATCH = """\
+Compile a schedule again whenever its file changes, and draw its timeline or its errors in the terminal. Ctrl-C ends it."""
+
 TOUR_PARTS = {
     "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
     "partition": "which layers form which stage, what a rank needs, recomputation",
@@ -93,6 +101,8 @@ other commands (each has --help):
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   diff A B           what differs between two schedules or programs, and what that does to times and memory
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
+  serve [SCHEDULE]   the playground: a page on this machine that compiles a schedule as you type
+  watch FILE         the same in the terminal: compile a file again whenever it changes
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
@@ -250,6 +260,31 @@ def tour_parser() -> argparse.ArgumentParser:
     return p
 
 
+def serve_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac serve", description=SERVE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedule", nargs="?", metavar="SCHEDULE",
+                   help="what the page opens with: a .sched file, or the name of a schedule of the library")  # fmt: skip
+    p.add_argument("--port", metavar="N", type=_whole, default=8420, help="default 8420; 0 is any that is free")
+    p.add_argument("--no-browser", action="store_true", help="only print the address")
+    return p
+
+
+def watch_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac watch", description=WATCH, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedule", metavar="FILE", help="a .sched file, or a compiled program")
+    p.set_defaults(list=False, output=None, picture_width=None, memory_curve=False)
+    _add_sizes(p)
+    _add_compiling(p)
+    shown = [name for name, emitter in EMITTERS.items() if emitter.make and name not in (*PICTURES, "html")]
+    p.add_argument("--emit", metavar="PRODUCT", choices=shown, default="timeline",
+                   help=f"what to print, default timeline; {', '.join(shown)}")  # fmt: skip
+    _add_times(p)
+    p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline, default the terminal's")
+    _add_ranks(p)
+    _add_color(p)
+    return p
+
+
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
@@ -265,18 +300,37 @@ def make_parser() -> argparse.ArgumentParser:
         compare_parser(),
         diff_parser(),
         search_parser(),
+        serve_parser(),
+        watch_parser(),
         format_parser(),
         explain_parser(),
     )
     _add_schedule(p)
+    _add_compiling(p)
+    p.add_argument("--emit", metavar="PRODUCT", choices=tuple(EMITTERS), default="streams",
+                   help="what to print, see the list below; default streams")  # fmt: skip
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
+    _add_times(p)
+    p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
+    _add_ranks(p)
+    _add_picture_width(p)
+    p.add_argument("--memory-curve", action="store_true",
+                   help="draw below a picture what each rank holds over time: activations, with --model bytes")  # fmt: skip
+    _add_color(p)
+    p.add_argument("--list", action="store_true", help="list the schedules of the library")
+    p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
+    return p
+
+
+def _add_compiling(p: argparse.ArgumentParser) -> None:
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
                          help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
-    p.add_argument("--emit", metavar="PRODUCT", choices=tuple(EMITTERS), default="streams",
-                   help="what to print, see the list below; default streams")  # fmt: skip
-    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
+
+
+def _add_times(p: argparse.ArgumentParser) -> None:
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
     _add_model(p)
@@ -286,15 +340,14 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--measured", metavar="PATH",
                    help="the times of a run, from run.py --timeline PATH: the timeline and the report show them beside the "
                    "predicted ones")  # fmt: skip
-    p.add_argument("--columns", metavar="N", type=_whole, help="width of the timeline and of --list, default the terminal's")
+
+
+def _add_ranks(p: argparse.ArgumentParser) -> None:
     p.add_argument("--ranks", metavar="LIST", help="draw these ranks only, in a timeline or a picture: 0,4..7; default all")
-    _add_picture_width(p)
-    p.add_argument("--memory-curve", action="store_true",
-                   help="draw below a picture what each rank holds over time: activations, with --model bytes")  # fmt: skip
+
+
+def _add_color(p: argparse.ArgumentParser) -> None:
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
-    p.add_argument("--list", action="store_true", help="list the schedules of the library")
-    p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
-    return p
 
 
 def _add_profile(p: argparse.ArgumentParser, required: bool = False) -> None:

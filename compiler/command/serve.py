@@ -1,0 +1,93 @@
+"""`chimerac serve`: the playground, a page on this machine that compiles a schedule as it is typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import chimerac
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import reason, write_stderr, write_stdout
+from chimerac.chimera_ir.limits import TEXT
+from chimerac.compiler.command.emit import EMITTERS
+from chimerac.compiler.command.files import print_findings
+from chimerac.compiler.command.usage import serve_parser
+from chimerac.compiler.library import entries, find, names
+from chimerac.compiler.playground.offered import Content, Product
+from chimerac.compiler.playground.server import Playground
+
+FIRST = "schedules/chimera.sched"  # the page opens with it, if no other is given
+# The suffixes of files; those of other products are .txt.
+SUFFIXES = {
+    "json": (".json",),
+    "schema": (".schema.json",),
+    "dag": (".graphml", ".dot"),
+    "perfetto": (".perfetto.json",),
+    "timeline-json": (".timeline.json",),
+    "sched": (".sched",),
+    "torch-csv": (".csv",),
+    "torch-comms": (".comms.csv",),
+    "memory": (".memory.csv",),
+}
+PICTURES = ("svg", "png", "pdf", "html")  # products whose names are the suffixes of their files
+
+
+def run(argv: Sequence[str]) -> int:
+    """Serve until Ctrl-C, and return the exit status: 130."""
+    options = serve_parser().parse_args(argv)
+    try:
+        server = server_for(options.port, content(options.schedule))
+    except ChimeraError as error:
+        return print_findings(error)
+    try:
+        write_stdout(f"the playground: {server.url}\nCtrl-C ends it\n")
+        if not options.no_browser:
+            threading.Thread(target=_open, args=(server.url,), daemon=True).start()
+        server.serve_forever(poll_interval=0.1)
+    except KeyboardInterrupt:
+        write_stderr("\nthe playground has ended\n")
+    finally:
+        server.end()
+    return 130
+
+
+def content(schedule: str | None) -> Content:
+    """Return what the page offers. Raises ChimeraError E001 if the schedule of the command line cannot be read."""
+    texts = {name: find(name).text for name in names()}
+    source = find(FIRST if schedule is None else schedule)
+    if len(source.text) > TEXT:
+        raise refuse("E002", f"{source.name} has {len(source.text)} characters; a text has at most {TEXT}")
+    return Content(texts, {e.name: e.title for e in entries()}, (Path(source.name).stem, source.text), products())
+
+
+def products() -> list[Product]:
+    """Return what the page offers for download, from the table of emitters."""
+    return [
+        Product(name, suffix, emitter.what.partition(";")[0])
+        for name, emitter in EMITTERS.items()
+        for suffix in SUFFIXES.get(name, (f".{name}" if name in PICTURES else ".txt",))
+    ]
+
+
+def server_for(port: int, offered: Content) -> Playground:
+    """Return the server. Raises ChimeraError E002 for a port that cannot be used."""
+    if not 0 <= port <= 65535:
+        raise refuse("E002", f"--port {port}: a port is 1 to 65535, or 0 for any that is free")
+    root = str(Path(chimerac.__file__).parents[1])  # -P: modules of the current folder are not imported
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]
+    try:
+        return Playground(port, offered, command, environment)
+    except OSError as error:
+        help = "give another port, or --port 0 for any that is free"
+        raise refuse("E002", f"--port {port}: the port cannot be used: {reason(error)}", help=help) from None
+
+
+def _open(url: str) -> None:
+    import webbrowser  # start-up: 1 ms, only where a browser is opened
+
+    webbrowser.open(url)

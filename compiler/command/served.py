@@ -1,0 +1,38 @@
+"""A worker of the playground, as a process: python -m chimerac.compiler.command.served. `chimerac serve` starts it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from chimerac.compiler.analyze.memory import NO_STATE
+from chimerac.compiler.command.emit import EMITTERS, EmitOptions
+from chimerac.compiler.playground.answers import compiled
+from chimerac.compiler.playground.worker import work
+
+COLUMNS = 120  # of a timeline as text
+
+
+def export(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a product for download: the name of its file, and its bytes in base64. Raises ChimeraError."""
+    emitter = EMITTERS[request["emit"]]
+    if emitter.make is None:
+        assert emitter.make_alone is not None, "an emitter makes something"
+        return _download("program", request["suffix"], emitter.make_alone())
+    found = compiled(request["text"], request["parameters"])
+    program, name = found.program, found.program.header.schedule
+    path, command = f"{name}{request['suffix']}", ("chimerac", f"{name}.sched", "--emit", request["emit"])
+    options = EmitOptions(
+        {}, None, None, NO_STATE, path, COLUMNS, colour=False, name=name, command=command, ordered=found.ordered
+    )
+    return _download(name, request["suffix"], emitter.make(program, options))
+
+
+def _download(name: str, suffix: str, product: str | bytes) -> dict[str, Any]:
+    data = product.encode() if isinstance(product, str) else product
+    return {"name": f"{name}{suffix}", "data": b64encode(data).decode()}
+
+
+if __name__ == "__main__":
+    work(export)

@@ -1,0 +1,222 @@
+// The editor: a textarea, and below it a layer with the same text that has the colours and the underlines. Both have the same
+// font and the same wrapping, so the browser itself puts every underline below its word, also with tabs and wide characters.
+
+const TOKENS = /(#[^\n]*)|\b(schedule|param|require|let|ranks|stages|pipe|stage|micro_batches|order|ticks|greedy|listing|rank|size|cost|sync|end|eager|idle|tied|window|in|on|at|fill|recompute|prefer|smaller|earlier|larger|later|group|by|limit|per|if|then|else|repeat|for|when|where|and|or|not)\b|\b([0-9]+)\b/g;
+const MAX_COLOURED = 60000; // characters of a text with colours
+const CLASSES = ["comment", "keyword", "literal"];
+
+export class Editor {
+  constructor(parts, onChange) {
+    Object.assign(this, parts); // text, layer, gutter, bubble
+    this.findings = [];
+    this.marks = [];
+    this.text.addEventListener("input", () => { this.findings = this.moved(); this.paint(); onChange(); });
+    this.text.addEventListener("scroll", () => { this.align(); this.hideBubble(); });
+    this.text.addEventListener("keydown", (event) => this.key(event));
+    this.text.addEventListener("mousemove", (event) => this.hover(event));
+    this.text.addEventListener("mouseleave", () => this.hideBubble());
+    this.text.addEventListener("blur", () => this.hideBubble());
+    document.addEventListener("selectionchange", () => { if (document.activeElement === this.text) this.atCaret(); });
+    new ResizeObserver(() => this.align()).observe(this.text);
+  }
+
+  get value() { return this.text.value; }
+
+  /** Replace the whole text. The browser's undo still leads back to the text before. */
+  replace(value) {
+    this.text.focus();
+    this.text.setSelectionRange(0, this.text.value.length);
+    this.findings = [];
+    if (!document.execCommand("insertText", false, value) || this.text.value !== value) {
+      this.text.value = value;
+      this.text.dispatchEvent(new Event("input"));
+    }
+    this.text.setSelectionRange(0, 0);
+    this.text.scrollTo(0, 0);
+    this.paint();
+  }
+
+  /** Show findings: those with a place are underlined. Columns count characters, and JavaScript counts units of UTF-16. */
+  show(findings) {
+    const lines = this.value.split("\n"), starts = [];
+    let at = 0;
+    for (const line of lines) { starts.push(at); at += line.length + 1; }
+    this.findings = findings.filter((found) => found.place).map((found) => {
+      const [line, column, endLine, endColumn] = found.place;
+      const begin = offset(lines, starts, line, column, this.value.length);
+      return { found, begin, end: Math.max(offset(lines, starts, endLine, endColumn, this.value.length), begin), line };
+    });
+    this.text.setAttribute("aria-invalid", String(findings.length > 0));
+    this.paint();
+    if (document.activeElement === this.text) this.atCaret();
+  }
+
+  /** Return the findings after a change of the text: those before it stay, and those that it touches are left out. */
+  moved() {
+    const now = this.value, before = this.painted ?? "";
+    let same = 0;
+    const shorter = Math.min(now.length, before.length);
+    while (same < shorter && now[same] === before[same]) same += 1;
+    let tail = 0;
+    while (tail < shorter - same && now[now.length - 1 - tail] === before[before.length - 1 - tail]) tail += 1;
+    const by = now.length - before.length;
+    return this.findings.flatMap((x) => {
+      if (x.end < same) return [x];
+      if (x.begin >= before.length - tail) return [{ ...x, begin: x.begin + by, end: x.end + by }];
+      return [];
+    });
+  }
+
+  paint() {
+    const value = this.painted = this.value;
+    const pieces = value.length <= MAX_COLOURED ? coloured(value) : [];
+    const wrong = this.findings.map((x, k) => ({ begin: x.begin, end: Math.max(x.end, x.begin + 1), k }))
+      .sort((a, b) => a.begin - b.begin || b.end - a.end);
+    const cuts = new Set([0, value.length]);
+    for (const x of [...pieces, ...wrong]) { cuts.add(x.begin); cuts.add(Math.min(x.end, value.length)); }
+    const points = [...cuts].sort((a, b) => a - b);
+    const nodes = [];
+    this.marks = [];
+    let p = 0;
+    for (let k = 0; k + 1 < points.length || (k === 0 && !value); k += 1) {
+      const begin = points[k], end = points[k + 1] ?? begin;
+      while (p < pieces.length && pieces[p].end <= begin) p += 1;
+      const kind = pieces[p] && pieces[p].begin <= begin && begin < pieces[p].end ? pieces[p].kind : "";
+      const inside = wrong.filter((x) => x.begin <= begin && begin < x.end);
+      const shown = value.slice(begin, end);
+      if (!inside.length) { nodes.push(kind ? span(kind, shown) : shown); continue; }
+      // The end of a line is shown as a blank, so that a finding there can be seen.
+      const text = shown === "\n" ? " \n" : shown;
+      const node = span(`wrong ${kind}`.trim(), text);
+      nodes.push(node);
+      for (const x of inside) this.marks.push({ node, found: this.findings[x.k].found });
+    }
+    for (const x of wrong.filter((y) => y.begin >= value.length)) { // at the end of the text
+      const node = span("wrong", " ");
+      nodes.push(node);
+      this.marks.push({ node, found: this.findings[x.k].found });
+    }
+    this.layer.replaceChildren(...nodes, "\n");
+    this.number();
+    this.align();
+  }
+
+  number() {
+    const count = this.value.split("\n").length;
+    const bad = new Set(this.findings.map((x) => this.value.slice(0, x.begin).split("\n").length));
+    const key = `${count} ${[...bad]}`;
+    if (key === this.numbered) return;
+    this.numbered = key;
+    const nodes = [];
+    for (let k = 1; k <= count; k += 1) nodes.push(bad.has(k) ? span("bad", String(k)) : String(k), "\n");
+    const column = document.createElement("div");
+    column.append(...nodes);
+    this.gutter.replaceChildren(column);
+  }
+
+  align() {
+    this.layer.style.transform = `translate(${-this.text.scrollLeft}px, ${-this.text.scrollTop}px)`;
+    const column = this.gutter.firstChild;
+    if (column) column.style.transform = `translateY(${-this.text.scrollTop}px)`;
+  }
+
+  key(event) {
+    if (event.key === "Enter" && !event.ctrlKey && !event.metaKey && !event.isComposing) {
+      const line = this.value.slice(0, this.text.selectionStart).split("\n").pop();
+      const indent = /^[ \t]*/.exec(line)[0] + (/\{\s*$/.test(line) ? "    " : "");
+      if (indent) { event.preventDefault(); document.execCommand("insertText", false, `\n${indent}`); }
+    }
+    if (event.key === "F8") { // as in other editors: the next error
+      event.preventDefault();
+      const next = this.findings.map((x) => x.begin).sort((a, b) => a - b);
+      if (next.length) this.select(next.find((x) => x > this.text.selectionStart) ?? next[0]);
+    }
+    if (event.key === "Escape") this.hideBubble();
+  }
+
+  select(at) {
+    const x = this.findings.find((y) => y.begin === at);
+    this.text.focus();
+    this.text.setSelectionRange(at, x ? x.end : at);
+    const line = this.value.slice(0, at).split("\n").length;
+    if (line * 20 < this.text.scrollTop + 40 || line * 20 > this.text.scrollTop + this.text.clientHeight - 40) {
+      this.text.scrollTop = Math.max(0, line * 20 - this.text.clientHeight / 2);
+    }
+    this.align();
+    this.atCaret();
+  }
+
+  goTo(found) {
+    const x = this.findings.find((y) => y.found === found);
+    if (x) this.select(x.begin);
+  }
+
+  hover(event) {
+    const over = this.marks.filter(({ node }) => [...node.getClientRects()].some((r) =>
+      event.clientX >= r.left - 2 && event.clientX <= r.right + 2 && event.clientY >= r.top && event.clientY <= r.bottom + 3));
+    if (over.length) this.showBubble(over); else if (document.activeElement !== this.text) this.hideBubble(); else this.atCaret();
+  }
+
+  atCaret() {
+    const at = this.text.selectionStart;
+    const here = this.findings.filter((x) => x.begin <= at && at <= Math.max(x.end, x.begin + 1)).map((x) => x.found);
+    const marks = this.marks.filter((m) => here.includes(m.found));
+    if (marks.length) this.showBubble(marks); else this.hideBubble();
+  }
+
+  showBubble(marks) {
+    const found = [...new Set(marks.map((m) => m.found))];
+    this.bubble.replaceChildren(...found.map((x) => describe(x, false)));
+    this.bubble.hidden = false;
+    const r = marks[0].node.getBoundingClientRect(), field = this.text.getBoundingClientRect();
+    if (r.bottom < field.top || r.top > field.bottom || r.right < field.left) { this.hideBubble(); return; }
+    const size = this.bubble.getBoundingClientRect();
+    const below = r.bottom + 8 + size.height < window.innerHeight ? r.bottom + 8 : r.top - size.height - 8;
+    this.bubble.style.left = `${Math.max(8, Math.min(Math.max(r.left, field.left), window.innerWidth - size.width - 8))}px`;
+    this.bubble.style.top = `${Math.max(8, below)}px`;
+  }
+
+  hideBubble() { this.bubble.hidden = true; }
+}
+
+/** Return the elements of a finding. full: with its notes. */
+export function describe(found, full) {
+  const box = document.createElement("div");
+  if (found.code) box.append(span("code", found.code), " ");
+  box.append(found.message);
+  if (found.label) box.append(span("where", ` (${found.label})`));
+  for (const note of full ? found.notes : []) box.append(span(note.includes("\n") ? "note drawn" : "note", note));
+  if (found.help) {
+    const help = span("help", "");
+    const word = document.createElement("b");
+    word.textContent = "Help: ";
+    help.append(word, found.help);
+    box.append(help);
+  }
+  return box;
+}
+
+export function span(kind, text) {
+  const node = document.createElement("span");
+  node.className = kind;
+  node.textContent = text;
+  return node;
+}
+
+function coloured(value) {
+  const found = [];
+  for (const match of value.matchAll(TOKENS)) {
+    const kind = CLASSES[match[1] !== undefined ? 0 : match[2] !== undefined ? 1 : 2];
+    found.push({ begin: match.index, end: match.index + match[0].length, kind });
+  }
+  return found;
+}
+
+/** Return the index of a line and a column, which count from 1 and count whole characters. */
+function offset(lines, starts, line, column, length) {
+  if (line > lines.length) return length;
+  const text = lines[line - 1];
+  let at = 0;
+  for (let k = 1; k < column && at < text.length; k += 1) at += text.codePointAt(at) > 0xffff ? 2 : 1;
+  return starts[line - 1] + at;
+}

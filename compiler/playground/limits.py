@@ -1,0 +1,19 @@
+"""Limits of the playground: what one request, one compilation and the server as a whole may take."""
+
+from __future__ import annotations
+
+BODY = 2**20 + 2**16  # bytes of a request: a text of limits.TEXT characters of ASCII, and its parameters
+ANSWER = 2**26  # bytes of an answer
+COMPILING_S = 5.0  # of one compilation
+EXPORTING_S = 20.0  # of one product: it is compiled, then drawn or written
+MEMORY = 2**30  # bytes of the address space of a process that compiles
+WORKERS = 2  # compilations at the same time
+WAITING_S = 10.0  # for a worker that is free
+REQUEST_S = 10.0  # to send a request, from its connection on; to receive an answer, the same again
+CONNECTIONS = 32  # at the same time
+GRACE_S = 3.0  # that a worker has beyond the time of a compilation, before the worker itself is replaced
+
+BARS = 20_000  # tasks that are drawn, and all-reduces that are marked
+FINDINGS = 100  # that are shown
+VALUES = 160  # of a parameter that are tried for its slider
+OPERATIONS = 2**18  # that trying the values of a slider may take

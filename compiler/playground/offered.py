@@ -1,0 +1,31 @@
+"""What the page offers, and the answer for a request that was not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What can be downloaded. emit: its name for --emit; suffix: of its file; what: its help."""
+
+    emit: str
+    suffix: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the page offers. schedules: texts by name; titles: of these; first: name and text that it opens with."""
+
+    schedules: Mapping[str, str]
+    titles: Mapping[str, str]
+    first: tuple[str, str]
+    products: Sequence[Product]
+
+
+def stopped(message: str) -> dict[str, Any]:
+    """Return the answer for a request that was not finished, as a finding without code and place."""
+    return {"findings": [{"code": "", "message": message, "label": "", "notes": [], "help": "", "place": None}], "count": 1}

@@ -1,0 +1,126 @@
+"""The workers of a server: a fixed number of processes, each for one request at a time."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from chimerac.compiler.playground import frames, limits
+
+
+class BusyError(Exception):
+    """No worker was free for limits.WAITING_S seconds."""
+
+
+class GoneError(Exception):
+    """The client has closed its connection before its answer was made."""
+
+
+class LostError(Exception):
+    """The worker has ended, or has not answered in time. It is replaced."""
+
+
+class Worker:
+    """A process that answers requests. command, environment: how it is started."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+
+    def ask(self, request: bytes, seconds: float, client: socket.socket | None) -> bytes:
+        """Return the answer to a request.
+
+        seconds: that the worker allows for it. client: if it closes its connection, the request is cancelled. Raises
+        GoneError, LostError.
+        """
+        try:
+            frames.send(self._input, request)
+            is_gone = not self._wait(seconds + limits.GRACE_S, client)
+            if is_gone:
+                frames.send(self._input, frames.CANCEL)
+                self._wait(limits.GRACE_S, None)
+            answer = frames.receive(self._output)
+        except OSError:
+            answer = None
+        if answer is None:
+            raise LostError
+        if is_gone:
+            raise GoneError
+        return answer
+
+    def _wait(self, seconds: float, client: socket.socket | None) -> bool:
+        """Return True when the answer begins, False when the client is gone. Raises LostError when the time is over."""
+        deadline = time.monotonic() + seconds
+        watched: list[int | socket.socket] = [self._output, *([client] if client else [])]
+        while (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select(watched, [], [], left)
+            if self._output in ready:
+                return True
+            if client in ready:
+                if _is_closed(client):
+                    return False
+                watched = [self._output]  # it sends more than its request
+        raise LostError
+
+    def end(self) -> None:
+        """End the process and its child, which sees that its parent's input is closed."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _is_closed(client: socket.socket | None) -> bool:
+    try:
+        return client is not None and client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class Pool:
+    """limits.WORKERS workers. They are started at once, so that the first request finds the compiler loaded."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        self._start = (tuple(command), dict(os.environ if environment is None else environment))
+        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self._all = [Worker(*self._start) for _ in range(limits.WORKERS)]
+        for worker in self._all:
+            self._idle.put(worker)
+
+    def ask(self, request: bytes, seconds: float, client: socket.socket | None = None) -> bytes:
+        """Return a worker's answer. Raises BusyError, GoneError, LostError."""
+        try:
+            worker = self._idle.get(timeout=limits.WAITING_S)
+        except queue.Empty:
+            raise BusyError from None
+        try:
+            return worker.ask(request, seconds, client)
+        except LostError:
+            worker.end()
+            self._all.remove(worker)
+            worker = Worker(*self._start)
+            self._all.append(worker)
+            raise
+        finally:
+            self._idle.put(worker)
+
+    def end(self) -> None:
+        """End all workers."""
+        for worker in self._all:
+            worker.end()

@@ -1,0 +1,278 @@
+// The timeline: a row for each rank, a bar for each task. Only what is visible is drawn, so thousands of tasks scroll smoothly.
+
+const ROW = 30, TOP = 24, BOTTOM = 8, HEAD = 62, LABEL = 9;
+const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient", R: "recomputation" };
+// A row for each pipe, a column for each of F, B, I, W, R. The lightness differs as well as the hue.
+const SHADES = [
+  ["#9cc8f5", "#3f7fc4", "#5fa3d8", "#27598f", "#d3e6fa"],
+  ["#f7cf8f", "#d58a1f", "#e6a94b", "#9a5d0d", "#fbe9cd"],
+  ["#a5dcb5", "#3e9a5e", "#63b981", "#256b3e", "#d8f0df"],
+  ["#e4b4e0", "#a9539f", "#c47cbc", "#763470", "#f4dff2"],
+  ["#c3bcf0", "#6a5bc0", "#8d81d6", "#463a8d", "#e5e2f9"],
+];
+
+export class Timeline {
+  constructor(parent, status, onZoom) {
+    this.status = status;
+    this.onZoom = onZoom;
+    this.scroller = document.createElement("div");
+    this.scroller.className = "scroller";
+    this.scroller.tabIndex = 0;
+    this.scroller.setAttribute("role", "application");
+    this.scroller.setAttribute("aria-roledescription", "timeline");
+    this.spacer = document.createElement("div");
+    this.spacer.className = "spacer";
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.scroller.append(this.canvas, this.spacer);
+    parent.append(this.scroller);
+    this.zoom = 1;
+    this.selected = this.hovered = -1;
+    this.scroller.addEventListener("scroll", () => this.later());
+    this.scroller.addEventListener("keydown", (event) => this.key(event));
+    this.scroller.addEventListener("mousemove", (event) => this.point(event));
+    this.scroller.addEventListener("mouseleave", () => { this.hovered = -1; this.say(); this.later(); });
+    this.scroller.addEventListener("click", (event) => { this.point(event); this.selected = this.hovered; this.say(); this.later(); });
+    this.scroller.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    new ResizeObserver(() => this.layOut()).observe(parent);
+  }
+
+  show(data) {
+    this.data = data;
+    this.end = data.until ?? data.makespan;
+    this.hovered = -1;
+    const b = data.bars;
+    this.rows = Array.from({ length: data.ranks }, () => []);
+    for (let k = 0; k < b.rank.length; k += 1) if (b.end[k] > b.start[k]) this.rows[b.rank[k]].push(k);
+    for (const row of this.rows) row.sort((x, y) => b.start[x] - b.start[y]);
+    this.sumsOf = Array.from({ length: data.ranks }, () => []);
+    data.sums.rank.forEach((rank, k) => this.sumsOf[rank].push(k));
+    if (this.selected >= b.rank.length) this.selected = -1;
+    const sums = data.sums.rank.length;
+    this.scroller.setAttribute("aria-label", `Timeline of ${data.schedule}: ${data.ranks} ranks, ${data.tasks} tasks` +
+      `${sums ? `, ${sums} all-reduces` : ""}, makespan ${data.makespanText}`);
+    this.layOut();
+    this.say();
+  }
+
+  layOut() {
+    if (!this.data) return;
+    const wide = Math.max(this.scroller.clientWidth, 200);
+    const height = TOP + this.data.ranks * ROW + BOTTOM;
+    this.width = HEAD + (wide - HEAD - 14) * this.zoom + 14;
+    this.per = (this.width - HEAD - 14) / Math.max(this.end, 1);
+    this.spacer.style.width = `${this.width}px`;
+    this.spacer.style.height = `${height}px`;
+    this.visibleHeight = Math.min(height, Math.max(160, Math.floor(window.innerHeight * 0.6)));
+    this.scroller.style.height = `${this.visibleHeight + (this.zoom > 1 ? 14 : 0)}px`;
+    this.later();
+  }
+
+  setZoom(zoom, at = 0.5) {
+    const x = this.scroller.clientWidth * at;
+    const time = (this.scroller.scrollLeft + x - HEAD) / this.per;
+    this.zoom = Math.min(Math.max(zoom, 1), Math.max(1, this.end / this.data.scale * 60 / 400, 64));
+    this.layOut();
+    this.scroller.scrollLeft = time * this.per + HEAD - x;
+    this.onZoom(this.zoom);
+  }
+
+  later() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
+
+  paint() {
+    if (!this.data) return;
+    const { data, per } = this, b = data.bars, ratio = window.devicePixelRatio || 1;
+    const w = this.scroller.clientWidth, h = this.visibleHeight;
+    this.canvas.width = Math.round(w * ratio);
+    this.canvas.height = Math.round(h * ratio);
+    this.canvas.style.width = `${w}px`;
+    this.canvas.style.height = `${h}px`;
+    const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const [back, lane, line, text, dim, accent] = ["--back", "--lane", "--line", "--text", "--dim", "--accent"].map(colour);
+    g.scale(ratio, ratio);
+    g.fillStyle = back;
+    g.fillRect(0, 0, w, h);
+    const left = this.scroller.scrollLeft, top = this.scroller.scrollTop;
+    const x = (time) => HEAD + time * per - left;
+    const from = Math.max(0, (left - 4) / per), to = (left + w - HEAD) / per;
+    const first = Math.max(0, Math.floor((top) / ROW)), last = Math.min(data.ranks, Math.ceil((top + h) / ROW) + 1);
+    g.textBaseline = "middle";
+    const font = (size, weight = 400) => { g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`; };
+    g.save();
+    g.beginPath();
+    g.rect(HEAD, TOP, w - HEAD, h - TOP);
+    g.clip();
+    for (let rank = first; rank < last; rank += 1) {
+      const y = TOP + rank * ROW - top;
+      g.fillStyle = lane;
+      g.fillRect(x(0), y + 3, this.end * per, ROW - 6);
+      const row = this.rows[rank];
+      let low = 0, high = row.length;
+      while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
+      for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) {
+        const bar = row[k], shades = SHADES[b.pipe[bar] % SHADES.length];
+        const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75);
+        g.fillStyle = shades[b.op[bar]] ?? shades[0];
+        g.fillRect(begin, y + 3, width > 3 ? width - 1 : width, ROW - 6);
+        const pair = b.pair[bar];
+        if (pair) { // two tasks at once: the second one has the lower half
+          g.fillStyle = (SHADES[pair[2] % SHADES.length])[pair[1]];
+          g.fillRect(begin, y + ROW / 2, width > 3 ? width - 1 : width, ROW / 2 - 3);
+        }
+        if (bar === this.selected || bar === this.hovered) {
+          g.strokeStyle = bar === this.selected ? text : accent;
+          g.lineWidth = 2;
+          g.strokeRect(begin + 1, y + 4, Math.max(width - 3, 1), ROW - 8);
+        }
+        if (width >= LABEL) {
+          const label = this.label(bar, width);
+          font(12, 500);
+          if (g.measureText(label).width + 4 <= width) {
+            const visible = Math.max(begin, HEAD);
+            g.fillStyle = [1, 3].includes(b.op[bar]) ? "#ffffff" : "#10141a";
+            if (b.pipe[bar] % SHADES.length === 1 && b.op[bar] === 1) g.fillStyle = "#10141a";
+            g.textAlign = "center";
+            const middle = (Math.max(visible, begin) + Math.min(begin + width, w)) / 2;
+            if (!pair) g.fillText(label, middle, y + ROW / 2 + 0.5);
+            else {
+              font(10, 600);
+              g.fillStyle = "#10141a";
+              g.fillText(label, middle, y + 9.5);
+              g.fillStyle = [1, 3].includes(pair[1]) && pair[2] % SHADES.length !== 1 ? "#ffffff" : "#10141a";
+              g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
+            }
+          }
+        }
+      }
+      g.fillStyle = text;
+      for (const k of this.sumsOf[rank]) { // an all-reduce: a mark where it begins, a line to its end
+        const begin = data.sums.start[k], end = data.sums.end[k];
+        if (end < from || begin > to) continue;
+        const at = x(begin);
+        g.fillRect(at, y + ROW - 4, Math.max(x(end) - at, 0), 2);
+        g.beginPath();
+        g.moveTo(at - 4, y + ROW - 1);
+        g.lineTo(at + 4, y + ROW - 1);
+        g.lineTo(at, y + ROW - 8);
+        g.fill();
+      }
+    }
+    g.restore();
+    g.fillStyle = back;
+    g.fillRect(0, 0, HEAD, h);
+    g.fillRect(0, 0, w, TOP);
+    font(12);
+    g.textAlign = "left";
+    for (let rank = first; rank < last; rank += 1) {
+      const y = TOP + rank * ROW - top + ROW / 2;
+      if (y < TOP) continue;
+      g.fillStyle = dim;
+      g.fillText(`rank ${rank}`, 10, y);
+    }
+    g.fillStyle = back;
+    g.fillRect(0, 0, w, TOP);
+    font(11);
+    g.textAlign = "center";
+    const unit = niceStep(64 / (per * data.scale)), end = this.end / data.scale;
+    for (let k = Math.floor(from / data.scale / unit); k * unit <= Math.min(end, to / data.scale) + 1e-9; k += 1) {
+      const at = x(k * unit * data.scale);
+      if (at < HEAD - 1) continue;
+      g.fillStyle = line;
+      g.fillRect(at, TOP - 5, 1, 5);
+      g.fillStyle = dim;
+      g.fillText(String(Number((k * unit).toPrecision(6))), Math.min(at, w - 12), 10);
+    }
+  }
+
+  label(bar, width) {
+    const b = this.data.bars;
+    const short = b.name[bar], letter = this.data.letters[b.op[bar]];
+    return width > 26 + 6 * short.length ? `${letter}${short}` : short;
+  }
+
+  describe(bar) {
+    const d = this.data, b = d.bars, time = (t) => String(Number((t / d.scale).toPrecision(6)));
+    const pair = b.pair[bar] ? ` together with ${b.pair[bar][0]}` : "";
+    const pipe = d.pipes.length > 1 ? `, pipe ${d.pipes[b.pipe[bar]]}` : "";
+    return `${WORDS[d.letters[b.op[bar]]] ?? "task"} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
+      `rank ${b.rank[bar]}, from ${time(b.start[bar])} to ${time(b.end[bar])}`;
+  }
+
+  say() {
+    const bar = this.hovered >= 0 ? this.hovered : this.selected;
+    this.status.textContent = bar >= 0 ? this.describe(bar) : "";
+  }
+
+  point(event) {
+    const r = this.scroller.getBoundingClientRect();
+    const time = (event.clientX - r.left + this.scroller.scrollLeft - HEAD) / this.per;
+    const rank = Math.floor((event.clientY - r.top + this.scroller.scrollTop - TOP) / ROW);
+    const b = this.data?.bars, row = this.rows?.[rank] ?? [];
+    const hit = row.find((k) => b.start[k] <= time && time < b.end[k]) ?? -1;
+    if (hit !== this.hovered) { this.hovered = hit; this.say(); this.later(); }
+  }
+
+  wheel(event) {
+    if (!(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    const r = this.scroller.getBoundingClientRect();
+    this.setZoom(this.zoom * Math.exp(-event.deltaY / 300), (event.clientX - r.left) / r.width);
+  }
+
+  key(event) {
+    if (!this.data || event.ctrlKey || event.metaKey || event.altKey) return;
+    const b = this.data.bars, go = { ArrowRight: 1, ArrowLeft: -1 }[event.key], down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "+" || event.key === "=") this.setZoom(this.zoom * 1.5);
+    else if (event.key === "-") this.setZoom(this.zoom / 1.5);
+    else if (event.key === "0") this.setZoom(1);
+    else if (event.key === "Escape") { this.selected = -1; this.say(); this.later(); }
+    else if (go || down || event.key === "Home" || event.key === "End") {
+      const rank = this.selected < 0 ? 0 : b.rank[this.selected];
+      let next;
+      if (this.selected < 0) [next] = this.rows.find((row) => row.length) ?? [];
+      else if (event.key === "Home") [next] = this.rows[rank];
+      else if (event.key === "End") next = this.rows[rank].at(-1);
+      else if (go) next = this.rows[rank][this.rows[rank].indexOf(this.selected) + go];
+      else {
+        const row = this.rows[rank + down] ?? [], time = b.start[this.selected];
+        next = row.findLast((k) => b.start[k] <= time) ?? row[0];
+      }
+      if (next !== undefined) this.select(next);
+    } else return;
+    event.preventDefault();
+  }
+
+  select(bar) {
+    this.selected = bar;
+    this.hovered = -1;
+    const b = this.data.bars, s = this.scroller;
+    const begin = HEAD + b.start[bar] * this.per, end = HEAD + b.end[bar] * this.per, y = TOP + b.rank[bar] * ROW;
+    if (begin - HEAD < s.scrollLeft) s.scrollLeft = begin - HEAD - 20;
+    if (end > s.scrollLeft + s.clientWidth) s.scrollLeft = end - s.clientWidth + 20;
+    if (y - TOP < s.scrollTop) s.scrollTop = y - TOP;
+    if (y + ROW > s.scrollTop + this.visibleHeight) s.scrollTop = y + ROW - this.visibleHeight;
+    this.say();
+    this.later();
+  }
+
+  /** Return what the legend shows: for each pipe and kind of task its shade and its name. */
+  legend() {
+    const d = this.data, kinds = new Map();
+    for (let k = 0; k < d.bars.rank.length; k += 1) {
+      const pipe = d.bars.pipe[k] % SHADES.length;
+      if (!kinds.has(pipe)) kinds.set(pipe, new Set());
+      kinds.get(pipe).add(d.bars.op[k]);
+    }
+    const name = (pipe) => d.pipes.filter((_, k) => k % SHADES.length === pipe).slice(0, 3).join(", ");
+    return [...kinds].sort(([a], [c]) => a - c).map(([pipe, ops]) => ({
+      name: d.pipes.length > 1 ? name(pipe) : "",
+      kinds: [...ops].sort().map((op) => ({ shade: SHADES[pipe][op], word: WORDS[d.letters[op]] ?? "" })),
+    }));
+  }
+}
+
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((x) => x * power).find((x) => x >= least - 1e-12);
+}

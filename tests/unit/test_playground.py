@@ -1,0 +1,326 @@
+"""The playground under hostile input: other origins, paths, wrong and slow requests, texts, and what a worker may take."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.command.serve import content, server_for
+from chimerac.compiler.library import find, names
+from chimerac.compiler.playground import limits
+from chimerac.compiler.playground.pool import GoneError, LostError, Pool
+from chimerac.compiler.playground.server import Playground
+from tests.helpers_command import COMMAND, SIGINT_ON
+
+TEXT = find("chimera").text
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Playground]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "REQUEST_S", 2.0)  # slow clients are given up sooner than by default
+        server = server_for(0, content(None))
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+        server.end()
+
+
+def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, bytes]:
+    """Return status and body of the answer to these bytes; 0 where the connection is closed without one."""
+    with socket.create_connection(server.server_address[:2], timeout=60) as client:  # type: ignore[arg-type]
+        received = b""
+        try:
+            client.sendall(data)
+            if not more:
+                client.shutdown(socket.SHUT_WR)
+            while part := client.recv(2**16):
+                received += part
+        except ConnectionError:  # it was closed while this was being sent
+            pass
+    head, _, body = received.partition(b"\r\n\r\n")
+    return (int(head.split()[1]) if head else 0), body
+
+
+def request(server: Playground, method: str, path: str, body: bytes = b"", **headers: str | None) -> bytes:
+    """Return a request as bytes. headers: in the place of the right ones, None to leave one out."""
+    given: dict[str, str | None] = {
+        "Host": f"127.0.0.1:{server.server_port}",
+        "Content_Length": str(len(body)) if body else None,
+    }
+    given |= {"Content_Type": "application/json"} if body else {}
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in (given | headers).items() if value is not None]
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode() + body
+
+
+def posted(server: Playground, kind: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    status, body = sent(server, request(server, "POST", f"/{server.token}/{kind}", json.dumps(fields).encode()), more=True)
+    return status, json.loads(body)
+
+
+def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> None:
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    with socket.create_connection(server.server_address[:2]) as client:  # type: ignore[arg-type]
+        client.sendall(request(server, "GET", f"/{server.token}/"))
+        head = client.recv(2**16).decode()
+    assert "Content-Security-Policy: default-src 'none'; script-src 'self';" in head and "unsafe" not in head
+    assert "Referrer-Policy: no-referrer" in head
+    status, body = sent(server, request(server, "GET", f"/{server.token}/offered.json"))
+    assert (status, [x["name"] for x in json.loads(body)["schedules"]]) == (200, names())
+    status, body = sent(server, request(server, "GET", f"/{server.token}/schedules/gpipe"))
+    assert (status, body.decode()) == (200, find("gpipe").text)
+
+
+def test_a_timeline_is_that_of_the_compiler(server: Playground) -> None:
+    status, answer = posted(server, "draw", text=TEXT, parameters={"D": 8, "N": 16})
+    program = compile_schedule("chimera", {"D": 8, "N": 16}).program
+    s = simulate(program)
+    tasks = program.table.is_task
+    assert status == 200 and answer["makespan"] == s.makespan and answer["digest"] == program.digest
+    assert (
+        answer["bars"]["start"] == s.timeline.start[tasks].tolist() and answer["bars"]["end"] == s.timeline.end[tasks].tolist()
+    )
+    assert answer["bars"]["rank"] == program.rank_of[tasks].tolist()
+    assert [(p["name"], p["value"], p["given"]) for p in answer["parameters"]] == [
+        ("D", 8, True),
+        ("N", 16, True),
+        ("f", 1, False),
+    ]
+    assert answer["parameters"][0]["values"] == [2, 4, 8, 16]  # those that divide N
+
+
+def test_a_finding_has_its_place_its_help_and_the_sliders(server: Playground) -> None:
+    _, answer = posted(server, "draw", text=TEXT.replace("param N", "parm N"), parameters={})
+    assert [(x["code"], x["place"], x["help"]) for x in answer["findings"]] == [
+        ("E102", [15, 1, 15, 5], "did you mean 'param'?")
+    ]
+    _, answer = posted(server, "draw", text=TEXT, parameters={"N": 5})
+    assert answer["findings"][0]["code"] == "E210"
+    assert answer["parameters"][1] == {"name": "N", "value": 5, "given": True, "values": [4, 8, 12, 16, 20]}
+
+
+def test_every_product_is_what_the_command_prints(server: Playground) -> None:
+    for product in content(None).products:
+        status, answer = posted(server, "export", text=TEXT, parameters={}, emit=product.emit, suffix=product.suffix)
+        assert status == 200 and "findings" not in answer, (product, answer)
+        assert answer["name"].endswith(product.suffix) and b64decode(answer["data"])
+        if product.emit == "json":
+            assert b64decode(answer["data"]).decode() == program_to_json(compile_schedule("chimera").program)
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "path", "headers"),
+    [
+        (403, "GET", "/TOKEN/", {"Host": "evil.example"}),
+        (403, "GET", "/TOKEN/", {"Host": "127.0.0.1:1"}),
+        (403, "GET", "/TOKEN/", {"Host": None}),
+        (403, "GET", "/TOKEN/", {"Origin": "https://evil.example"}),
+        (403, "POST", "/TOKEN/draw", {"Origin": "null"}),
+        (403, "POST", "/TOKEN/draw", {"Origin": "http://127.0.0.1:1"}),
+        (403, "POST", "/TOKEN/draw", {"Sec_Fetch_Site": "cross-site"}),
+        (404, "GET", "/", {}),
+        (404, "GET", "/playground.js", {}),
+        (404, "POST", "/" + 32 * "A" + "/draw", {}),
+        (404, "GET", "/TOKEN/../../../../etc/passwd", {}),
+        (404, "GET", "/TOKEN/schedules/../../pyproject.toml", {}),
+        (404, "GET", "/TOKEN/schedules/..%2f..%2fpyproject.toml", {}),
+        (404, "GET", "/TOKEN/schedules//etc/passwd", {}),
+        (404, "GET", "/TOKEN/server.py", {}),
+        (405, "GET", "/TOKEN/draw", {}),
+        (405, "POST", "/TOKEN/", {}),
+        (501, "PUT", "/TOKEN/draw", {}),
+        (415, "POST", "/TOKEN/draw", {"Content_Type": "text/plain"}),
+        (411, "POST", "/TOKEN/draw", {"Content_Length": None}),
+        (411, "POST", "/TOKEN/draw", {"Content_Length": "-1"}),
+        (411, "POST", "/TOKEN/draw", {"Transfer_Encoding": "chunked"}),
+        (413, "POST", "/TOKEN/draw", {"Content_Length": str(limits.BODY + 1)}),
+        (413, "POST", "/TOKEN/draw", {"Content_Length": "9" * 40}),
+    ],
+)
+def test_other_requests_are_refused(server: Playground, status: int, method: str, path: str, headers: dict[str, Any]) -> None:
+    body = b'{"text": "", "parameters": {}}' if method == "POST" else b""
+    found, answer = sent(server, request(server, method, path.replace("TOKEN", server.token), body, **headers), more=True)
+    assert found == status
+    assert b"root:" not in answer and b"[project]" not in answer and server.token.encode() not in answer
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"text": 1, "parameters": {}}', b'{"text": ""}',
+        b'{"text": "", "parameters": {"D": true}}', b'{"text": "", "parameters": {"D": 1.5}}',
+        b'{"text": "", "parameters": {"D": 99999999999999999999}}', b'{"text": "", "parameters": {}, "path": "/etc/passwd"}',
+        b'{"text": "", "parameters": {"D": ' + b"9" * 5000 + b"}}",
+    ],
+)  # fmt: skip
+def test_bodies_of_another_form_are_refused(server: Playground, body: bytes) -> None:
+    status, answer = sent(server, request(server, "POST", f"/{server.token}/draw", body), more=True)
+    assert status == 400 and json.loads(answer)["error"]
+
+
+def test_a_product_that_is_not_offered_is_refused(server: Playground) -> None:
+    for emit, suffix in (("json", "/../x"), ("../json", ".json"), ([], ".json"), ("json", None)):
+        assert posted(server, "export", text=TEXT, parameters={}, emit=emit, suffix=suffix)[0] == 400
+
+
+def test_truncated_and_slow_requests_end(server: Playground) -> None:
+    whole = request(server, "POST", f"/{server.token}/draw", b'{"text": "", "parameters": {}}')
+    assert sent(server, whole[:-5])[0] == 400
+    assert sent(server, whole[:-5], more=True)[0] == 408  # it keeps the connection open and sends nothing
+    assert sent(server, whole[:40], more=True)[0] in (0, 408)
+    assert sent(server, b"\x00\x01\x02 rubbish\r\n\r\n")[0] == 400
+    assert sent(server, b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n")[0] in (0, 414)
+
+
+def test_connections_without_a_request_are_limited_and_closed(server: Playground) -> None:
+    clients = [socket.create_connection(server.server_address[:2], timeout=60) for _ in range(limits.CONNECTIONS + 8)]  # type: ignore[arg-type]
+    first = [client.recv(100)[:12] for client in clients]  # the server ends each of them, at the latest after REQUEST_S
+    assert b"HTTP/1.0 503" in first
+    for client in clients:
+        client.close()
+    assert posted(server, "draw", text=TEXT, parameters={})[0] == 200
+
+
+def bad_texts() -> Iterator[str]:
+    """Yield a hundred texts: extremes by hand, and texts of the library with a part changed."""
+    base = "schedule x\nparam D = {}\nranks D\nstages D\npipe main {{ stage s on rank s   micro_batches {} }}\n"
+    order = "order ticks {\n    F(s, m) at s + 2*m\n    B(s, m) at 2*D - s + 2*m\n}\n"
+    yield from (
+        "",
+        "\0",
+        "\ud800",
+        "\u202e" * 50,
+        "schedule",
+        "#" * 10**6,
+        "(" * 50_000,
+        "\n" * 90_000,
+        "schedule " + "x" * 9999,
+    )
+    for ranks, micro_batches in ((2**61, 1), (1, 2**61), (10**30, 1), (65_536, 16), (2, 10**5), (0, 0), (-1, 1), (4, -(2**40))):
+        yield base.format(ranks, micro_batches) + order
+    yield base.format("1" + "+1" * 20_000, 4) + order
+    yield base.format("-" * 90 + "1", 4) + order
+    yield base.format(4, 8) + "order listing for rank r { repeat 1000000 { repeat 1000000 { F(0) } } }\n"
+    yield base.format(4, 8) + "order ticks {\n    F(s, m) at (s + m) // (s - s)\n    B(s, m) at s % (m - m)\n}\n"
+    yield from (f"schedule {word}\nranks 2\n" for word in ("\U0001f600", "日本", "é", "a\tb", "../../etc/passwd", "%s{0}"))
+    drawn = random.Random(7)
+    texts = [find(name).text for name in names()]
+    for _ in range(73):
+        text = drawn.choice(texts)
+        at = drawn.randrange(len(text))
+        part = drawn.choice(
+            ["", "9" * 19, "}", "{", "param", "\U0001f600", "- ", "repeat 999999 {", text[: drawn.randrange(200)]]
+        )
+        yield text[:at] + part + text[at + drawn.randrange(40) :]
+
+
+def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
+    """Each is a timeline or a finding. The worker's own time and memory are tested below."""
+    answered = 0
+    for text in bad_texts():
+        status, answer = posted(server, "draw", text=text, parameters={})
+        assert status == 200, text[:200]
+        assert "makespan" in answer or answer["findings"][0]["message"], text[:200]
+        for found in answer.get("findings", ()):
+            assert "without an answer" not in found["message"], text[:2000]
+            line, column, end_line, end_column = found["place"] or (1, 1, 1, 1)
+            assert 1 <= line <= end_line <= text.count("\n") + 1 and column >= 1 and end_column >= 1
+        answered += 1
+    assert answered == 100
+    for value in (2**62, -(2**62), 10**6, 0, -1):
+        assert posted(server, "draw", text=TEXT, parameters={"D": value})[1]["findings"]
+
+
+HOSTILE = """
+import os, signal, sys
+from chimerac.compiler.playground import limits, worker
+limits.EXPORTING_S = limits.COMPILING_S = 1.0
+limits.ANSWER = 2**16
+def spin(request):
+    while True: pass
+def forge(request):
+    print("no answer"); return {"said": "this"}
+def die(request): os.kill(os.getppid(), signal.SIGKILL)
+def fill(request): return {"size": len(bytearray(2**31))}
+def save(request): return {"size": open(sys.argv[1], "wb", buffering=0).write(b"x")}
+def large(request): return {"x": "x" * limits.ANSWER}
+does = {f.__name__: f for f in (spin, forge, die, fill, save, large)}
+worker.drawn = lambda text, parameters: {"read": open(text).read()}
+worker._load = lambda: None
+worker.work(lambda request: does[request["do"]](request))
+"""
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Workers whose requests try what the limits forbid."""
+    path = tmp_path_factory.mktemp("worker") / "written"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "WORKERS", 1)
+        patch.setattr(limits, "GRACE_S", 20.0)
+        pool = Pool([sys.executable, "-c", HOSTILE, str(path)], {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+        yield pool
+        pool.end()
+    assert not path.exists() or not path.stat().st_size
+
+
+def told(pool: Pool, do: str) -> str:
+    answer = json.loads(pool.ask(json.dumps({"kind": "export", "do": do}).encode(), 1.0))
+    return str(answer["findings"][0]["message"])
+
+
+def test_a_worker_stops_what_exceeds_its_limits(pool: Pool) -> None:
+    assert told(pool, "spin") == "this takes more than 1 seconds; it was stopped"
+    assert "1024 MiB of memory" in told(pool, "fill")
+    assert "at most 65,536 are sent" in told(pool, "large")
+    assert "ended without an answer" in told(pool, "save")
+    assert json.loads(pool.ask(b'{"kind": "export", "do": "forge"}', 1.0)) == {"said": "this"}
+    reading = json.dumps({"kind": "draw", "text": "/etc/passwd", "parameters": {}}).encode()
+    assert "ended without an answer" in json.loads(pool.ask(reading, 1.0))["findings"][0]["message"]
+
+
+def test_a_worker_that_ends_is_replaced(pool: Pool) -> None:
+    with pytest.raises(LostError):
+        pool.ask(b'{"kind": "export", "do": "die"}', 1.0)
+    assert told(pool, "spin")
+
+
+def test_a_client_that_leaves_frees_its_worker(pool: Pool) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with pytest.raises(GoneError):
+        pool.ask(b'{"kind": "export", "do": "spin"}', 1.0, ours)
+    ours.close()
+    assert json.loads(pool.ask(b'{"kind": "export", "do": "forge"}', 1.0)) == {"said": "this"}
+
+
+def test_the_command_says_its_address_and_ends_with_one_line() -> None:
+    pipe = subprocess.PIPE
+    command = [*COMMAND, "serve", "--no-browser", "--port"]
+    process = subprocess.Popen([*command, "0"], stdout=pipe, stderr=pipe, text=True, preexec_fn=SIGINT_ON)
+    assert process.stdout is not None
+    port = process.stdout.readline().split(":")[3].split("/")[0]
+    taken = subprocess.run([*command, port], capture_output=True, text=True)
+    assert (taken.returncode, taken.stdout) == (2, "")
+    assert taken.stderr.startswith(f"error[E002]: --port {port}: the port cannot be used: address already in use\n")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "\nthe playground has ended\n"
+    assert process.returncode == 130
+    assert subprocess.run([*command, "99999"], capture_output=True).returncode == 2

@@ -50,6 +50,12 @@ def _tour(argv: Sequence[str]) -> int:
     return run(argv, main)
 
 
+def _lsp(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.lsp import run  # start-up: 1 ms, for this verb only
+
+    return run(argv)
+
+
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "partition": partition.run,
     "compare": _compare,
@@ -58,4 +64,5 @@ VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "tour": _tour,
     "fmt": fmt.run,
     "explain": lambda argv: explain.run(argv, main),
+    "lsp": _lsp,
 }

@@ -40,6 +40,10 @@ TOUR = """\
 A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
 Without a terminal, and with --yes, it asks nothing."""
 
+LSP = """\
+The language server, which an editor starts: findings as you type, explanations, completion, definitions, the formatter.
+docs/editor.md says how editors are set up. Needs: pip install 'chimerac[lsp]'"""
+
 TOUR_PARTS = {
     "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
     "partition": "which layers form which stage, what a rank needs, recomputation",
@@ -81,6 +85,7 @@ other commands (each has --help):
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
+  lsp                the language server, which editors start
 
 choices of --emit:
 {_EMIT_CHOICES}
@@ -220,6 +225,12 @@ def explain_parser() -> argparse.ArgumentParser:
     return p
 
 
+def lsp_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac lsp", description=LSP)
+    p.add_argument("--stdio", action="store_true", help="over stdin and stdout, which is the default; some editors add it")
+    return p
+
+
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.verbs = (
@@ -230,6 +241,7 @@ def make_parser() -> argparse.ArgumentParser:
         search_parser(),
         format_parser(),
         explain_parser(),
+        lsp_parser(),
     )
     _add_schedule(p)
     machine = p.add_mutually_exclusive_group()

@@ -13,7 +13,7 @@ FUZZ_MINUTES ?= 60
 GROWTH_MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures descriptions profiles bench coverage clean
+.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures site descriptions profiles bench coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,9 @@ figures: $(READY) ## rewrite every drawing and table in README and docs, and the
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.figures --write
+
+site: $(READY) ## build the documentation as a site, in build/site: every link is checked
+	$(BIN)/python -m tools.site
 
 profiles: $(READY) ## write the shipped profiles of published hardware again, for chimerac --profile NAME
 	$(BIN)/python -m tools.profiles --write

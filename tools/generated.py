@@ -40,7 +40,7 @@ def modules(_: str) -> str:
     for path in files:
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if doc:
-            rows.append(f"| {path.relative_to(ROOT)} | {_first_sentence(doc)} |")
+            rows.append(f"| `{path.relative_to(ROOT)}` | {_first_sentence(doc)} |")
     return "\n".join(rows) + "\n"
 
 

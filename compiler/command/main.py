@@ -68,6 +68,12 @@ def _watch(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _lsp(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.lsp import run  # start-up: 1 ms, for this verb only
+
+    return run(argv)
+
+
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "partition": partition.run,
     "compare": _compare,
@@ -79,4 +85,5 @@ VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "watch": _watch,
     "fmt": fmt.run,
     "explain": lambda argv: explain.run(argv, main),
+    "lsp": _lsp,
 }

@@ -54,6 +54,10 @@ address with a random token. A compilation has limits of time and memory. Ctrl-C
 WATCH = """\
 Compile a schedule again whenever its file changes, and draw its timeline or its errors in the terminal. Ctrl-C ends it."""
 
+LSP = """\
+The language server, which an editor starts: findings as you type, explanations, completion, definitions, the formatter.
+docs/editor.md says how editors are set up. Needs: pip install 'chimerac[lsp]'"""
+
 TOUR_PARTS = {
     "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
     "partition": "which layers form which stage, what a rank needs, recomputation",
@@ -105,6 +109,7 @@ other commands (each has --help):
   watch FILE         the same in the terminal: compile a file again whenever it changes
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
+  lsp                the language server, which editors start
 
 choices of --emit:
 {_EMIT_CHOICES}
@@ -291,6 +296,12 @@ def explain_parser() -> argparse.ArgumentParser:
     return p
 
 
+def lsp_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac lsp", description=LSP)
+    p.add_argument("--stdio", action="store_true", help="over stdin and stdout, which is the default; some editors add it")
+    return p
+
+
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.verbs = (
@@ -304,6 +315,7 @@ def make_parser() -> argparse.ArgumentParser:
         watch_parser(),
         format_parser(),
         explain_parser(),
+        lsp_parser(),
     )
     _add_schedule(p)
     _add_compiling(p)

@@ -1,0 +1,95 @@
+"""What may be written at a place of a text: the words that the parser allows there, and the names that are defined there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lark import UnexpectedInput
+
+from chimerac.chimera_ir import limits
+from chimerac.compiler.language_server.meanings import CONVENTIONS, KEYWORDS, LIMITS, OTHERS, TASK_KINDS, meaning
+from chimerac.compiler.language_server.names import MAX_WORDS, STATEMENTS, Names
+from chimerac.compiler.language_server.text import Text, Word
+from chimerac.compiler.syntax.parse import terminal_texts, terminals_after
+
+_DEFINING = ("schedule", "param", "let", "pipe", "tied")  # a new name follows
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A word that may be written. kind: 'keyword', 'name', 'pipe', 'task', 'function' or 'limit'; about: what it means."""
+
+    word: str
+    kind: str
+    about: str
+
+
+def proposals(text: Text, offset: int) -> list[Proposal]:
+    """Return the words that may be written at an offset, in the place of the part of a word before it.
+
+    After a syntax error above, the parser cannot tell what is allowed: then all keywords and names are proposed.
+    """
+    if len(text.text) > limits.TEXT or len(text.words) > MAX_WORDS:
+        return []
+    line = text.text.rfind("\n", 0, offset) + 1
+    if "#" in text.text[line:offset]:
+        return []
+    start = offset
+    while start > line and (text.text[start - 1].isalnum() or text.text[start - 1] == "_"):
+        start -= 1
+    before = [w for w in text.words if w.end <= start]
+    allowed = _terminals(text.text, start)
+    words = terminal_texts()
+    keywords = (words.get(t, "") for t in allowed) if allowed is not None else iter(KEYWORDS)
+    found = [Proposal(word, "keyword", KEYWORDS[word]) for word in sorted(keywords) if word in KEYWORDS]
+    if allowed is None or "NAME" in allowed:
+        found += _names(Names(text), before, start, allowed is None or "INT" in allowed)
+    return found
+
+
+def _terminals(text: str, start: int) -> frozenset[str] | None:
+    """Return the terminals that are allowed at an offset; None if the text above it has a syntax error."""
+    try:
+        return terminals_after(text, start)
+    except UnexpectedInput:
+        return None
+
+
+def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
+    """Yield the names that fit at an offset. before: the tokens above it."""
+    last = before[-1].text if before else ""
+    kind = names.block_at(offset)
+    if last in _DEFINING:
+        return
+    if (last == "stage" and kind == "pipe") or (last == "rank" and len(before) > 1 and before[-2].text == "for"):
+        yield Proposal(last[0], "name", CONVENTIONS[last[0]])
+        return
+    statement = next((w.text for w in reversed(before) if w.text in {*STATEMENTS, "prefer", "then", "group", "fill"}), "")
+    if last == "limit" and not kind:
+        yield from (Proposal(word, "limit", about) for word, about in LIMITS.items())
+        return
+    tasks = [Proposal(word, "task", about) for word, about in TASK_KINDS.items()]
+    if not in_expression:
+        if last in TASK_KINDS and kind in ("ticks", "listing"):
+            yield from (Proposal(d.name, "pipe", d.statement) for d in names.found if d.what == "pipe")
+        elif last == "(" and kind == "ticks":
+            yield Proposal("s", "name", CONVENTIONS["s"])
+        elif last == "," and kind == "ticks":
+            yield Proposal("m", "name", CONVENTIONS["m"])
+        else:
+            yield from tasks
+            yield from [Proposal("hop", "task", OTHERS["hop"])] if statement == "cost" else []
+        return
+    if statement == "limit" and kind == "greedy":
+        yield from tasks
+    if kind == "listing":
+        yield from tasks
+    yield from (
+        Proposal(d.name, "name", d.statement)
+        for d in names.holding_at(offset)
+        if d.what not in ("pipe", "tied set") and d.end < offset
+    )
+    if kind == "greedy":
+        yield from (Proposal(word, "name", about) for word, about in CONVENTIONS.items())
+    yield from (Proposal(word, "function", meaning(word)) for word in ("min", "max"))

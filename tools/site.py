@@ -1,0 +1,183 @@
+"""Build the documentation site with Sphinx: the pages of docs/, README, CONTRIBUTING, and the Python API from its docstrings.
+
+    python -m tools.site [-o FOLDER]       the result is build/site/index.html, which a browser opens without a server
+    python -m tools.site --sources FOLDER  only write what Sphinx reads
+
+Every warning of Sphinx is an error: a link that leads nowhere, a page in no list, a docstring that cannot be read. The pages
+are those that a forge shows. What they link outside of docs/, such as a source file, becomes a page of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from chimerac.chimera_ir.files import reason
+from tools import ROOT
+
+# The lists of pages in the navigation. A page of docs/ that none of them names is in the last one.
+LISTS: dict[str, tuple[str, ...]] = {
+    "Start": ("README", "tutorial", "examples", "editor", "playground", "comparison"),
+    "Schedules": ("language", "bubbles", "schedules", "gallery", "viewer", "semantics", "errors"),
+    "The compiler": ("partition", "profile", "plan", "search_page", "exchange", "speed", "proof"),
+    "Training": ("training", "running", "data", "models", "any_model", "runtime"),
+    "Runs and their results": ("checkpoints", "experiments", "reproducing", "benchmarks"),
+    "The project": ("architecture", "CONTRIBUTING", "api"),
+}
+REST = "More"
+OF_SPHINX = ("index", "search", "genindex", "api")  # pages that Sphinx or this file writes itself
+API: dict[str, tuple[str, ...]] = {  # directives of autodoc; members follow every one but a function
+    "Compile, verify, simulate": ("automodule:: chimerac.compiler",),
+    "Programs": ("autoclass:: chimerac.chimera_ir.program.Program",),
+    "Instructions": ("autoclass:: chimerac.chimera_ir.instructions.Op",),
+    "Findings": (
+        "autoclass:: chimerac.chimera_ir.diagnostics.ChimeraError",
+        "autoclass:: chimerac.chimera_ir.diagnostics.Diagnostic",
+        "autoclass:: chimerac.chimera_ir.diagnostics.Span",
+        "autoclass:: chimerac.chimera_ir.diagnostics.Source",
+        "autofunction:: chimerac.chimera_ir.diagnostics.render",
+    ),
+    "Pipeline: one rank in a training loop": (
+        "autoclass:: chimerac.interpreter.Pipeline",
+        "autofunction:: chimerac.interpreter.held_stages",
+        "autofunction:: chimerac.interpreter.save_checkpoint",
+        "autofunction:: chimerac.interpreter.load_checkpoint",
+    ),
+}
+SHOWN = (".svg", ".png", ".html")
+LANGUAGES = {".py": "python", ".sched": "sched", ".sh": "bash", ".sbatch": "bash", ".json": "json", ".yaml": "yaml"}
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?=\))")
+
+
+class LinkError(Exception):
+    """A link that leads nowhere."""
+
+
+def pages() -> dict[Path, str]:
+    """Return the Markdown files of the site, with the names of their pages."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return {path: path.stem + ("_page" if path.stem in OF_SPHINX else "") for path in files}
+
+
+def write_sources(folder: Path) -> None:
+    """Write what Sphinx reads to an empty folder. Raises LinkError."""
+    names = pages()
+    sources: dict[Path, str] = {}  # files and folders that pages link, and the names of their pages
+    for path, name in names.items():
+        (folder / f"{name}.md").write_text(_with_links(path, names, sources), encoding="utf-8")
+    for path, name in sources.items():
+        page = folder / f"{name}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(_source_page(path), encoding="utf-8")
+    (folder / "api.md").write_text(_api(), encoding="utf-8")
+    (folder / "index.md").write_text(_index(set(names.values()) | {"api"}), encoding="utf-8")
+    shutil.copy(ROOT / "tools/site_conf.py", folder / "conf.py")
+    for images in ROOT.glob("docs/*/"):  # drawings that pages show, and viewers that they link
+        if any(path.suffix in SHOWN for path in images.rglob("*")):
+            shutil.copytree(images, folder / images.name, dirs_exist_ok=True)
+
+
+def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) -> str:
+    """Return the text of a page, with links to the pages of the site. sources: takes the files that need a page."""
+    text = path.read_text(encoding="utf-8")
+
+    def linked(found: re.Match[str]) -> str:
+        target = (path.parent / found["target"]).resolve()
+        anchor = found["anchor"] or ""
+        if target in names:
+            return f"{names[target]}.md{anchor}"
+        if not target.exists() or not target.is_relative_to(ROOT):
+            raise LinkError(f"{path.relative_to(ROOT)} links {found['target']}, which does not exist")
+        relative = target.relative_to(ROOT)
+        if target.suffix in SHOWN and relative.parts[0] == "docs":
+            return relative.relative_to("docs").as_posix()
+        sources[target] = f"source/{relative.as_posix().replace('.', '_')}"
+        return f"{sources[target]}.md"
+
+    parts, end = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [_LINK.sub(linked, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, _LINK.sub(linked, text[end:])])
+
+
+def _source_page(path: Path) -> str:
+    """Return the page of a source file, or the list of the files of a folder."""
+    head = f"---\norphan: true\n---\n\n# {path.relative_to(ROOT).as_posix()}\n\n"
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix not in (".pyc", ""))
+        return head + "".join(f"- `{p.relative_to(path).as_posix()}`\n" for p in files)
+    text = path.read_text(encoding="utf-8")
+    return f"{head}````{LANGUAGES.get(path.suffix, 'text')}\n{text}````\n"
+
+
+def _api() -> str:
+    """Return the page of the Python API, whose texts are the docstrings."""
+    parts = ["# Python API\n\nWhat a program of your own may call. Every function raises `ChimeraError` for wrong input.\n"]
+    for title, directives in API.items():
+        lines = []
+        for directive in directives:
+            options = {"automodule": ["   :members:", "   :imported-members:"], "autoclass": ["   :members:"]}
+            lines += [f".. {directive}", *options.get(directive.partition(":")[0], []), ""]
+        parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "```\n")
+    return "\n".join(parts)
+
+
+def _index(names: set[str]) -> str:
+    """Return the first page, with the lists of the navigation."""
+    named = {name for listed in LISTS.values() for name in listed}
+    lists = {**LISTS, REST: tuple(sorted(names - named))}
+    blocks = []
+    for title, listed in lists.items():
+        if found := [name for name in listed if name in names]:
+            entries = "\n".join("Overview <README>" if name == "README" else name for name in found)
+            blocks.append(f"```{{toctree}}\n:caption: {title}\n:maxdepth: 1\n\n{entries}\n```\n")
+    return f"""# chimerac
+
+A compiler for pipeline schedules: a small text becomes a verified program that trains on torch.distributed. The
+[overview](README.md) has a first run of five minutes, and the [tutorial](tutorial.md) leads to a schedule of your own.
+
+{chr(10).join(blocks)}"""
+
+
+def build(sources: Path, output: Path) -> int:
+    """Run Sphinx strictly, and return its exit status."""
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", str(sources / "_build")]
+    return subprocess.run([*command, str(sources), str(output)], cwd=ROOT).returncode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build the site and return the exit status."""
+    p = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site.")
+    p.add_argument("-o", metavar="FOLDER", dest="output", default=str(ROOT / "build/site"), help="default build/site")
+    p.add_argument("--sources", metavar="FOLDER", help="only write what Sphinx reads, to this empty folder")
+    options = p.parse_args(argv)
+    try:
+        if options.sources is not None:
+            Path(options.sources).mkdir(parents=True, exist_ok=True)
+            write_sources(Path(options.sources))
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            write_sources(Path(folder))
+            status = build(Path(folder), Path(options.output))
+    except LinkError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {reason(error)}", file=sys.stderr)
+        return 2
+    if status == 0:
+        print(f"{options.output}/index.html")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The configuration of Sphinx for the documentation site. tools/site.py copies it as conf.py beside the pages."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pygments.lexer import RegexLexer
+from pygments.token import Comment, Keyword, Name, Number, Operator, Text, Whitespace
+
+from chimerac.compiler.syntax.grammar import keywords
+
+project = "chimerac"
+author = "the authors of chimerac"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "chimerac"
+html_show_copyright = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+templates_path: list[str] = []
+
+myst_heading_anchors = 4  # the anchors that a forge gives to headings
+myst_fence_as_directive = ["mermaid"]
+mermaid_version = "11.12.0"
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+add_module_names = False
+
+
+_SPECIAL = re.compile(r"([*|\\]|\w_(?=\W|$))")  # what reStructuredText would interpret
+
+
+class SchedLexer(RegexLexer):
+    """Colours of the schedule language."""
+
+    name = "sched"
+    aliases = ("sched",)
+    tokens = {  # noqa: RUF012
+        "root": [
+            (r"#[^\n]*", Comment.Single),
+            (rf"\b(?:{'|'.join(sorted(keywords()))})\b", Keyword),
+            (r"\b(?:min|max)\b", Name.Builtin),
+            (r"\b[FBIWR]\b", Name.Function),
+            (r"[A-Za-z_][A-Za-z0-9_]*", Name),
+            (r"[0-9]+", Number.Integer),
+            (r"\s+", Whitespace),
+            (r"[-+*/%=<>!&.]+", Operator),
+            (r".", Text),
+        ]
+    }
+
+
+def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
+    """Change a docstring, which is plain text with `code` and indented examples in it, to reStructuredText."""
+    changed: list[str] = []
+    for line in lines:
+        is_example = line.startswith("    ")
+        if is_example and changed and not changed[-1].strip():
+            before = next((earlier for earlier in reversed(changed) if earlier.strip()), "")
+            changed += [] if before.startswith("    ") else ["::", ""]
+        parts = re.split(r"(``?[^`]+``?)", line)
+        as_text = (f"``{x.strip('`')}``" if x.startswith("`") else _SPECIAL.sub(_escaped, x) for x in parts)
+        changed.append(line if is_example else "".join(as_text))
+    lines[:] = changed
+
+
+def _escaped(found: re.Match[str]) -> str:
+    text = found[0]
+    return f"{text[:-1]}\\_" if text.endswith("_") else f"\\{text}"
+
+
+def setup(app: Any) -> None:
+    """Register what is above. Sphinx calls it."""
+    app.add_lexer("sched", SchedLexer)
+    app.connect("autodoc-process-docstring", as_rst)

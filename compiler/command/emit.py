@@ -201,7 +201,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "png": Emitter("the same picture in pixels, 200 to an inch", partial(_picture, "png"), reads=_OF_PICTURES),
     "pdf": Emitter("the same picture, with its fonts", partial(_picture, "pdf"), reads=_OF_PICTURES),
     "html": Emitter(
-        "one HTML file to look at in a browser: zoom, messages, idle time by cause, memory; with --model its bytes",
+        "an HTML file to look at in a browser: zoom, messages, idle time by cause, memory; with --model bytes",
         _html,
         reads=("--cost", "--model", "--optimizer", "--profile", "--measured"),
     ),

@@ -25,6 +25,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
 ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that need arguments
+MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}  # options of products
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -135,8 +136,9 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, project: Path)
     assert (project / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
     (project / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", "--model", "gpt-nano", cwd=project))
     for emit in EMITTERS:
-        more = ["--model", "model.json"] if emit == "report" else []
-        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=project)
+        path = "a.dot" if emit == "dag" else f"a.{emit}"
+        run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, "-o", path, *MORE.get(emit, []), cwd=project)
+        assert (project / path).stat().st_size
     assert "loss" in run(python, "-m", "chimerac.interpreter.run", *RUN, "--loopback", cwd=project)
     assert "9 of 9 runs are pending" in run(
         python, "-m", "chimerac.interpreter.experiments", "baseline", "--dry-run", cwd=project

@@ -17,11 +17,11 @@ SLOW = "make"  # commands that begin with this word are run only with --slow
 
 
 def chimerac(arguments: Sequence[str]) -> str:
-    """Return the output of the command chimerac, including findings."""
+    """Return the output of the command chimerac, including findings. Lines end as in this project's files, also those of CSV."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)
-    return in_checkout(out.getvalue())
+    return in_checkout(out.getvalue().replace("\r\n", "\n"))
 
 
 def in_checkout(text: str) -> str:

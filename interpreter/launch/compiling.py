@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.program import Machine, Program, Tied
-from chimerac.compiler import evaluation_of, load_program
+from chimerac.compiler import evaluation_of, load_program, verify
 from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
@@ -43,9 +44,21 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     check_kind(program)
     on_machine = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        return Plan(program, evaluation_of(on_machine), predicted_times(on_machine), partial(_memory, on_machine))
+        predicted = predicted_times(on_machine) if _ends(program, on_machine) else None
+        return Plan(program, evaluation_of(on_machine), predicted, partial(_memory, on_machine))
     # A timed run sends real messages, whose time is not predicted: `hop` is 0.
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
+
+
+def _ends(program: Program, on_machine: Program) -> bool:
+    """Return whether a verified program ends on another machine too. In loopback a run may show that it does not."""
+    if on_machine.header.machine == program.header.machine:
+        return True
+    try:
+        verify(on_machine)
+    except ChimeraError:
+        return False
+    return True
 
 
 def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:

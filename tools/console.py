@@ -17,7 +17,7 @@ SLOW = "make"  # commands that begin with this word are run only with --slow
 
 
 def chimerac(arguments: Sequence[str]) -> str:
-    """Return the output of the command chimerac, including findings. Lines end as in this project's files, also those of CSV."""
+    """Return the output of the command chimerac, including findings. Its lines end as those of this project's files."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)

@@ -29,7 +29,6 @@ SUFFIXES = {
     "timeline-json": (".timeline.json",),
     "sched": (".sched",),
     "torch-csv": (".csv",),
-    "torch-comms": (".comms.csv",),
     "memory": (".memory.csv",),
 }
 PICTURES = ("svg", "png", "pdf", "html")  # products whose names are the suffixes of their files
@@ -64,10 +63,14 @@ def content(schedule: str | None) -> Content:
 
 
 def products() -> list[Product]:
-    """Return what the page offers for download, from the table of emitters."""
+    """Return what the page offers for download, from the table of emitters.
+
+    Without torch-comms, whose programs are arranged with --for, which the page has not.
+    """
     return [
         Product(name, suffix, emitter.what.partition(";")[0])
         for name, emitter in EMITTERS.items()
+        if name != "torch-comms"
         for suffix in SUFFIXES.get(name, (f".{name}" if name in PICTURES else ".txt",))
     ]
 

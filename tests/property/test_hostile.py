@@ -233,7 +233,16 @@ def test_control_characters_are_shown_escaped() -> None:
 
 # --- fuzzing ------------------------------------------------------------------------------------------------------------
 
-EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program text": 100, "model": 150, "command": 40}
+EXECUTIONS = {
+    "schedule text": 40,
+    "schedule": 40,
+    "program json": 60,
+    "program text": 100,
+    "timeline": 100,
+    "torch csv": 60,
+    "model": 150,
+    "command": 40,
+}
 
 
 @pytest.mark.parametrize("target", TARGETS)

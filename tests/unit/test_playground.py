@@ -118,7 +118,8 @@ def test_a_finding_has_its_place_its_help_and_the_sliders(server: Playground) ->
 
 def test_every_product_is_what_the_command_prints(server: Playground) -> None:
     for product in content(None).products:
-        status, answer = posted(server, "export", text=TEXT, parameters={}, emit=product.emit, suffix=product.suffix)
+        text = find("1f1b").text if product.emit == "torch-csv" else TEXT  # torch has one rank for each stage
+        status, answer = posted(server, "export", text=text, parameters={}, emit=product.emit, suffix=product.suffix)
         assert status == 200 and "findings" not in answer, (product, answer)
         assert answer["name"].endswith(product.suffix) and b64decode(answer["data"])
         if product.emit == "json":

@@ -223,7 +223,7 @@ def test_compare_draws_all_schedules_to_one_scale(capsys: pytest.CaptureFixture[
     [
         (["chimera", "--profile", "p100"], 2, "--profile needs a model"),
         ([*BERT, "--cost", "F=2", "--emit", "report"], 2, "--profile and --cost both say how long tasks take"),
-        ([*BERT], 2, "--profile is for --emit timeline, "),
+        ([*BERT], 2, "--profile is for --emit perfetto, --emit timeline, "),
         ([*BERT[:-2], "--link", "1us,1GB/s", "--emit", "report"], 2, "--link replaces the links of a profile"),
         ([*BERT, "--link", "fast", "--emit", "report"], 1, "E717"),
         ([*BERT, "--seq-len", "64", "--emit", "report"], 1, "has times for sequences of 128 tokens, and --seq-len is 64"),

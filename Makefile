@@ -61,7 +61,7 @@ check: $(READY) ## lint, check types and import contracts, run the unit, golden 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/golden tests/contract
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/unit tests/golden tests/contract
 
 golden: $(READY) ## rewrite the golden files
 	$(BIN)/python -m pytest -q tests/golden --golden

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +18,13 @@ import pytest
 
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.compiler import compile_schedule, simulate
-from chimerac.compiler.command.serve import content, server_for
+from chimerac.compiler.command.serve import content
 from chimerac.compiler.library import find, names
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.pool import GoneError, LostError, Pool
 from chimerac.compiler.playground.server import Playground
 from tests.helpers_command import COMMAND, SIGINT_ON
+from tests.helpers_playground import playground
 
 TEXT = find("chimera").text
 JSON = {"Content-Type": "application/json"}
@@ -34,13 +34,8 @@ JSON = {"Content-Type": "application/json"}
 def server() -> Iterator[Playground]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "REQUEST_S", 2.0)  # slow clients are given up sooner than by default
-        server = server_for(0, content(None))
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-        server.end()
+        with playground() as server:
+            yield server
 
 
 def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.compiler import compile_schedule
-from chimerac.compiler.command.serve import content, server_for
 from chimerac.compiler.library import find
 from chimerac.compiler.playground.server import Playground
+from tests.helpers_playground import playground
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'chimerac[browser]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
@@ -25,13 +24,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="need
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Playground]:
-    server = server_for(0, content(None))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.end()
+    with playground() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

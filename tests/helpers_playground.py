@@ -1,0 +1,22 @@
+"""The server of the playground, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chimerac.compiler.command.serve import content, server_for
+from chimerac.compiler.playground.server import Playground
+
+
+@contextmanager
+def playground() -> Iterator[Playground]:
+    """Serve the playground on a free port, in a thread of this process."""
+    server = server_for(0, content(None))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.end()

@@ -74,10 +74,11 @@ def test_schedules_with_a_piece_removed_or_repeated(text: str, data: st.DataObje
 @examples(75)
 @given(st.sampled_from(slip_lines("slips_corrected.txt")), st.data())
 @example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
+@example("listing: \\n}\\n ==> \\n", None)  # the text ends where the slip begins
 def test_texts_that_end_after_a_slip(line: str, data: st.DataObject | None) -> None:
     right, (base, wrong) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
     start = RIGHT_TEXTS[base].index(right.replace("\\n", "\n"))
-    ends = [word.end() for word in re.finditer(r"\w+|\S", wrong) if word.end() > start][:40]
+    ends = [start, *(word.end() for word in re.finditer(r"\w+|\S", wrong) if word.end() > start)][:40]
     for end in ends if data is None else [data.draw(st.sampled_from(ends))]:
         answer("schedule", b"\0" + wrong[:end].encode())
 

@@ -25,12 +25,12 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace(super().format_usage(), self.format_usage(), 1)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and what is wrong, and end the process with status 2. Of a command with verbs, one line of usage."""
+        """Print the usage and what is wrong, and end the process with status 2. With verbs, the usage is one line."""
         if sys.stderr is None:  # the shell closed it; argparse would write the usage to stdout
             sys.exit(2)
         verbs = [verb.prog.removeprefix(f"{self.prog} ") for verb in self.verbs]
-        first = " | ".join([*(action.dest.upper() for action in self._get_positional_actions()), *verbs])
-        usage = f"usage: {self.prog} {first} ...; see {self.prog} --help\n" if verbs else self.format_usage()
+        first_words = " | ".join([*(action.dest.upper() for action in self._get_positional_actions()), *verbs])
+        usage = f"usage: {self.prog} {first_words} ...; see {self.prog} --help\n" if verbs else self.format_usage()
         self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:

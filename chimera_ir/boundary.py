@@ -44,15 +44,15 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Return the size of one such tensor."""
+        """Return the size of the tensor in bytes, without padding."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def aligned_bytes(tensor: Tensor) -> int:
-    """Return the size of a tensor in a message of several tensors, with the padding after it."""
+    """Return the bytes of a tensor in a message of several tensors, with the padding after it."""
     return -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def message_bytes(tensors: Sequence[Tensor], count: int = 1) -> int:
-    """Return the size of a message of `count` values of these tensors. A single tensor is its own message."""
+    """Return the bytes of a message of `count` values, each of these tensors. A message of a single tensor has no padding."""
     return tensors[0].bytes if len(tensors) * count == 1 else count * sum(map(aligned_bytes, tensors))

@@ -20,7 +20,7 @@ StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], 
 class Costs:
     """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit.
 
-    RECOMPUTE: of running a forward again, by a task or in a backward; left out if it costs what the forward costs.
+    RECOMPUTE: the cost of running a forward again, by a task or in a backward; empty if that costs as much as the forward.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -33,7 +33,7 @@ class Costs:
 
     @staticmethod
     def default(stages: int) -> Costs:
-        """Return the costs of a program that names none, the same as a schedule's: forward 1, backward 2, each half of it 1."""
+        """Return the costs of a program that names none: forward 1, backward 2, each half of a backward 1."""
         return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
 
     def of(self, op: Op) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ class Costs:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
 
     def total(self, micro_batches: int) -> int:
-        """Return an upper bound of a run's time: all tasks and transfers one after another, every forward run again."""
+        """Return an upper bound of the makespan: all tasks and transfers one after another, every forward run again."""
         tasks = sum(sum(self.of(form.op)) for form in FORMS if form.letter)
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 

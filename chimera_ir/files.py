@@ -58,7 +58,7 @@ def _size(path: str | os.PathLike[str]) -> int:
 
 
 def write_stdout(text: str | bytes) -> None:
-    """Write all of a text to stdout, as UTF-8 where the encoding of stdout cannot express it, or bytes as they are.
+    """Write a text or bytes to stdout. A text that the encoding of stdout cannot express is written as UTF-8.
 
     Raises ChimeraError E003 if that fails, BrokenPipeError if the reader of a pipe has closed its end.
     """

@@ -13,7 +13,7 @@ _JSON, _TEXT = (re.compile(rf"\s*{start}") for start in (r"[{\[]", FORMAT))
 
 
 def is_program(source: Source) -> bool:
-    """Return whether a text is a compiled program in either form, rather than a schedule."""
+    """Return whether a text is meant as a compiled program, not as a schedule: by its first characters, or by its name."""
     return bool(_JSON.match(source.text) or _TEXT.match(source.text)) or source.name.endswith(".json")
 
 

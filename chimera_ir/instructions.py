@@ -181,7 +181,7 @@ FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "
 class Form:
     """An operation, its class, and the names of its fields in the order of `FIELDS`.
 
-    letter: what stands for a task in schedules and drawings; arrow: what precedes the peer of a transfer in the text form.
+    letter: the letter of a task in schedules and drawings; arrow: what precedes the peer of a transfer in the text form.
     Both are empty for the other operations.
     """
 

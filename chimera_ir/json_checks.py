@@ -19,8 +19,11 @@ MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file. what: its name in messages; codes: for a text that is not JSON, for a file of another
-    kind or version, and for a wrong field."""
+    """A kind of file.
+
+    what: its name in messages; codes: for a text that is not JSON, for a file of another kind or version, and for a wrong
+    field; help: how to get such a file.
+    """
 
     what: str
     format: str
@@ -126,7 +129,10 @@ def _weight(values: list[Any]) -> int:
 
 
 def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
-    """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic."""
+    """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic.
+
+    path: where this part is in the file, for findings; known, required: the names of the outermost object's fields.
+    """
     objects, name = _Objects(), part.source.name
     try:
         outermost = json.loads(part.text, object_pairs_hook=objects)

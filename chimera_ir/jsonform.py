@@ -164,7 +164,7 @@ class StreamsParser:
         while True:
             if text[at : at + 1] != "[":
                 part = Excerpt.of(self.source, (at, end_of(text, at)))
-                read_part(_stream_adapter(), KIND, part, ("streams", len(self.rows)))
+                read_part(_stream_adapter(), KIND, part, ("streams", len(self.rows)))  # raises: this is no list
             self.rows.begin()
             self._check()
             at = after_space(text, self._stream(after(text, at, "[")))

@@ -45,7 +45,7 @@ class Layer:
     weight_kept_bytes: what W still needs after I. None of the three counts the layer's input, which is a value. boundary:
     the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters'
     gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes. peaks: the most that
-    it holds at one moment; if it is left out, nothing that is not counted otherwise.
+    it holds at one moment; if it is left out, no more than the other amounts say.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

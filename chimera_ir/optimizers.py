@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# Numbers of the size of the gradient for each parameter.
+# How many numbers the state has for each parameter. Each is as large as a number of the gradient.
 OPTIMIZERS = {"adamw": 2, "momentum": 1, "sgd": 0}

@@ -146,7 +146,7 @@ def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | 
 
 
 def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper model") -> None:
-    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: a model that has more, for the help."""
+    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: what the help names as a model with more."""
     if stages > layers:
         raise refuse(
             "E705",
@@ -169,7 +169,7 @@ def partition_for(given: Partition | None, description: ModelDescription, stages
 
 
 def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
-    """Raise ChimeraError E706 unless a partition has this number of stages, and is for a model of this name and of `layers`."""
+    """Raise ChimeraError E706 unless a partition has so many stages, and is for a model of this name with so many layers."""
     covered = given.cuts[-1]
     if (given.model, covered) != (model, layers):
         raise refuse(

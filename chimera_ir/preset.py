@@ -48,7 +48,7 @@ class Preset:
     tied: Sequence[Mapping[str, Any]]
 
     def description(self, samples: int, seq_len: int | None = None, blocks: int | None = None) -> ModelDescription:
-        """Return the description for micro-batches of so many samples. blocks: how many layers with a number there are.
+        """Return the description for micro-batches of so many samples. blocks: the number of layers whose names have a number.
 
         Raises ChimeraError: E801 where the model cannot have so many blocks, E821 for a sequence that is too long.
         """
@@ -87,12 +87,12 @@ class Preset:
                 f"model '{self.name}/{blocks}': its blocks differ from each other, so their number is fixed",
                 help=f"describe it: {describe_command(f'{self.name}/{blocks}')}",
             )
-        most = max(numbered, key=lambda n: self.layers[n].get("times", 1))
-        others = sum(self.layers[n].get("times", 1) for n in numbered if n != most)
+        repeated = max(numbered, key=lambda n: self.layers[n].get("times", 1))
+        others = sum(self.layers[n].get("times", 1) for n in numbered if n != repeated)
         largest = MAX_LAYERS - (len(self.layers) - len(numbered))
         if not others < blocks <= largest:
             raise refuse("E801", f"model '{self.name}/{blocks}': a description has {others + 1} to {largest} blocks")
-        return [{**e, "times": blocks - others} if n == most else e for n, e in enumerate(self.layers)]
+        return [{**e, "times": blocks - others} if n == repeated else e for n, e in enumerate(self.layers)]
 
 
 def describe_command(model: str) -> str:

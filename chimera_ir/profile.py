@@ -211,7 +211,8 @@ def all_reduce_s(measured: Sequence[AllReduceTime], link: Link, ranks: int, size
     """Return how long an all-reduce of `size` bytes takes, in seconds.
 
     For a number of ranks that was not measured, the time is that of Rabenseifner's algorithm on the link of the nearest
-    measured number, of the smaller one of two; without any, on the link between two ranks.
+    measured number. Of two that are equally near, the smaller one is taken. If none was measured, the link is `link`, which
+    connects two ranks.
     """
     if not measured:
         return link.all_reduce_s(ranks, size)
@@ -220,7 +221,7 @@ def all_reduce_s(measured: Sequence[AllReduceTime], link: Link, ranks: int, size
 
 
 def layer_bytes(model: ModelDescription, optimizer_bytes: int) -> tuple[LayerBytes, ...]:
-    """Return what each layer of a description holds. optimizer_bytes: of the optimizer's state, for a byte of a gradient."""
+    """Return what each layer of a description holds. optimizer_bytes: of the optimizer's state, per byte of a gradient."""
     return tuple(
         LayerBytes(x.name, x.parameters, x.weight_bytes, gradient_bytes(x), gradient_bytes(x) * optimizer_bytes)
         for x in model.layers
@@ -256,7 +257,7 @@ def profile_to_json(profile: Profile) -> str:
 
 def _lines(profile: Profile) -> Iterator[str]:
     yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
-    for name in (f.name for f in fields(Profile) if f.name not in _LISTS):
+    for name in (f.name for f in fields(Profile) if f.name not in _NESTED):
         yield f'"{name}": {json.dumps(getattr(profile, name))},\n'
     yield f'"overhead": {json.dumps(asdict(profile.overhead))},\n'
     yield '"layers": [\n  ' + ",\n  ".join(json.dumps(asdict(layer)) for layer in profile.layers) + "],\n"
@@ -270,14 +271,15 @@ def _size_lines(size: SizeTimes) -> Iterator[str]:
     yield ",\n  ".join(json.dumps(asdict(layer)) for layer in size.layers) + "]}"
 
 
-_LISTS = ("overhead", "layers", "sizes", "point_to_point", "all_reduce")
+# The fields with objects, which are written below the others.
+_NESTED = ("overhead", "layers", "sizes", "point_to_point", "all_reduce")
 
 
 def profile_from_json(text: str, name: str = "<json>") -> Profile:
     """Return the profile that a JSON text holds. name: the name of the text in messages.
 
-    Raises ChimeraError: E711 not JSON, E712 not a chimera profile of version 1, E713 a field that is missing, unknown or out of
-    range, or that contradicts another one.
+    Raises ChimeraError: E711 not JSON, E712 not a chimera profile of version 1, or too long, E713 a field that is
+    missing, unknown or out of range, or that contradicts another one.
     """
     if len(text) > limits.HEADER:
         raise refuse("E712", f"{name} has {len(text)} characters, a profile at most {limits.HEADER}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimerac.chimera_ir.instructions import GROUP, NAME
 from chimerac.chimera_ir.json_checks import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
 QUOTE, DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote values with the first, ours with the second, as JSON does
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+_NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
@@ -108,6 +110,8 @@ def _reason(e: Any) -> str:
             return f"this has no {e['ctx']['discriminator']}"
         case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName
             return f"expected a text without control characters{_found(e)}"
+        case "string_pattern_mismatch" if e["ctx"]["pattern"] not in _NAME_PATTERNS:
+            return f"expected a string that matches {e['ctx']['pattern']}{_found(e)}"
         case "string_pattern_mismatch":
             return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"
         case word if word in _EXPECTED:

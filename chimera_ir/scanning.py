@@ -20,10 +20,10 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A text made of parts of a source, or made from a source.
+    """A text that consists of parts of a source, or one that was written for a part of it: the JSON of a line.
 
-    offsets: (position in this text, what to add to it for the position in the source), ascending; empty if the source has no
-    such places.
+    offsets: for each part (its position in this text, what to add to that for the position in the source), ascending; empty
+    for a text that was written.
     """
 
     text: str
@@ -44,11 +44,11 @@ class Excerpt:
         return Excerpt("".join(text), source, tuple(offsets))
 
     def span(self, start: int, end: int) -> Span | None:
-        """Return the span in the source of the characters start .. end - 1 of this text; None if it has no such place."""
+        """Return the span in the source of the characters start .. end - 1 of this text; None for a text that was written."""
         if not self.offsets:
             return None
-        by = next((by for position, by in reversed(self.offsets) if position <= start), 0)
-        return self.source.span(start + by, end + by)
+        shift = next((shift for position, shift in reversed(self.offsets) if position <= start), 0)
+        return self.source.span(start + shift, end + shift)
 
 
 def after_space(text: str, at: int) -> int:

@@ -27,7 +27,7 @@ class _Shape:
 
     def __init__(self, form: Form) -> None:
         self.op, self.form, self.is_task = int(form.op), form, issubclass(form.cls, Task)
-        self.value, self.peer, self.collective = (name in form.fields for name in ("value", "peer", "ranks"))
+        self.has_value, self.has_peer, self.is_collective = (name in form.fields for name in ("value", "peer", "ranks"))
         self.flags = {name: bit for name, bit in FLAGS.items() if name in form.fields}
         self.required = len(form.fields) - len(self.flags)
 
@@ -77,15 +77,15 @@ class Streams:
         """
         try:
             shape = _SHAPES[fields["op"]]
-            if shape.collective:
+            if shape.is_collective:
                 return self._add_collective_if_valid(shape, [fields[name] for name in shape.form.fields], len(fields))
             pipe, stage, ids = fields["pipe"], fields["stage"], fields["micro_batches"]
             value = peer = flags = 0
             if not (_is_id(pipe) and _is_id(stage) and type(ids) is list and _are_ids(ids)):
                 return False
-            if shape.value:
+            if shape.has_value:
                 value = _VALUES[fields["value"]]
-            if shape.peer and not _is_id(peer := fields["peer"]):
+            if shape.has_peer and not _is_id(peer := fields["peer"]):
                 return False
             valid_count = 1 + shape.required
             if len(fields) > valid_count:
@@ -104,10 +104,10 @@ class Streams:
         """Add an instruction."""
         shape = _SHAPES[i.op]
         fields = {name: getattr(i, name) for name in shape.form.fields}
-        if shape.collective:
+        if shape.is_collective:
             self._add_collective(shape, list(fields.values()))
             return
-        value = _VALUES[fields["value"]] if shape.value else 0
+        value = _VALUES[fields["value"]] if shape.has_value else 0
         flags = sum(bit * fields[name] for name, bit in shape.flags.items())
         self._add(shape, value, fields["pipe"], fields["stage"], fields["micro_batches"], fields.get("peer", 0), flags)
 

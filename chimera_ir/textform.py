@@ -46,7 +46,7 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"schedule {h.schedule}  {_pairs(h.parameters)}".rstrip()
     sizes = {k: getattr(h, k) for k in _SIZES} | {"micro_batch_size": "/".join(map(str, h.micro_batch_size))}
     yield f"sizes {_pairs(sizes)}"
-    yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in program.costs.given().items()})}"
+    yield f"costs {_pairs({k: v if k == 'hop' else _stage_costs(v) for k, v in program.costs.given().items()})}"
     if program.partition:
         partition = program.partition.to_json()
         cut = " ".join(f"{first}:{end}" for first, end in partition["stages"])
@@ -77,7 +77,7 @@ def _words(numbers: tuple[int, ...]) -> str:
     return " ".join(map(str, numbers))
 
 
-def _stages(costs: tuple[int, ...]) -> str:
+def _stage_costs(costs: tuple[int, ...]) -> str:
     return str(costs[0]) if len(set(costs)) == 1 else ",".join(map(str, costs))
 
 
@@ -139,9 +139,9 @@ class _TextParser:
                 else:
                     self._header_line(number, line)
             except (ValueError, LookupError) as error:
-                known, help = "a header line, 'rank G:' or instructions joined by ';'", _USAGE.get(word[1], "")
+                expected, help = "a header line, 'rank G:' or instructions joined by ';'", _USAGE.get(word[1], "")
                 if not isinstance(error, UnreadableError):
-                    error = UnreadableError(f"line {number} cannot be parsed as {known}", help and f"write {help}")
+                    error = UnreadableError(f"line {number} cannot be parsed as {expected}", help and f"write {help}")
                 raise refuse("E605", str(error), _span(self.source, number, line), help=error.help) from None
         if not has_first_line:
             self._check_first_line(1, "")
@@ -274,7 +274,7 @@ _WORDS = {
     "pipes": "pipe",
     "tied": "tied",
 }
-_LISTS = {"pipe": "pipes", "tied": "tied"}
+_LISTS = {"pipe": "pipes", "tied": "tied"}  # the fields that are lists, by the first word of their lines
 # How each line but those of instructions is written, by its first word.
 _USAGE = {
     "schedule": "schedule NAME  PARAMETER=VALUE ...",

@@ -38,7 +38,7 @@ VERSION = 1
 
 TimelineSource = Literal["measured", "simulated"]
 Time = Annotated[int, Field(ge=0, le=limits.TIME)]
-NoNumbers = Annotated[tuple[int, ...], Field(max_length=0)]  # of a column: its numbers are read apart
+NoNumbers = Annotated[tuple[int, ...], Field(max_length=0)]  # a column without its numbers, which are read separately
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
     """Return the timeline that a JSON text holds, in time linear in its length. name: of the text, for messages.
 
     `TimelineFile.of` checks whether it belongs to a program. Raises ChimeraError: E611 not JSON, E612 not a chimera timeline of
-    version 1, E613 a field that is missing, unknown or out of range, or that contradicts another one.
+    version 1, or too long, E613 a field that is missing, unknown or out of range, or that contradicts another one.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
@@ -166,7 +166,7 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
     return TimelineFile(timeline, head.source, head.schedule, head.digest, name)
 
 
-# An integer without a sign, as many digits as its limit; the first number that differs is the wrong one.
+# A number of at most 19 digits, as many as limits.TIME has. `_numbers` reports the first number that does not match.
 _NUMBER = re.compile(r"[ \t\n\r]*(0|[1-9][0-9]{0,18})[ \t\n\r]*")
 _LIST = re.compile(rf"\[(?:{_NUMBER.pattern}(?:,{_NUMBER.pattern})*+|[ \t\n\r]*)\]")
 
@@ -180,7 +180,7 @@ def _numbers(source: Source, column: str, begin: int, end: int) -> Ints:
         shown = re.sub(r"\s+", " ", source.text[at : min(end, at + 40)]).split(",")[0].strip(" ]")
         message = f"{source.name}: {column}[{place}]: expected an integer from 0 to {limits.TIME}, found {shown or 'nothing'}"
         raise refuse("E613", message, source.span(at, at + 1), "here")
-    with warnings.catch_warnings():  # of a number beyond 64 bits
+    with warnings.catch_warnings():  # numpy warns of a number beyond 64 bits
         warnings.simplefilter("ignore", DeprecationWarning)
         numbers = np.fromstring(source.text[begin + 1 : end - 1], np.int64, sep=",")
     beyond = np.flatnonzero((numbers > limits.TIME) | (numbers < 0))

@@ -89,9 +89,9 @@ def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:
     own: Event = {"ph": "M", "pid": process, "tid": TASKS}
     yield own | {"name": "process_name", "args": {"name": name}}
     yield own | {"name": "process_sort_index", "args": {"sort_index": process}}
-    for track in range(1 + lanes):
-        words = ("tasks", "communication") if track <= COMMUNICATION else ("", f"communication {track}")
-        yield own | {"tid": track, "name": "thread_name", "args": {"name": words[min(track, 1)]}}
+    tracks = ["tasks", "communication", *(f"communication {n}" for n in range(2, 1 + lanes))]
+    for track, track_name in enumerate(tracks[: 1 + lanes]):
+        yield own | {"tid": track, "name": "thread_name", "args": {"name": track_name}}
 
 
 def slice_event(
@@ -105,7 +105,7 @@ def slice_event(
 def arrow_events(
     number: int, name: str, begin: tuple[int, int, float], end: tuple[int, int, float], category: str = "message"
 ) -> Iterator[Event]:
-    """Yield the two ends of an arrow. begin, end: process, track and time, each within a slice. number: of no other arrow."""
+    """Yield the two ends of an arrow. begin, end: process, track and time, each within a slice. number: an id of its own."""
     arrow = {"name": name, "cat": category, "id": number}
     (pid, tid, ts), (other_pid, other_tid, other_ts) = begin, end
     yield {"pid": pid, "tid": tid, "ts": ts} | arrow | {"ph": "s"}
@@ -113,7 +113,7 @@ def arrow_events(
 
 
 def trace_document(program: Program, events: Iterable[Event], **more: object) -> str:
-    """Return a trace as JSON with an event on each line. more: said about the trace besides its program."""
+    """Return a trace as JSON with an event on each line. more: further entries of `otherData`."""
     header = program.header
     about = {"schedule": header.schedule, "parameters": dict(header.parameters), "digest": program.digest, **more}
     lines = ",\n".join(json.dumps(event) for event in events)

@@ -43,6 +43,7 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
     [
         ('"version": 1', '"version": 1.0', "E612", "version"),
         ('"unit": ""', '"unit": 3', "E613", "unit: expected a string"),
+        ('"unit": ""', '"unit": "m/s"', "E613", r'unit: expected a string that matches .*, found "m/s"'),
         ('"row": [', '"rows": [', "E613", "row: this field is missing"),
         ('"row": [0,', '"row": [-1,', "E613", r"row\[0\]: expected an integer from 0 .* found -1"),
         ('"row": [0,1,', '"row": [0,01,', "E613", r"row\[1\]: .* found 01"),

@@ -87,15 +87,15 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     return Beside(predicted, found, measured.unit, unit_of_cost, kinds)
 
 
-_SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
+SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
 
 
 def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
     """Return by what predicted times are multiplied to be in the measured unit, and the same if they are costs, else None."""
     if s.unit == measured.unit:
         return 1.0, None
-    if s.unit in _SECONDS and measured.unit in _SECONDS:
-        return float(_SECONDS[s.unit] / _SECONDS[measured.unit]), None
+    if s.unit in SECONDS and measured.unit in SECONDS:
+        return float(SECONDS[s.unit] / SECONDS[measured.unit]), None
     factor = measured_sum / predicted_sum if predicted_sum else 1.0
     return factor, factor
 

@@ -39,7 +39,8 @@ def critical_path(s: Simulation) -> list[Step]:
         return []
     message_of = dict(zip(s.waits.transfer.tolist(), s.waits.send.tolist(), strict=False))
     message_of |= dict(zip(s.waits.receive.tolist(), s.waits.send.tolist(), strict=True))
-    member_of = dict(zip(p.table.operand[_sums(s)].tolist(), _sums(s).tolist(), strict=True))
+    members = _all_reduces(s)
+    member_of = dict(zip(p.table.operand[members].tolist(), members.tolist(), strict=True))
     path: list[Step] = []
     while node >= 0:
         begin, stop = int(start[node]), int(end[node])
@@ -77,7 +78,7 @@ def _tasks(s: Simulation, row: int, begin: int, end: int) -> list[Step]:
     return [step for step in path if step.end > step.start]
 
 
-def _sums(s: Simulation) -> Ints:
+def _all_reduces(s: Simulation) -> Ints:
     """Return the rows of all ALLREDUCEs."""
     return np.flatnonzero(s.program.table.op == Op.ALLREDUCE)
 
@@ -181,22 +182,23 @@ def _after_the_last(s: Simulation) -> list[tuple[Ints, Ints, Ints, Ints]]:
     last = np.zeros(world, np.int64)
     np.maximum.at(last, rank, s.timeline.end)
     began, ended = s.collective_times
-    rows = _sums(s)
-    k, g = s.program.table.operand[rows], rank[rows]
-    busy = sorted({*zip(g.tolist(), np.maximum(began[k], last[g]).tolist(), ended[k].tolist(), strict=True)})
-    found: dict[str, list[tuple[int, int, int]]] = {"all_reduce": [], "drain": []}
-    at = last.tolist()
-    for g_of, begin, stop in busy:  # those of a rank run one after another
+    rows = _all_reduces(s)
+    collective, member = s.program.table.operand[rows], rank[rows]
+    begins = np.maximum(began[collective], last[member])
+    running = sorted({*zip(member.tolist(), begins.tolist(), ended[collective].tolist(), strict=True)})
+    bars: dict[str, list[tuple[int, int, int]]] = {"all_reduce": [], "drain": []}  # by cause: (rank, start, end)
+    explained_until = last.tolist()
+    for g, begin, stop in running:  # those of a rank run one after another
         if stop > begin:
-            found["drain"].append((g_of, at[g_of], begin))
-            found["all_reduce"].append((g_of, begin, stop))
-            at[g_of] = stop
-    found["drain"] += [(g_of, time, s.makespan) for g_of, time in enumerate(at)]
-    bars = []
-    for name, of_cause in found.items():
+            bars["drain"].append((g, explained_until[g], begin))
+            bars["all_reduce"].append((g, begin, stop))
+            explained_until[g] = stop
+    bars["drain"] += [(g, time, s.makespan) for g, time in enumerate(explained_until)]
+    found = []
+    for name, of_cause in bars.items():
         columns = np.array(of_cause, np.int64).reshape(-1, 3).T
-        bars.append((columns[0], columns[1], columns[2], np.full(len(of_cause), CAUSES.index(name))))
-    return bars
+        found.append((columns[0], columns[1], columns[2], np.full(len(of_cause), CAUSES.index(name))))
+    return found
 
 
 def idle_times(s: Simulation) -> tuple[Idle, ...]:

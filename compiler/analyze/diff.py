@@ -1,7 +1,7 @@
 """What differs between two programs: the instructions of each rank, and what that does to times and memory.
 
 An instruction appears once in a stream. So the instructions that both streams have are compared by their places: the most of
-them that have the same order in both did not move, and the others did. This takes n log n steps for n instructions.
+them that have the same order in both did not move, and the others did. The time grows as n log n for n instructions.
 """
 
 from __future__ import annotations

@@ -99,12 +99,12 @@ def measured_durations(
     costs = Costs(**named)
     latency, occupied, of_messages = _message_durations(program, network, message_bytes)
     all_reduce_s = network.all_reduce_s or network.link.all_reduce_s
-    sums = [nanoseconds(all_reduce_s(len(c.ranks), reduced_bytes(c))) for c in program.collectives]
-    total = costs.total(program.header.micro_batches) * program.header.width + of_messages + sum(sums)
+    all_reduces = [nanoseconds(all_reduce_s(len(c.ranks), reduced_bytes(c))) for c in program.collectives]
+    total = costs.total(program.header.micro_batches) * program.header.width + of_messages + sum(all_reduces)
     if total > limits.TIME:
         message = f"tasks, messages and all-reduces take more than {limits.TIME / PER_SECOND:.2g} s one after another"
         raise refuse("E002", f"{message}: they could not be added up exactly", help="give shorter times and faster links")
-    return Durations(costs, latency, occupied, np.array(sums, np.int64), PER_MILLISECOND, UNIT)
+    return Durations(costs, latency, occupied, np.array(all_reduces, np.int64), PER_MILLISECOND, UNIT)
 
 
 def profiled_durations(
@@ -153,7 +153,7 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in seconds, which may be infinite, as the durations have it. Above limits.TIME seconds all are one."""
+    """Return a time in nanoseconds. seconds: may be infinite; at most limits.TIME of them count."""
     return round(min(seconds, limits.TIME) * PER_SECOND)
 
 

@@ -57,8 +57,8 @@ def waits(program: Program, durations: Durations) -> Waits:
     transfer = rows + np.arange(len(send)) if has_nodes else none
     # A transfer stays in its queues until it is complete. Where there are none, only its bytes occupy the channel.
     lengths, delay = (latency + occupied, np.zeros_like(latency)) if queues else (occupied if has_nodes else none, latency)
-    timed_sums = bool(durations.collectives.any())
-    collective = rows + len(lengths) if machine == "serial" or timed_sums else None
+    have_times = bool(durations.collectives.any())
+    collective = rows + len(lengths) if machine == "serial" or have_times else None
     if collective is not None:
         lengths = np.concatenate([lengths, durations.collectives])
         edges += _in_order_of_streams(program, collective) if machine != "serial" else []

@@ -63,7 +63,7 @@ class RankMemory:
     peak: int
 
 
-# The columns of the report besides weights and gradients, and the kinds that they sum.
+# The parts of a rank's memory that change during an iteration, and the kinds that each of them sums.
 _PARTS = {
     "activations": ACTIVATIONS,
     "buffers": (Kind.RECEIVED,),
@@ -73,19 +73,22 @@ _PARTS = {
 }
 
 
-class _BytesHeld:
-    """The bytes that ranks hold while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
+class _MemoryParts:
+    """The bytes that ranks hold while each instruction runs, by part of `_PARTS` and in all.
+
+    Raises ChimeraError E705, E706 as `partition_for`.
+    """
 
     def __init__(self, program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> None:
         self.program, self.model, self.state = program, model, state
         partition = partition_for(program.partition, model, program.header.stages)
         self.stages = model.stage_sums(partition.layers)
-        lives = lifetimes(program)
-        amounts = sizes(lives, self.stages)
+        self.lives = lifetimes(program)
+        self.amounts = sizes(self.lives, self.stages)
         self.parts: dict[str, Amounts] = {}
         for name, kinds in _PARTS.items():
-            chosen = lives.is_of(*kinds)
-            self.parts[name] = held(program, lives.take(chosen), amounts[chosen])
+            chosen = self.lives.is_of(*kinds)
+            self.parts[name] = held(program, self.lives.take(chosen), self.amounts[chosen])
         self.all: Amounts = np.sum(list(self.parts.values()), axis=0)
 
     def ranks(self) -> tuple[RankMemory, ...]:
@@ -109,11 +112,11 @@ def fixed_bytes(
     h: Header, model: ModelDescription, stages: Sequence[StageSum], state: OptimizerState, rank: int
 ) -> tuple[int, int, int]:
     """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state. stages: of the partition."""
-    held = stages_of(h, rank)
-    weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in held) for name in ("weight", "gradient"))
-    optimizer = sum(state.bytes(stages[s].gradient_bytes, len(h.holders([s]))) for s in held)
+    own = stages_of(h, rank)
+    weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in own) for name in ("weight", "gradient"))
+    optimizer = sum(state.bytes(stages[s].gradient_bytes, len(h.holders([s]))) for s in own)
     for tied in model.tied:  # one copy for all stages of the rank
-        for s in [s for s in held if any(k in stages[s].layers for k in tied.layers)][1:]:
+        for s in [s for s in own if any(k in stages[s].layers for k in tied.layers)][1:]:
             weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
             optimizer -= state.bytes(gradient_bytes(tied), len(h.holders([s])))
     return (weights, gradients, optimizer) if h.kind == "training" else (weights, 0, 0)
@@ -133,8 +136,11 @@ class HeldBytes:
 
 def held_bytes(program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> HeldBytes:
     """Return the bytes that are held while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
-    found = _BytesHeld(program, model, state)
-    ranks = found.ranks()
+    return _held_bytes(_MemoryParts(program, model, state))
+
+
+def _held_bytes(found: _MemoryParts) -> HeldBytes:
+    program, ranks = found.program, found.ranks()
     fixed = np.array([x.weights + x.gradients + x.optimizer for x in ranks], object)
     peaks = tuple(found.peak_row(g)[0] if a < b else -1 for g, (a, b) in enumerate(pairwise(program.offsets.tolist())))
     return HeldBytes(found.all + fixed[program.rank_of], ranks, peaks)
@@ -167,10 +173,8 @@ def memory_over_time(
         amounts: Amounts = np.ones(len(lives.kind), np.int64)
         during = held(program, lives, amounts)
     else:
-        partition = partition_for(program.partition, model, program.header.stages)
-        lives = lifetimes(program)
-        amounts = sizes(lives, model.stage_sums(partition.layers))
-        during = held_bytes(program, model, state).held
+        parts = _MemoryParts(program, model, state)
+        lives, amounts, during = parts.lives, parts.amounts, _held_bytes(parts).held
     freed = np.zeros(len(program) + 1, amounts.dtype)
     ends = program.offsets[1:][program.rank_of[lives.allocated]] if len(program) else lives.freed
     at_end = lives.freed >= ends
@@ -189,7 +193,7 @@ def stages_of(header: Header, rank: int) -> list[int]:
 
 def memory(program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> tuple[RankMemory, ...]:
     """Return the memory of every global rank. Raises ChimeraError E705, E706 as `partition_for`."""
-    return _BytesHeld(program, model, state).ranks()
+    return _MemoryParts(program, model, state).ranks()
 
 
 def check_memory(
@@ -203,7 +207,7 @@ def check_memory(
 
     recomputing: compiles the same schedule with recomputation everywhere, to test whether that suffices.
     """
-    found = _BytesHeld(program, model, state)
+    found = _MemoryParts(program, model, state)
     needs = found.ranks()
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:

@@ -126,8 +126,8 @@ def simulate(
     assert not timing.stuck, "a verified program terminates"
     timeline, is_task = timing.timeline(program, durations.scale, durations.unit), program.table.is_task
     node_start, node_end = timing.start[len(program) :], timing.end[len(program) :]
-    sums = node_end[all_waits.collective - len(program) :] if all_waits.collective is not None else node_end[:0]
-    makespan = int(max(timeline.end[is_task].max(initial=0), sums.max(initial=0)))
+    all_reduced = node_end[all_waits.collective - len(program) :] if all_waits.collective is not None else node_end[:0]
+    makespan = int(max(timeline.end[is_task].max(initial=0), all_reduced.max(initial=0)))
     length = np.where(is_task, timeline.end - timeline.start, 0)
     rank, ran = program.rank_of, np.flatnonzero(length)
     busy, first, last = np.zeros(program.world, np.int64), np.full(program.world, makespan), np.zeros(program.world, np.int64)

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.analyze.beside import SECONDS
 from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_bars
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory_over_time
 from chimerac.compiler.analyze.report import costs_text
@@ -21,7 +22,6 @@ from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.tasks import TaskIndex, data_edges
 
 Panel = dict[str, Any]
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def viewed(
@@ -153,8 +153,8 @@ def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
     fitted = None
     if s.unit == measured.unit:
         factor = s.scale / measured.scale
-    elif s.unit in _SECONDS and measured.unit in _SECONDS:
-        factor = _SECONDS[measured.unit] / measured.scale / _SECONDS[s.unit] * s.scale
+    elif s.unit in SECONDS and measured.unit in SECONDS:
+        factor = float(SECONDS[measured.unit]) / measured.scale / float(SECONDS[s.unit]) * s.scale
     else:
         factor = predicted / taken if taken and predicted else 1.0
         fitted = s.scale / factor / measured.scale

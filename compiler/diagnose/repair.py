@@ -10,12 +10,12 @@ import numpy as np
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
-MAX_STEPS = 500_000  # steps of work in the search for a suggestion: tasks and dependencies examined, list entries moved
+MAX_WORK = 500_000  # tasks and dependencies examined, and list entries moved, in the search for a suggestion
 MAX_SHOWN = 8  # moves in one suggestion
 
 
 class _SearchLimitError(Exception):
-    """The search has taken MAX_STEPS steps."""
+    """The search has exceeded MAX_WORK."""
 
 
 class _Ranks:
@@ -32,17 +32,16 @@ class _Ranks:
             self.needs[b] += [a] if a != b else []
         units = np.flatnonzero(is_second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
-        self.remaining = [
-            units[a:b].tolist()[::-1] for a, b in pairwise(bounds)
-        ]  # rank -> units to run, the next one at the end
+        # By rank the units to run, the next one at the end.
+        self.remaining = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]
         self.done = [False] * len(tasks)
         self.order: list[list[int]] = [[] for _ in self.remaining]
-        self.steps = 0
+        self.work = 0
 
     def first_unmet(self, unit: int) -> int | None:
         """Return a unit that this one waits for; None if it can run."""
-        self.steps += 1 + len(self.needs[unit])
-        if self.steps > MAX_STEPS:
+        self.work += 1 + len(self.needs[unit])
+        if self.work > MAX_WORK:
             raise _SearchLimitError
         return next((x for x in self.needs[unit] if not self.done[x]), None)
 
@@ -76,7 +75,7 @@ class _Ranks:
                 unit = needed if needed not in seen else None
             if unit is not None:
                 own_remaining = self.remaining[self.rank[unit]]
-                self.steps += len(own_remaining) // 8  # `index` compares about eight entries in the time of a step
+                self.work += len(own_remaining) // 8  # `index` compares about eight entries in the time of one dependency
                 found.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
         return min(found)[2] if found else None
 
@@ -84,9 +83,8 @@ class _Ranks:
 def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
     """Return a program of tasks without the deadlock, and the moves that lead to it.
 
-    A move is (row that moves earlier, row before which it moves).
-
-    tasks: those of one replica, which wait for each other in a cycle. Return None if no such program is found within MAX_STEPS.
+    A move is (row that moves earlier, row before which it moves). tasks: those of one replica, which wait for each other in a
+    cycle. Return None if no such program is found within MAX_WORK.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []
@@ -98,7 +96,7 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
                 return None
             own_remaining = ranks.remaining[ranks.rank[unit]]
             moves.append((unit, own_remaining[-1]))
-            ranks.steps += len(own_remaining)
+            ranks.work += len(own_remaining)
             own_remaining.remove(unit)
             own_remaining.append(unit)
             ranks.run()

@@ -60,9 +60,9 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
 def _brace_is_missing(p: Place) -> bool:
     """Return whether a statement begins within a block, or an else within its if, in a text with fewer } than {."""
     symbols = [w.text for w in p.tokens]
-    statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _most_similar(p.text(), p.literal)
-    begins = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
-    return (statement or begins) and bool(p.blocks) and symbols.count("{") > symbols.count("}")
+    is_statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _most_similar(p.text(), p.literal)
+    is_else = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
+    return (is_statement or is_else) and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
 
 def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
@@ -140,12 +140,8 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
             return _help_of_change(p, answer), answer
     if near := _most_similar(text, p.literal & p.keywords):
         return _did_you_mean(p, p.at, near, read)
-    if (
-        {"INT", "NAME", "LPAR"} <= p.expected
-        and p.starts_line
-        and p.at
-        and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
-    ):
+    line_above_is_open = p.starts_line and p.at and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
+    if line_above_is_open and {"INT", "NAME", "LPAR"} <= p.expected:
         return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
     if p.expected == {"NAME"} and text in p.keywords:
         return f"'{text}' is a word of the language; choose another name", None

@@ -36,8 +36,8 @@ from chimerac.compiler.syntax.parse import parse
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known without compiling. time: no iteration is shorter, in nanoseconds; memory: no rank with most of it needs
-    less, in bytes; tasks: of one replica, about; reason: why the configuration is not possible, '' if it may be."""
+    """What is known without compiling. time: no iteration is shorter, in nanoseconds; memory: at least one rank needs this
+    many bytes or more; tasks: of one replica, about; reason: why the configuration is not possible, '' if it may be."""
 
     time: int = 0
     memory: int = 0

@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(slots=True)
 class _State:
-    """What a search knows so far. queue: what is left to try, with bounds."""
+    """What a search knows so far."""
 
     outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
     best: dict[int, int] = field(default_factory=dict)  # ranks -> least makespan
@@ -154,13 +154,14 @@ def _neighbours(
             continue
         key = (what, c.schedule) if what == "schedule" else (what, c)
         known = found.get(key)
-        if known is None or _rank(o) < _rank(known[1]):
+        if known is None or _preference(o) < _preference(known[1]):
             found[key] = (what, o)
     order = {what: k for k, what in enumerate(DIFFERENCES)}
-    return sorted(found.values(), key=lambda x: (order[x[0]], _rank(x[1])))
+    return sorted(found.values(), key=lambda x: (order[x[0]], _preference(x[1])))
 
 
-def _rank(o: Outcome) -> tuple[Any, ...]:
+def _preference(o: Outcome) -> tuple[Any, ...]:
+    """Return a key that sorts better outcomes first; those that do not fit come last, by their memory."""
     return (False, *o.key) if o.is_running else (True, o.memory, o.configuration)
 
 

@@ -22,7 +22,7 @@ from chimerac.compiler.plan.search import Cuts, Effort, Search, least_need
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A partition. bound: no partition within the limit has a slowest stage of less; the optimum has that."""
+    """A partition. slowest: the cost of its slowest stage; bound: in no partition within the limit is that cost lower."""
 
     partition: Partition
     slowest: int

@@ -1,11 +1,11 @@
 """The search for the partition with the fastest slowest stage in which no rank needs more than a limit.
 
 allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
-paths      a dynamic program over the stages finds the best sequence of allowed ranges, in stages x layers x longest range
-           steps. Where each rank has one stage, it is the optimum.
+paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order
+           stages x layers x longest range. Where each rank has one stage, it is the optimum.
 coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
            needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a search in depth
-           decides what they leave open, within the steps of an Effort. A binary search finds the least bound.
+           decides what they leave open, within an Effort. A binary search finds the least bound.
 """
 
 from __future__ import annotations
@@ -285,5 +285,5 @@ def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tu
         if found is not None:
             cuts, high = found, needs.most(found)
         else:
-            low, is_proved = tried + 1, is_proved and is_proof
+            low, is_proved = tried + 1, is_proof
     return cuts, is_proved

@@ -24,7 +24,6 @@ from chimerac.compiler import compile_schedule
 TASKS = (Fwd, Bwd, BwdInput, BwdWeight)
 KINDS = dict(zip(TASKS, "FBIW", strict=True))
 
-
 Task = tuple[str, int, int]  # kind, stage, micro-batch
 
 
@@ -67,7 +66,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     for k in kinds:
         if list(c["costs"][k]) != list(own[k]):
             yield f"costs of {k}: the certificate has {c['costs'][k]}, and the schedule has {list(own[k])}"
-    end: dict[tuple[str, int, int], int] = {}
+    end: dict[Task, int] = {}
     position = [0] * len(order)
     while any(position[r] < len(tasks) for r, tasks in enumerate(order)):
         for r, tasks in enumerate(order):  # the program is verified: some rank can go on
@@ -100,7 +99,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
         yield f"bound: the certificate says {c['bound']}, proved optimal: {c['proved_optimal']}, and it is {bound}"
 
 
-def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: tuple[str, int, int], rank: int) -> int:
+def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: Task, rank: int) -> int:
     source = place[task[2], task[1]]
     return 0 if source == rank else links[source][rank]
 

@@ -17,7 +17,7 @@ KEPT = 6  # different orders from which annealings begin
 FOLDED = 0.7  # share of the time that a folded problem gets
 SLICE = 0.4  # seconds between two looks at the clock and at Ctrl-C
 TRIALS = 1_500_000  # of one annealing
-HOT, COLD = 0.15, 0.005  # temperatures at its begin and its end, in shares of a mean forward
+HOT, COLD = 0.15, 0.005  # temperatures at its beginning and its end, in shares of a mean forward
 
 
 @dataclass
@@ -65,7 +65,7 @@ def search(
 ) -> State:
     """Return the best order that was found within a time, and its bound. Ctrl-C ends the search early.
 
-    The time begins when the loops of the search are compiled, which takes some seconds in the first process on a host.
+    First the loops of the search are compiled, which takes some seconds in the first process on a host. This does not count.
 
     known: orders to begin with, and what they are; report: called whenever something has changed, and now and then.
     """
@@ -139,7 +139,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
             few.offer(order, "list scheduling")
             yield
     is_small = with_solver and len(problem.tasks) <= solver.MOST_TASKS
-    annealings, since, spell = 0, 0, 2.0
+    annealings, in_vain, solver_seconds = 0, 0, 2.0  # in_vain: annealings since the last better order
     while left() > 0:
         before = state.best.makespan
         if few is not None and annealings % 3 == 0:
@@ -151,18 +151,18 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
                 for order in periodic.extended(few.problem, few.best, problem):
                     state.offer(order, "a repeated steady phase")
                     yield
-        begin = state.best if since % 2 == 0 else state.pool[(since // 2) % len(state.pool)]
+        begin = state.best if in_vain % 2 == 0 else state.pool[(in_vain // 2) % len(state.pool)]
         for order in _annealing(state, begin, seed + annealings, left, gentle=annealings % 2 == 1):
             state.offer(order, "annealing")
             yield
         annealings += 1
-        since = 0 if state.best.makespan < before else since + 1
-        if is_small and since >= 2 and left() > 1:
-            spell = min(2 * spell, left())
-            solved = solver.solve(problem, state.best, state.bound, spell, seed)
+        in_vain = 0 if state.best.makespan < before else in_vain + 1
+        if is_small and in_vain >= 2 and left() > 1:
+            solver_seconds = min(2 * solver_seconds, left())
+            solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed)
             state.solver_bound = max(state.solver_bound, solved.bound)
             if solved.order is not None and state.offer(solved.order, "the solver"):
-                since = 0
+                in_vain = 0
             yield
 
 

@@ -51,8 +51,8 @@ def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
                 later = np.where(m >= at + more, extra * period, 0)
                 later[inside] = (length * ((m[inside] - at) // length + 1)) * period * extra // max(1, more)
                 for kind in range(kinds):
-                    from_ = order.start[a.first[c] + kind * k + source] + later
-                    when[b.first[c] + kind * n : b.first[c] + (kind + 1) * n] = np.maximum.accumulate(from_)
+                    times = order.start[a.first[c] + kind * k + source] + later
+                    when[b.first[c] + kind * n : b.first[c] + (kind + 1) * n] = np.maximum.accumulate(times)
             found = by_priority(problem, when)
             if found is None:
                 found = list_schedule(problem, when, look_ahead=period)

@@ -122,7 +122,7 @@ def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
 
 
 def _priority(kind: Ints, micro_batch: Ints, stage: Ints, order: Sequence[int], slope: int) -> Ints:
-    """Return kind by kind, then 2 m + slope x s / 2."""
+    """Return priorities: by the place of the kind in `order`, then by 4 m + slope x s."""
     place = np.empty(len(order), np.int64)
     place[list(order)] = np.arange(len(order))
     found: Ints = place[kind] * 2**32 + 4 * micro_batch + slope * stage

@@ -53,7 +53,7 @@ def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSo
             while not running.done():
                 wait([running], timeout=0.2)
         except KeyboardInterrupt:
-            while not running.done():  # a solver that has not begun yet does not heed the first call
+            while not running.done():  # a solver that has not begun yet ignores the first call
                 solver.stop_search()
                 wait([running], timeout=0.1)
             raise

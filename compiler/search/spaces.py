@@ -24,7 +24,7 @@ ASSUMED = ((1, 0), (20, 1), (10, 1), (20, 3), (4, 1), (2, 1), (1, 1))  # time of
 
 
 class Space(Protocol[State]):
-    """A set of texts. A state stands for one of them."""
+    """A set of texts. A state is what one of them is made from."""
 
     def start(self, rng: random.Random) -> State:
         """Return a state from which a search begins."""

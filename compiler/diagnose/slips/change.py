@@ -22,8 +22,9 @@ class Change:
 
 Answer = Change | str  # a change, or advice in words if no change is known
 
-_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression begins after one of these, or after a keyword
-_INSIDE = frozenset(("and", "or", "not"))  # except for these keywords, and ends before the next one
+# An expression begins after one of these symbols or after a keyword, and ends before the next one.
+_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))
+_INSIDE = frozenset(("and", "or", "not"))  # keywords that are parts of expressions
 
 
 def is_number(word: str) -> bool:
@@ -39,11 +40,11 @@ def minus_one(p: Place, first: int, end: int) -> str:
 
 def begins_value(p: Place, k: int) -> bool:
     """Return whether a word begins an expression."""
-    text = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
+    text = p.word(k)
     return text in ("(", "-") or is_number(text) or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
 
-def _bounds(p: Place, text: str) -> bool:
+def _is_boundary(p: Place, text: str) -> bool:
     return text in _BOUNDARIES or text in p.keywords - _INSIDE
 
 
@@ -53,7 +54,7 @@ def value_before(p: Place, k: int) -> int:
     while k > 0:
         text = p.tokens[k - 1].text
         depth += (text in (")", "]")) - (text in ("(", "["))
-        if depth < 0 or (depth == 0 and (_bounds(p, text) or text == ",")):
+        if depth < 0 or (depth == 0 and (_is_boundary(p, text) or text == ",")):
             break
         k -= 1
     return k
@@ -65,7 +66,7 @@ def value_after(p: Place, k: int) -> int:
     while k < len(p.tokens) and p.tokens[k].line == line:
         text = p.tokens[k].text
         depth += (text in ("(", "[")) - (text in (")", "]"))
-        if depth < 0 or (depth == 0 and (_bounds(p, text) or text in (",", ":", ";"))):
+        if depth < 0 or (depth == 0 and (_is_boundary(p, text) or text in (",", ":", ";"))):
             break
         k += 1
     return k

@@ -76,12 +76,8 @@ NO_POWERS = "there are no powers; write a product, such as m*m"
 def symbols(p: Place) -> Iterator[Answer]:
     """Symbols and words of other languages."""
     text = p.text()
-    for k in (
-        p.at,
-        p.at - 1,
-        p.at - 2,
-    ):  # `mod` is read as a name: the error is one or two words later
-        word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
+    for k in (p.at, p.at - 1, p.at - 2):  # `mod` is read as a name: the error is one or two words later
+        word = p.word(k)
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
             yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
@@ -111,7 +107,7 @@ def symbols(p: Place) -> Iterator[Answer]:
 
 
 def brackets(p: Place) -> Iterator[Answer]:
-    """Missing or superfluous commas, brackets and separators."""
+    """Missing or superfluous commas, brackets and separators; products without *; comments of other languages."""
     text = p.text()
     if "," in p.literal and (begins_value(p, p.at) or text in ("smaller", "larger", "earlier", "later")) and not p.starts_line:
         yield Change(p.at, p.at + 1, f", {text}")

@@ -37,8 +37,8 @@ LONGEST = timedelta(seconds=MAX_TIMEOUT_S)
 class PendingOperation:
     """A transfer or a collective that was posted.
 
-    work: torch's handle of it. then: called when it is complete. limit: the timeout of the wait; None if the timeout of its
-    backend applies.
+    work: torch's handle of it. awaited: what its wait is for. then: called when it is complete. limit: the timeout of the wait;
+    None if the timeout of its backend applies.
     """
 
     __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")
@@ -99,8 +99,8 @@ class Processes:
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
         self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
         self._channels: set[tuple[int, int]] = set()  # of this rank: sender, receiver
-        self._to: dict[int, Channel] = {}
-        self._from: dict[int, Channel] = {}
+        self._to: dict[int, Channel] = {}  # by receiving peer
+        self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
         self._keys = self.rendezvous.keys()
         self._all_ranks = self._backend_of("gloo", "all", range(self.world))
@@ -231,12 +231,12 @@ class Processes:
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
         host = buffer.to(CPU)
-        self._wait_for_sum(host, "an all-reduce over all ranks")
+        self._sum(host, "an all-reduce over all ranks")
         if host is not buffer:
             buffer.copy_(host)
 
-    def _wait_for_sum(self, host: Tensor, what: str) -> None:
-        """Sum a tensor in host memory, in place, over all ranks. what: the wait, as text."""
+    def _sum(self, host: Tensor, what: str) -> None:
+        """Sum a tensor in host memory, in place, over all ranks, and wait for it. what: the wait, as text."""
         with self.rendezvous.wait(what):
             all_reduce(self._all_ranks, host).wait()
 
@@ -245,13 +245,13 @@ class Processes:
         own = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
         sizes = torch.zeros(self.world, dtype=torch.int64)
         sizes[self.rank] = len(own)
-        self._wait_for_sum(sizes, "the comparison of all ranks")
+        self._sum(sizes, "the comparison of all ranks")
         everything = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
         texts = torch.split(everything, sizes.tolist())
         texts[self.rank].numpy()[:] = own
         if len(everything):
             # Each rank adds zeros to the texts of the others, so the sum is all texts one after the other.
-            self._wait_for_sum(everything, "the comparison of all ranks")
+            self._sum(everything, "the comparison of all ranks")
         return [bytes(part.numpy()).decode("utf-8", "surrogatepass") for part in texts]
 
     def close(self) -> None:

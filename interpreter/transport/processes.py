@@ -231,11 +231,11 @@ class Processes:
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
         host = buffer.to(CPU)
-        self._sum(host, "an all-reduce over all ranks")
+        self._wait_for_sum(host, "an all-reduce over all ranks")
         if host is not buffer:
             buffer.copy_(host)
 
-    def _sum(self, host: Tensor, what: str) -> None:
+    def _wait_for_sum(self, host: Tensor, what: str) -> None:
         """Sum a tensor in host memory, in place, over all ranks, and wait for it. what: the wait, as text."""
         with self.rendezvous.wait(what):
             all_reduce(self._all_ranks, host).wait()
@@ -245,13 +245,13 @@ class Processes:
         own = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
         sizes = torch.zeros(self.world, dtype=torch.int64)
         sizes[self.rank] = len(own)
-        self._sum(sizes, "the comparison of all ranks")
+        self._wait_for_sum(sizes, "the comparison of all ranks")
         everything = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
         texts = torch.split(everything, sizes.tolist())
         texts[self.rank].numpy()[:] = own
         if len(everything):
             # Each rank adds zeros to the texts of the others, so the sum is all texts one after the other.
-            self._sum(everything, "the comparison of all ranks")
+            self._wait_for_sum(everything, "the comparison of all ranks")
         return [bytes(part.numpy()).decode("utf-8", "surrogatepass") for part in texts]
 
     def close(self) -> None:

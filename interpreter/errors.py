@@ -2,7 +2,7 @@
 
     InterpreterError       any of these
       PeerLostError        another rank has ended, does not answer, or was waited for too long
-      StuckError           every rank waits for another one; only the loopback sees this
+      StuckError           every rank waits for another one; only the loopback detects this
       RankError            one instruction of one rank failed; `cause` is the error itself
 
 Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md has a table of

@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with a GELU in between, of four times the width."""
+    """Two linear maps, with a GELU in between on four times the width."""
 
     def __init__(self, sizes: Gpt2) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ class Block(nn.Module):
         self.ln_2, self.mlp = nn.LayerNorm(sizes.width), MLP(sizes)
         self.drop_1, self.drop_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
         # The 2 x blocks maps that add to the residual stream start with smaller weights (section 2.3 of the paper).
-        added = 0.02 / (2 * sizes.blocks) ** 0.5
+        residual_std = 0.02 / (2 * sizes.blocks) ** 0.5
         for linear, std in (
             (self.attn.c_attn, 0.02),
-            (self.attn.c_proj, added),
+            (self.attn.c_proj, residual_std),
             (self.mlp.c_fc, 0.02),
-            (self.mlp.c_proj, added),
+            (self.mlp.c_proj, residual_std),
         ):
             nn.init.normal_(linear.weight, std=std)
             nn.init.zeros_(linear.bias)

@@ -54,7 +54,7 @@ def huggingface(
     source: a config.json, or a folder with one; if the folder has safetensors too, every stage reads its own weights from
     them. fields, loss, targets, layers: as for `cut`. head: the name of a class of transformers, such as BertForMaskedLM; by
     default the one in the configuration. select: from what the model returns, the tensors for the loss; by default its
-    logits. new, unused: names of parameters, where * stands for anything: those that the folder need not have, and that
+    logits. new, unused: names of parameters, where a * matches anything: those that the folder need not have, and that
     start with initial values; those that it may have besides. options: for the class, such as attn_implementation="eager".
 
     Raises ChimeraError: E850 without transformers, E851 for layers that it does not have, E852 for a model that cannot be cut,
@@ -128,7 +128,9 @@ def _one_of(classes: Any) -> Any:
 
 
 def example_fields(config: Any, model_class: Any, samples: int, length: int) -> Fields:
-    """Return the fields that a model reads at least, with the shapes of so many samples, of so many tokens if it reads text.
+    """Return zeros for the fields without which a model cannot run, in the shapes of one micro-batch.
+
+    samples: of the micro-batch; length: tokens of a sample, for a model that reads text.
 
     Raises ChimeraError E854 for a model that reads neither tokens nor images.
     """

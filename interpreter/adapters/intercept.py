@@ -20,7 +20,8 @@ class Run(Protocol):
 
 
 class Intercepted:
-    """A module, and its units by path. Their forwards are replaced: they ask the current run.
+    """A module, and its units by path. Their forwards are replaced: during a run, a call returns what
+    the run returns for it.
 
     forwards: of the units, their own. others: the modules that are no part of a unit, by path.
     """

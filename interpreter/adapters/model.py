@@ -20,7 +20,7 @@ from chimerac.interpreter.adapters.construction import Built, Given, Source
 from chimerac.interpreter.adapters.intercept import Intercepted
 from chimerac.interpreter.adapters.stages import CallStage, Own, Select
 from chimerac.interpreter.adapters.trace import Weight, trace
-from chimerac.interpreter.adapters.units import layers_of, units_of
+from chimerac.interpreter.adapters.units import is_inside, joined, layers_of, units_of
 from chimerac.interpreter.runtime.model import Example, Fields, Model, Stage, Values, loss_of_tuples
 
 Loss = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -123,7 +123,7 @@ class Structure:
 
     def ties_of(self, path: str, module: nn.Module) -> dict[str, str]:
         """Return the parameters of a module that several calls need: by their first name in the model, their path in it."""
-        paths = {self._first_name[_joined(path, name)]: name for name, _ in module.named_parameters()}
+        paths = {self._first_name[joined(path, name)]: name for name, _ in module.named_parameters()}
         return {first: name for first, name in paths.items() if self._uses[first] > 1}
 
     def tensors_of(self, module: nn.Module, calls: range) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class Structure:
         holders = {unit: module.get_submodule(unit) for unit in self._units_of(calls)}
         holders |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
         for path, holder in holders.items():
-            buffers = {_joined(path, name): t for name, t in holder.state_dict(keep_vars=True).items()}
+            buffers = {joined(path, name): t for name, t in holder.state_dict(keep_vars=True).items()}
             found |= {name: t for name, t in buffers.items() if not isinstance(t, nn.Parameter)}
         return found
 
@@ -173,7 +173,7 @@ class Structure:
             path
             for path, m in self._faked.module.named_modules()
             if m._buffers
-            and (path in self._faked.others or any(self._first_name.get(_joined(path, name)) in read for name in m._buffers))
+            and (path in self._faked.others or any(self._first_name.get(joined(path, name)) in read for name in m._buffers))
         ]
 
     def _needed_by_call(self) -> list[set[str]]:
@@ -185,10 +185,10 @@ class Structure:
             """Return the parameters of the module that has this one: `Own` has all of them."""
             path = name.rpartition(".")[0]
             own = module.get_submodule(path)._parameters
-            return {self._first_name[_joined(path, other)] for other, p in own.items() if p is not None}
+            return {self._first_name[joined(path, other)] for other, p in own.items() if p is not None}
 
         everywhere = {
-            self._first_name[_joined(path, name)]
+            self._first_name[joined(path, name)]
             for path in self._with_buffers
             for name, _ in module.get_submodule(path).named_parameters(recurse=False)
         }
@@ -223,7 +223,7 @@ def cut(
     starts with the values that the module's constructor gives its parameters. fields: the arguments of its forward by name,
     of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets. targets: of one
     micro-batch; they show how much memory the loss keeps. layers: the paths of its lists of layers, or of single layers; a *
-    stands for one part of a path; by default its outermost lists. select: a function from what the module returns to the
+    matches one part of a path; by default its outermost lists. select: a function from what the module returns to the
     tensors for the loss; by default all tensors. pretrained: where stages read their parameters.
 
     Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
@@ -232,7 +232,7 @@ def cut(
     structure = Structure(source, layers, fields, select or tensors_in)
     target_tensors = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
 
-    def example(samples: int) -> Example:
+    def example(samples: int) -> Example:  # always of the micro-batch that was given: its module was traced with it
         return Example((), target_tensors, fields)
 
     return CallModel(
@@ -277,8 +277,4 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 def _is_in(path: str, unit: str) -> bool:
     """Return whether this is the path of a unit or of a submodule of it."""
-    return path == unit or path.startswith(f"{unit}.") or not unit
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return path == unit or is_inside(path, unit)

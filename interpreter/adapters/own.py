@@ -72,10 +72,10 @@ def own_model(
     layers: str | None = None,
     head: str | None = None,
 ) -> Model:
-    """Return a user's model for micro-batches of so many samples, of so many tokens where it reads text.
+    """Return a user's model.
 
-    tokens: of the tokenizer; None: texts are bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between
-    them. head: the class of a Hugging Face model.
+    samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: of the tokenizer; None: texts are
+    bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between them. head: the class of a Hugging Face model.
 
     Raises ChimeraError: E801 for a function that does not return a module, E821 for samples that are longer than a
     Hugging Face model's positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with more tokens than it.

@@ -27,8 +27,8 @@ Tensors = Mapping[str, tuple[int, ...]]
 class Entry:
     """Where the values of a tensor of a model are in files.
 
-    keys: their names there. convert: from the tensors of these names, tensors of the model by their names; None where the only
-    one is the model's tensor as it is.
+    keys: the names of the tensors there. convert: a function from these tensors to tensors of the model by name; None where
+    there is one key, whose tensor is that of the model.
     """
 
     keys: list[str]
@@ -123,7 +123,7 @@ class Weights:
 
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
         """Set the values of these tensors of a model. names: all names that each of them has in the model."""
-        converted: dict[int, Mapping[str, Tensor]] = {}
+        converted: dict[int, Mapping[str, Tensor]] = {}  # by id, the latest entry only: experts are large
         with torch.no_grad():
             for first, tensor in tensors.items():
                 entry = self._entry(names[first])

@@ -152,7 +152,7 @@ class _StageRun:
             return forward(*args, **kwargs)
         number, calls = self._number, self._stage.calls
         if number == len(self._calls) or self._calls[number].unit != unit:
-            raise self._other(f"calls {unit}")
+            raise self._unexpected(f"calls {unit}")
         self._number += 1
         if number < calls.start:
             return self._in_place_of(number)
@@ -179,7 +179,7 @@ class _StageRun:
     def check_end(self) -> None:
         """Raise ChimeraError E853 unless all calls were made."""
         if self._number < len(self._calls):
-            raise self._other("ends")
+            raise self._unexpected("ends")
 
     def _in_place_of(self, number: int) -> Any:
         """Return what a call of an earlier stage returns."""
@@ -206,7 +206,8 @@ class _StageRun:
             if self._device.type != "cpu":
                 torch.get_device_module(self._device).manual_seed(seed)
 
-    def _other(self, what: str) -> Exception:
+    def _unexpected(self, what: str) -> Exception:
+        """Return the error E853 for a forward that does `what` in the place of the traced call."""
         calls, number = self._calls, self._number
         expected = f"calls {calls[number].name}" if number < len(calls) else "ends"
         after = f"after {calls[number - 1].name}" if number else "at first"

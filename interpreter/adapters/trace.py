@@ -65,7 +65,7 @@ _NOTHING: Sources = frozenset()
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a tensor, and whether it has a gradient."""
+    """The shape and dtype of a tensor, and whether it has a gradient."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -88,11 +88,6 @@ class Call:
     sources: Sources
     weights: frozenset[str]
 
-    @property
-    def fields(self) -> set[str]:
-        """Return the names of the fields that its arguments are computed from."""
-        return {source.name for source in self.sources if isinstance(source, Field)}
-
 
 @dataclass(frozen=True)
 class Trace:
@@ -111,11 +106,6 @@ class Trace:
         """Return the outputs of the calls before a cut that the calls from the cut on need. cut: the number of a call."""
         later = self.readers(range(cut, len(self.calls)))
         return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
-
-    def shape(self, output: Output) -> Shape:
-        """Return the shape of an output of a call."""
-        shape: Shape = self.calls[output.call].leaves[output.leaf]
-        return shape
 
     def readers(self, calls: range) -> list[Sources]:
         """Return what each of these calls is computed from, and with the last one the model's output too."""
@@ -226,7 +216,7 @@ class _TracingRun:
 
 
 class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Knows of every tensor what it was computed from. Tensors that share memory have the same sources.
+    """Records what every tensor was computed from. Tensors that share memory have the same sources.
 
     written: fields and outputs of calls that something changes in place; draws: whether a random operation has run.
     """

@@ -13,9 +13,9 @@ _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
-    """Return the paths of the layers that the user names, or without names of the elements of the outermost lists.
+    """Return the paths of the layers that the user names, or by default those of the outermost lists.
 
-    names: paths of lists of layers, such as encoder.layer, or of single modules; a * stands for one part of a path. The
+    names: paths of lists of layers, such as encoder.layer, or of single modules; a * matches one part of a path. The
     layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
 
     Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
@@ -35,7 +35,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
         if not found:
             raise refuse("E851", f"'{name}' of {type(module).__name__} is a list without layers")
         layers.update(dict.fromkeys(found))
-    inner = {path for path in layers for other in layers if path.startswith(f"{other}.")}
+    inner = {path for path in layers for other in layers if path != other and is_inside(path, other)}
     if inner:
         path = min(inner)
         raise refuse("E851", f"the layer {path} is inside another layer", help="name either the inner or the outer list")
@@ -57,7 +57,7 @@ def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
             units[path] = module
         elif path in containers:
             for name, child in module.named_children():
-                visit(f"{path}.{name}" if path else name, child)
+                visit(joined(path, name), child)
 
     visit("", module)
     return units
@@ -67,7 +67,7 @@ def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]
     kinds: tuple[type[nn.Module], ...]
     for kinds in ((nn.ModuleList,), (nn.Sequential,)):
         lists = [path for path, m in modules.items() if isinstance(m, kinds) and any(True for _ in m.parameters())]
-        outermost = [path for path in lists if not any(path != other and _is_inside(path, other) for other in lists)]
+        outermost = [path for path in lists if not any(path != other and is_inside(path, other) for other in lists)]
         if outermost:
             return [layer for path in outermost for layer in _elements(path, modules[path])]
     name = type(module).__name__
@@ -76,13 +76,19 @@ def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]
 
 def _elements(path: str, module: nn.Module) -> Iterator[str]:
     if isinstance(module, _LISTS):
-        yield from (f"{path}.{name}" if path else name for name in module._modules)
+        yield from (joined(path, name) for name in module._modules)
     else:
         yield path
 
 
-def _is_inside(path: str, other: str) -> bool:
-    return not other or path.startswith(f"{other}.")
+def is_inside(path: str, outer: str) -> bool:
+    """Return whether this is the path of a submodule of the module at `outer`; the whole module has the path ''."""
+    return not outer or path.startswith(f"{outer}.")
+
+
+def joined(path: str, name: str) -> str:
+    """Return the path of what the module at `path` calls `name`."""
+    return f"{path}.{name}" if path else name
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a pipeline and of its steps."""
+"""Checks of the arguments of a pipeline and of its `step`."""
 
 from __future__ import annotations
 

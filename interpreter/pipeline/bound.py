@@ -61,11 +61,11 @@ class BoundPipeline:
     """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
 
     seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
-    profile_ranges: as in `Pipeline`. iteration: how many steps have run.
+    profile_ranges: as in `Pipeline`. iteration: how many times `step` has run.
 
-    The last step is described in three ways. `times` has the start and the end of each instruction of this rank. `figures` has
-    their sums, such as the time that this rank waited. `measured` has the figures of all ranks. The fourth, `predicted`, comes
-    from the simulator instead of measurements.
+    Three of its members measure the last step. `times` has the start and the end of each instruction of this rank. `figures`
+    has their sums, such as the time that this rank waited. `measured` has the figures of all ranks. `predicted` has what the
+    simulator predicts for a step.
 
     Raises ChimeraError on all ranks if two of them differ: E806 in the program, E807 in the boundary values, E810 in the copies
     of a parameter.

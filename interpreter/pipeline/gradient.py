@@ -21,7 +21,7 @@ class ModelGradient:
         self._executor, self._holders, self._transport = executor, holders, transport
 
     def norm(self) -> float:
-        """Return the norm of the gradient of the whole model. Each parameter counts once. Called by all ranks together.
+        """Return the L2 norm of the gradient of the whole model. Each parameter counts once. Called by all ranks together.
 
         Raises RuntimeError as `check_summed`.
         """

@@ -188,19 +188,19 @@ def _table(
     """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
     table: list[Specs] = []
     for s in range(header.stages):
-        outputs, failure, cause = "", "", None
+        own, failure, cause = "", "", None  # own: the tensors as JSON; empty if this rank does not hold the stage
         if s in stages:
             stage_inputs = tuple(_spec_of(t) for t in example.inputs) if s == 0 else table[-1]
             try:
                 made = _outputs(stages[s], stage_inputs, example, objective, transport.device)
-                outputs = json.dumps([asdict(t) for t in made])
+                own = json.dumps([asdict(t) for t in made])
             except Exception as error:
                 received = ", ".join(f"{t.dtype}{list(t.shape)}" for t in stage_inputs)
                 failure, cause = f"stage {s} cannot run on {received} ({transport.named([transport.rank])}): {error}", error
-        by_rank = [json.loads(text) for text in transport.all_gather(json.dumps([outputs, failure]))]
+        by_rank = [json.loads(text) for text in transport.all_gather(json.dumps([own, failure]))]
         if first_failure := next((failure for _, failure in by_rank if failure), None):
             raise ValueError(first_failure) from cause
-        (rank, outputs), *others = [(rank, outputs) for rank, (outputs, _) in enumerate(by_rank) if outputs]
+        (rank, outputs), *others = [(r, of_rank) for r, (of_rank, _) in enumerate(by_rank) if of_rank]
         if other := next((r for r, of_rank in others if of_rank != outputs), None):
             copies = f"{transport.named([rank])} and {transport.named([other])}"
             message = f"the copies of stage {s} on {copies} return different tensors"

@@ -65,8 +65,8 @@ class Batch:
     """The samples of one replica in one iteration, read from a source.
 
     iteration: the number of the batch; width: the number of replicas; size: samples of a micro-batch. accumulated: how many
-    batches one weight update has. The loss is then a mean over all of them: update t has the batches from t * accumulated
-    to (t + 1) * accumulated - 1.
+    batches one weight update has. The loss is then a mean over all of them: update u has the batches from u * accumulated
+    to (u + 1) * accumulated - 1.
     """
 
     source: Samples

@@ -34,7 +34,8 @@ def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
     for text in transport.all_gather(json.dumps(digests)):
         for name, copy in json.loads(text).items():
             copies.setdefault(name, []).append(copy)
-    differing = {name: len(its) for name, its in sorted(copies.items()) if any(copy != its[0] for copy in its)}
+    # By name, the number of copies of each buffer whose copies differ.
+    differing = {name: len(found) for name, found in sorted(copies.items()) if any(copy != found[0] for copy in found)}
     if not differing:
         return
     parts = [torch.zeros(copies[name][0][1], dtype=torch.float64) for name in differing]
@@ -51,7 +52,7 @@ def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
 
 @contextmanager
 def unchanged_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Give the buffers of these modules the values again that they had, also where a forward replaces a buffer."""
+    """Restore the buffers of these modules at the end of the context, also those that a forward replaces by others."""
     held = [
         (submodule._buffers, name, b, b.clone())
         for module in modules

@@ -30,7 +30,7 @@ _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=Fal
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes that are held after each operation, by the fields of Peaks. Those of a backward are relative to its begin."""
+    """The bytes that are held after each operation, by the fields of Peaks. Those of a backward count from its beginning."""
 
     forward: Sequence[int]
     no_graph: Sequence[int]

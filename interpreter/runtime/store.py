@@ -113,6 +113,7 @@ class Message:
         self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
         self._tensors_per_value = len(layout.shapes_and_dtypes) // len(self._slots)
         self.is_single_tensor = layout.is_single_tensor
+        # Shape, dtype and device of the only tensor; None for several tensors, or none.
         self._form_of_single = (*layout.shapes_and_dtypes[0], layout.device) if layout.is_single_tensor else None
         self._unreleased = 0  # how many of its values have not been released
         self.buffer: Tensor | None = None

@@ -1,6 +1,7 @@
 """Traces: the times of one iteration of all ranks as Chrome trace events, a JSON format that Perfetto opens.
 
-Each rank is a process of the trace. It has two tracks of slices, its tasks and its communication, with its waits before them.
+Each rank is a process of the trace. It has two tracks of slices, its tasks and its communication. The wait of an instruction
+is a slice before it.
 An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows how many messages for
 a rank have been sent and not yet read. Times are in microseconds after the start of the first instruction of all ranks.
 """
@@ -98,13 +99,8 @@ def _arrows_and_counters(program: Program, all_messages: Sequence[Message], time
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: a time, and the change of its counter
     is_task = program.table.is_task
     for number, message in enumerate(all_messages):
-        offsets = (int(program.offsets[r]) for r in (message.sender, message.receiver))
-        begin, end = (
-            _arrow_time(times[rank], row - offset)
-            for rank, row, offset in zip(
-                (message.sender, message.receiver), (message.send, message.reader), offsets, strict=True
-            )
-        )
+        begin = _arrow_time(times[message.sender], message.send - int(program.offsets[message.sender]))
+        end = _arrow_time(times[message.receiver], message.reader - int(program.offsets[message.receiver]))
         reader_track = TASKS if is_task[message.reader] else COMMUNICATION
         places = ((message.sender, COMMUNICATION, _us(begin)), (message.receiver, reader_track, _us(end)))
         yield from arrow_events(number, message.text.split(" <-")[0], *places)

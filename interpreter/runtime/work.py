@@ -221,7 +221,7 @@ class Work:
         return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool], inputs: Values) -> None:
-        """Store the output, or note the loss. kept: which tensors of it the graph also keeps."""
+        """Store the output, or record the loss. kept: which tensors of it the graph also keeps."""
         if self.output is None:
             self.iteration.losses[self.m] = outputs[0].detach()
             return

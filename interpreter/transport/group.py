@@ -25,12 +25,12 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     if not isinstance(group, ProcessGroup):
         raise ValueError("this rank is not in the process group: only its members create the pipeline")
     limit, progress, rank, world = limit_of(timeout_s), Progress(), group.rank(), group.size()
-    # The connection has a timeout of its own. The liveness check has another one, because a wait may block the first.
-    store, second = _connect_to_store(group), _connect_to_store(group)
+    # New connections, because the timeout is set for each. The liveness check has its own: a wait may block the other one.
+    store, liveness_connection = _connect_to_store(group), _connect_to_store(group)
     store.set_timeout(limit)
     # The number of this call. No rank makes its next call before all ranks have made this one.
     number = (store.add("chimerac/pipelines", 1) - 1) // world
-    liveness_store = PrefixStore(f"chimerac/liveness/{number}", second)
+    liveness_store = PrefixStore(f"chimerac/liveness/{number}", liveness_connection)
     liveness = LivenessCheck(liveness_store, rank, world, hosted=False, progress=progress, end=None)
     own_store = PrefixStore(f"chimerac/{number}", store)
     ranks = Rendezvous(limit, liveness, progress, store=own_store, global_ranks=dist.get_process_group_ranks(group))

@@ -29,9 +29,10 @@ REPORT = "report"  # key in the store: how many ranks have claimed the report
 class LivenessCheck:
     """Determines through the store which ranks answer, and which one reports.
 
-    hosted: rank 0 hosts the store; otherwise torchrun does. claim: a path that does not exist yet, the same one for all ranks
-    of this host. If the store does not answer, the rank that creates this file reports. None: there is no such path.
-    end: ends this process with an exit code; None: this process writes its status and goes on, as in a user's process group.
+    hosted: rank 0 hosts the store; False: torchrun does, or the store is that of a user's process group. claim: a path that
+    does not exist yet, the same one for all ranks of this host. If the store does not answer, the rank that creates this file
+    reports. None: there is no such path. end: ends this process with an exit code; None: this process writes its status and
+    goes on, as in a user's process group.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class LivenessCheck:
         return answered and claimed == [True]
 
     def _poll_report(self, within_s: float) -> bool:
+        """Return whether a rank claims the report within this time. It calls the store in this thread."""
         until = time.monotonic() + within_s
         while not (claimed := self.store.check([REPORT])) and time.monotonic() < until:
             time.sleep(POLL_INTERVAL_S / 5)

@@ -25,7 +25,7 @@ from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.transport import Transport, ranks_text
 from chimerac.interpreter.transport.machines import Channel, Network, Operation
 from chimerac.interpreter.transport.progress import Progress
-from chimerac.interpreter.transport.scheduler import Scheduler
+from chimerac.interpreter.transport.scheduler import Scheduler, always
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class _Ranks(Scheduler):
         super().__init__(count, seed)
         self._device = device
 
-    def switch(self, thread: int, ready: Callable[[], bool] = lambda: True) -> None:
+    def switch(self, thread: int, ready: Callable[[], bool] = always) -> None:
         """Let another rank run."""
         generators = Generators.of(self._device)
         super().switch(thread, ready)
@@ -102,7 +102,7 @@ class Loopback:
         self.rank, self.world, self.machine = rank, network.size, network.machine
         self.device, self.waited_ns, self.progress = device, 0, Progress()
         self._network = network
-        self._to: dict[int, Channel] = {}
+        self._to: dict[int, Channel] = {}  # by peer, the channels over which this rank has sent
         self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}  # by ranks, how many collectives this rank has posted
         self._gathers = 0  # how many gathers of all ranks this rank has begun

@@ -28,14 +28,14 @@ MAX_CONNECTIONS = 32  # CUDA's own limit
 
 
 def connections(program: Program, rank: int) -> int:
-    """Return how many hardware queues a rank's streams need, 1 to 32.
+    """Return how many hardware queues the CUDA streams of a rank need, 1 to 32.
 
-    Each channel, each group of ranks that all-reduce together, and the computation have a stream of their own. If two
-    streams share a queue of the GPU, the work of one waits for that of the other. CUDA reads the number from
+    Each channel, each group of ranks that all-reduce together, and the computation have a CUDA stream of their own. If two
+    of them share a queue of the GPU, the work of one waits for that of the other. CUDA reads the number from
     CUDA_DEVICE_MAX_CONNECTIONS when a process first uses a GPU; without it there are 8.
     """
-    a, b = program.offsets[rank : rank + 2].tolist()
-    op, peer = program.table.op[a:b], program.table.peer[a:b]
+    first, end = program.offsets[rank : rank + 2].tolist()
+    op, peer = program.table.op[first:end], program.table.peer[first:end]
     channels = sum(len(np.unique(peer[op == kind])) for kind in (Op.SEND, Op.RECV))
     groups = {c.ranks for c in program.collectives if rank in c.ranks}
     return min(1 + channels + len(groups), MAX_CONNECTIONS)
@@ -61,7 +61,7 @@ def join(timeout_s: float, local_rank: int) -> None:
 class Nccl(Processes):
     """One rank's channels and collectives. The ranks must have joined, each with its GPU as the current device.
 
-    ranks: by default those of the job.
+    ranks: the rendezvous of these ranks; by default that of the job.
     """
 
     def __init__(self, ranks: Rendezvous | None = None) -> None:

@@ -37,8 +37,8 @@ LONGEST = timedelta(seconds=MAX_TIMEOUT_S)
 class PendingOperation:
     """A transfer or a collective that was posted.
 
-    work: torch's handle of it. then: called when it is complete. limit: the timeout of the wait; None if the timeout of its
-    backend applies.
+    work: torch's handle of it. awaited: what its wait is for. then: called when it is complete. limit: the timeout of the wait;
+    None if the timeout of its backend applies.
     """
 
     __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")
@@ -99,8 +99,8 @@ class Processes:
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
         self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
         self._channels: set[tuple[int, int]] = set()  # of this rank: sender, receiver
-        self._to: dict[int, Channel] = {}
-        self._from: dict[int, Channel] = {}
+        self._to: dict[int, Channel] = {}  # by receiving peer
+        self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
         self._keys = self.rendezvous.keys()
         self._all_ranks = self._backend_of("gloo", "all", range(self.world))
@@ -236,7 +236,7 @@ class Processes:
             buffer.copy_(host)
 
     def _wait_for_sum(self, host: Tensor, what: str) -> None:
-        """Sum a tensor in host memory, in place, over all ranks. what: the wait, as text."""
+        """Sum a tensor in host memory, in place, over all ranks, and wait for it. what: the wait, as text."""
         with self.rendezvous.wait(what):
             all_reduce(self._all_ranks, host).wait()
 

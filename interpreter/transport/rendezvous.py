@@ -205,16 +205,17 @@ def initialize(timeout_s: float) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_count}"
-    progress = Progress(own_progress_file())
+    own_file = own_progress_file()
+    progress = Progress(own_file)
     _rendezvous = Rendezvous(limit, progress=progress)
     host = "rank 0" if hosted else "torchrun"
     with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
-        # The liveness check has its own connection: the other one may be blocked by a wait.
-        second = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    own_file = own_progress_file()
+        # The liveness check has its own connection: a wait may block the other one.
+        liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
-    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
+    liveness_store = PrefixStore(f"chimerac/liveness/{attempt}", liveness_connection)
+    liveness = LivenessCheck(liveness_store, rank, world, hosted, progress, claim=claim)
     group_store = PrefixStore(f"chimerac/{attempt}", store)
     _rendezvous = Rendezvous(limit, liveness, progress, store=group_store)
     liveness.start()

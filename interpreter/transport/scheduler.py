@@ -16,7 +16,8 @@ from typing import Any
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, StuckError
 
 
-def _always() -> bool:
+def always() -> bool:
+    """Return True: the condition of a thread that waits for nothing."""
     return True
 
 
@@ -31,7 +32,7 @@ class Scheduler:
         self._random = random.Random(seed)
         self._may_run = [threading.Semaphore(0) for _ in range(count)]
         self._all_ended = threading.Semaphore(0)
-        self._ready: list[Callable[[], bool]] = [_always] * count  # by thread, the condition that it waits for
+        self._ready: list[Callable[[], bool]] = [always] * count  # by thread, the condition that it waits for
         self._unfinished = list(range(count))
         self.stopped_by: type[InterpreterError] | None = None  # the error that every `wait` raises from then on
         self.errors: dict[int, BaseException] = {}  # by thread, in the order in which they were raised
@@ -76,12 +77,12 @@ class Scheduler:
         """Return which thread continues, of those that can."""
         return self._random.choice(able)
 
-    def switch(self, thread: int, ready: Callable[[], bool] = _always) -> None:
+    def switch(self, thread: int, ready: Callable[[], bool] = always) -> None:
         """Let another thread run. Return when `ready()` is true and this thread is chosen, or when the run has been stopped."""
         self._ready[thread] = ready
         self._resume_next()
         self.suspend(thread)
-        self._ready[thread] = _always
+        self._ready[thread] = always
 
     def _resume_next(self) -> None:
         """Let one thread run that can continue."""

@@ -77,16 +77,16 @@ class Stall:
 
     def _is_behind(self, rank: int, other: int) -> bool:
         """Return whether `other` has not yet posted its side of the operation that `rank` waits for."""
-        status, its = self.statuses[rank], self.statuses[other]
+        status, other_status = self.statuses[rank], self.statuses[other]
         assert status.awaited is not None
         if status.awaited.kind == "other":
-            return its.awaited is None or its.awaited.what != status.awaited.what
+            return other_status.awaited is None or other_status.awaited.what != status.awaited.what
         if status.awaited.kind == "all":
-            return its.collectives < status.posted
+            return other_status.collectives < status.posted
         number = self._awaited_instruction(rank, other)
         if number == NONE:
-            return its.awaited is None or its.position.run <= status.position.run
-        return (its.position.run, its.position.number) <= (status.position.run, number)
+            return other_status.awaited is None or other_status.position.run <= status.position.run
+        return (other_status.position.run, other_status.position.number) <= (status.position.run, number)
 
     def _awaited_instruction(self, rank: int, other: int) -> int:
         """Return the number of the instruction of `other` for which `rank` waits; NONE if there is none."""

@@ -39,6 +39,7 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "chimera_zb": ({"D": 2, "N": 3}, {"D": 4, "N": 4, "f": 2}),
     "chimera_fill": ({"D": 2, "N": 3}, {"D": 4, "N": 10}),
 }
+# The same as pairs of a name and parameters, which can be hashed.
 CASES = [(name, tuple(p.items())) for name, both in SMALL.items() for p in both]
 
 
@@ -96,5 +97,5 @@ def findings_of_call(call: Callable[..., object], *given: object, **more: object
 
 
 def codes_of_call(call: Callable[..., object], *given: object) -> set[str]:
-    """Return the codes of these findings."""
+    """Return the codes of the findings with which a call is refused."""
     return {d.code for d in findings_of_call(call, *given)}

@@ -1,7 +1,8 @@
-"""Programs to test, small changes to them, and the findings of a call that is refused."""
+"""Programs to test, changes to programs and to texts, and the findings of a call that is refused."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
@@ -87,6 +88,11 @@ def replaced(text: str, *replacements: tuple[str, str]) -> str:
         assert old in text, old
         text = text.replace(old, new, 1)
     return text
+
+
+def without_colour(text: str) -> str:
+    """Return the text without the escape sequences that colour it in a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def findings_of_call(call: Callable[..., object], *given: object, **more: object) -> list[Diagnostic]:

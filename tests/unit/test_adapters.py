@@ -86,9 +86,8 @@ def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
     for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], fed).items():
         whole = Skips()
         assert set(before) == set(whole.state_dict())
-        whole.get_buffer("offset").copy_(
-            model.build_stage(range(1, 2), 0)._intercepted.module.offset
-        )  # random, and in no state dict
+        # The offset is random, and not persistent, so it is in no state dict.
+        whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), 0)._intercepted.module.offset)
         assert losses == pytest.approx(train_plainly(whole, before, fed, module_loss), rel=2e-5), schedule
 
 

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo.config  # what torch imports when a model is described: as much again as torch itself
+import torch._dynamo.config  # imported when a model is described, which takes as long as importing torch itself
 from torch.distributed import TCPStore
 
 from chimerac.interpreter import Pipeline  # noqa: F401 (its imports are those of most scripts)
@@ -46,7 +46,7 @@ def run_rank(script: str, arguments: list[str], environment: dict[str, str]) -> 
 
 
 def main(ranks: int, script: str, *arguments: str) -> int:
-    """Return the exit code."""
+    """Run the script on this many ranks, and return 0, or 1 if a rank fails."""
     torch.set_num_threads(1)  # so torch starts no threads, of which a fork would have none
     port, running = free_port(), []
     for rank in range(ranks):

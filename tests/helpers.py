@@ -1,7 +1,8 @@
-"""Programs to test, small changes to them, and the findings of a call that is refused."""
+"""Programs to test, changes to programs and to texts, and the findings of a call that is refused."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
@@ -39,6 +40,7 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "chimera_zb": ({"D": 2, "N": 3}, {"D": 4, "N": 4, "f": 2}),
     "chimera_fill": ({"D": 2, "N": 3}, {"D": 4, "N": 10}),
 }
+# The same as pairs of a name and parameters, which can be hashed.
 CASES = [(name, tuple(p.items())) for name, both in SMALL.items() for p in both]
 
 
@@ -88,6 +90,11 @@ def replaced(text: str, *replacements: tuple[str, str]) -> str:
     return text
 
 
+def without_colour(text: str) -> str:
+    """Return the text without the escape sequences that colour it in a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def findings_of_call(call: Callable[..., object], *given: object, **more: object) -> list[Diagnostic]:
     """Return the findings with which a call is refused. It fails if the call is not refused."""
     with pytest.raises(ChimeraError) as caught:
@@ -96,5 +103,5 @@ def findings_of_call(call: Callable[..., object], *given: object, **more: object
 
 
 def codes_of_call(call: Callable[..., object], *given: object) -> set[str]:
-    """Return the codes of these findings."""
+    """Return the codes of the findings with which a call is refused."""
     return {d.code for d in findings_of_call(call, *given)}

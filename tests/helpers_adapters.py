@@ -23,7 +23,10 @@ State = dict[str, Tensor]
 def train(
     make: Callable[[], CallModel], schedules: Sequence[str], batches: Sequence[Batch]
 ) -> dict[str, tuple[State, list[float]]]:
-    """Train under each schedule on four stages. Return the weights before, and the losses. make: called by each rank."""
+    """Train under each schedule on four stages. Return, by schedule, the weights before the training and the losses.
+
+    make: called by each rank.
+    """
     description = describe(make(), SAMPLES)  # once: otherwise each rank makes its own
     with patch("chimerac.interpreter.pipeline.cut.describe", lambda *_: description):
         return {schedule: _train(make, schedule, batches) for schedule in schedules}

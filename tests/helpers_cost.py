@@ -33,7 +33,7 @@ def lines(work: Callable[[], Any]) -> int:
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Return the peak of the memory that a call holds in bytes, arrays included."""
+    """Return the most bytes of memory that a call holds at once, those of NumPy arrays included."""
     tracemalloc.start()
     try:
         work()

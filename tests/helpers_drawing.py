@@ -1,4 +1,4 @@
-"""Reading an SVG of compiler/draw/picture.py back: the boxes that it really has, with their colours and the numbers in them."""
+"""Reading an SVG of compiler/draw/picture.py back: the boxes that it has, with their colours and the numbers in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @dataclass(frozen=True)
 class Cell:
-    """A box: its left and right edge and its upper and lower one, in points of the picture; its colour; the texts in it."""
+    """A box of a task as it is drawn: its edges in points of the picture, its colour, and the texts in it."""
 
     left: float
     right: float
@@ -22,7 +22,10 @@ class Cell:
 
 
 def cells(svg: str, panel: int = 0, part: int = 0) -> dict[int, list[Cell]]:
-    """Return the boxes of a panel by rank, from left to right."""
+    """Return the boxes of a panel by rank, from left to right.
+
+    part: 0 and 1 are the parts of a panel that is drawn without its middle.
+    """
     builder = ElementTree.TreeBuilder(insert_comments=True)
     root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))
     texts = list(_texts(root))
@@ -44,12 +47,12 @@ def _cell(path: ElementTree.Element, texts: list[tuple[str, float, float]]) -> C
 
 
 def _texts(root: ElementTree.Element) -> list[tuple[str, float, float]]:
-    """Return each text with the left end of its base line. matplotlib writes a text as a comment before its outlines."""
+    """Return each text with the left end of its baseline. matplotlib writes a text as a comment before its outlines."""
     found = []
     for group in root.iter(f"{SVG}g"):
         if not group.get("id", "").startswith("text"):
             continue
-        children = list(group)  # a text on a white ground has its box before it
+        children = list(group)  # the white box behind a text comes before it
         k = next(k for k, child in enumerate(children) if child.tag is ElementTree.Comment)
         place = re.search(r"translate\(([-\d.]+) ([-\d.]+)\)", children[k + 1].get("transform", ""))
         assert place and children[k].text

@@ -1,7 +1,7 @@
 """An independent event-driven simulator: how long a program takes on its machine, by the rules of docs/semantics.md.
 
 It uses no arrays and no code of the compiler. At each point in time every rank executes all that it can, and every
-operation that can start does. Then the clock advances to the next end of a task or of an operation.
+operation that can start starts. Then the clock advances to the next end of a task or of an operation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def makespan(
     """Return the time at which the last task and the last all-reduce end on the machine of the header.
 
     costs: by operation, the same for every stage. hop: the duration of a transfer. Each defaults to the program's own. network:
-    in the place of the hop. Raises AssertionError if the ranks deadlock.
+    used instead of the hop. Raises AssertionError if the ranks deadlock.
     """
     duration = program.costs.hop if hop is None else hop
     return _Simulation(program, costs, network or Network(lambda g, i: (duration, 0), lambda i: 0)).run()
@@ -86,7 +86,7 @@ class _Simulation:
         self.startable: list[_Operation] = []  # operations that can start now
         self.queues: dict[tuple[int, ...], list[_Operation]] = {}
         self.source: dict[tuple[object, ...], _Operation] = {}  # (rank, value, stage, micro-batch) -> its transfer
-        self.recomputed: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) whose backward recomputes
+        self.not_recomputed: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) that the backward must recompute
 
     def run(self) -> Time:
         while True:
@@ -232,8 +232,8 @@ class _Simulation:
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:
-            self.recomputed.update(cells)
+            self.not_recomputed.update(cells)
         if isinstance(i, Recompute):
-            self.recomputed.difference_update(cells)
-        repeated = sum(cell in self.recomputed for cell in cells) if op in ("BWD", "BWD_INPUT") else 0
-        return cost_of(op) * len(cells) + cost_of("RECOMPUTE") * repeated if repeated else cost_of(op) * len(cells)
+            self.not_recomputed.difference_update(cells)
+        repeated = sum(cell in self.not_recomputed for cell in cells) if op in ("BWD", "BWD_INPUT") else 0
+        return cost_of(op) * len(cells) + cost_of("RECOMPUTE") * repeated

@@ -1,8 +1,8 @@
 """Two hosts simulated on one computer for tests: each has its own network, host name and processes. Needs root on Linux.
 
 A host is a set of namespaces of the kernel. A veth pair connects both hosts. The first process of a host is a child
-of `unshare`. When this process ends, however that happens, the kernel kills both, and the namespaces, their processes and the
-link disappear. So nothing is left to clean up. The file system is shared.
+of `unshare`. When the process of the test ends, however that happens, the kernel kills `unshare` and its child. With them
+the namespaces, their processes and the link disappear. So nothing is left to clean up. The file system is shared.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _host(name: str, hosts: str) -> Iterator[Host]:
     """Start a host without a link. hosts: the file that it sees as /etc/hosts."""
     script = FIRST_PROCESS.format(name=name, hosts=hosts)
     unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
-    # The kernel kills `unshare` when this process ends, and with it the first process of the host.
+    # The kernel kills `unshare` when the process of the test ends, and with it the first process of the host.
     with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *unshare], text=True, stdout=subprocess.PIPE) as outer:
         try:
             assert outer.stdout is not None and outer.stdout.readline() == "ready\n", "it needs root, and namespaces"

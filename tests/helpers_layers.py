@@ -114,7 +114,7 @@ class Frozen(WithLinear):
 
 
 class First(nn.Module):
-    """Bytes to vectors."""
+    """Maps bytes to vectors, and makes the mask: 1 where the byte is not 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,14 +125,14 @@ class First(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Bytes to one-hot vectors, without parameters, so there are no gradients. Also returns the bytes."""
+    """Maps bytes to one-hot vectors, without parameters, so there are no gradients. Also returns the bytes."""
 
     def forward(self, tokens: Tensor) -> Values:
         return F.one_hot(tokens, BYTES)[..., :WIDTH].float(), (tokens > 0).long().unsqueeze(-1), tokens.unsqueeze(-1).float()
 
 
 class Last(nn.Module):
-    """Vectors to logits."""
+    """Maps vectors to logits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,8 +15,8 @@ from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import drawing
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.model import LayeredModel, Model, Values, combined
-from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.model import LayeredModel, Model, Stage, Values, combined
+from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import WIDTH, First, IntegerSamples, Last, example, loss
@@ -71,14 +71,18 @@ class RankResult:
     executor: Executor
 
 
+def stages_of(program: Program, parts: PartitionedModel, rank: int, seed: int) -> dict[int, Stage]:
+    """Build the stages that a rank holds. parts: the model of the program, cut into its stages."""
+    return {s: parts.build(s, seed) for s in range(program.header.stages) if rank in program.header.holders([s])}
+
+
 def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], RankResult]:
     """Return the function of each rank: it builds its stages and runs `iterations` iterations with the same weights."""
     h, parts = program.header, partitioned(program, model, description_of(model))
 
     def run_rank(transport: Transport) -> RankResult:
         transport.connect(program)
-        held = sorted(s for s in range(h.stages) if transport.rank in h.holders([s]))
-        stages = {s: parts.build(s, SEED) for s in held}
+        stages = stages_of(program, parts, transport.rank, SEED)
         executor = Executor(program, model, stages, parts.table, transport)
         total = 0.0
         for iteration in range(iterations):

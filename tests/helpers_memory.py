@@ -26,12 +26,13 @@ from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
+from tests.helpers_loopback import stages_of
 
 SEED = 3
 
 
 class Meter(TorchDispatchMode):
-    """Records the storages that operations of this thread use first. seen: the storages that any thread has used."""
+    """Records the storages that this thread was the first to use. seen: the storages that any thread has used."""
 
     def __init__(self, seen: dict[int, StorageWeakRef]) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Meter(TorchDispatchMode):
         self._first_seen.clear()
 
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
-        """Return how many bytes are held now, without those of some tensors."""
+        """Return how many bytes the recorded storages hold now. without: tensors whose storages do not count."""
         self._first_seen = {k: x for k, x in self._first_seen.items() if not x[0].expired()}
         excluded = {t.untyped_storage()._cdata for t in without}
         return sum(size for k, (_, size) in self._first_seen.items() if k not in excluded)
@@ -137,7 +138,7 @@ def differences(
     def _differences(transport: Transport, meter: Meter) -> Iterator[str]:
         rank = transport.rank
         transport.connect(program)
-        stages = {s: parts.build(s, SEED) for s in range(h.stages) if rank in h.holders([s])}
+        stages = stages_of(program, parts, rank, SEED)
         training = Executor(program, model, stages, parts.table, transport)
         transport.connect(forwards)
         evaluation = Executor(forwards, model, stages, parts.table, transport)

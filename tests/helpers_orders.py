@@ -28,7 +28,10 @@ def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
 
 @dataclass(frozen=True)
 class Shape:
-    """Pipes p0, p1, ... and their placements: the rank of every stage, by pipe. counts: numbers of micro-batches, by pipe."""
+    """Pipes p0, p1, ... and their placements: the rank of every stage, by pipe.
+
+    counts: numbers of micro-batches, by pipe; sync: a statement or nothing; recompute: the end of each stage clause.
+    """
 
     ranks: int
     stages: int
@@ -96,6 +99,8 @@ class Limit:
 
 @dataclass(frozen=True)
 class GreedyCase:
+    """A schedule with `order greedy`, and what its streams must obey. group: how many forwards are one task."""
+
     text: str
     limits: list[Limit] = field(default_factory=list)
     group: int = 1

@@ -57,7 +57,7 @@ class Decoder(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over all positions."""
+    """Return the mean cross-entropy of all positions. logits: (samples, LENGTH, VOCABULARY); targets: (samples, LENGTH)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

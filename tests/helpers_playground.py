@@ -16,7 +16,9 @@ def playground() -> Iterator[Playground]:
     server = server_for(0, content(None))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.end()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.end()

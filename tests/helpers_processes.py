@@ -119,14 +119,14 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def of_two(rank: int, *words: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of one of two ranks of a script."""
+def script_rank_of_two(rank: int, *words: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of rank `rank` of two ranks. words: a script and its arguments."""
     return [sys.executable, *words], rank_environment(rank, 2, port)
 
 
-def one_of_two(rank: int, *options: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of one of two ranks of a training."""
-    return of_two(rank, RUN, "schedules/chimera.sched", *options, port=port)
+def training_rank_of_two(rank: int, *options: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of rank `rank` of two ranks that train. options: those of run.py."""
+    return script_rank_of_two(rank, RUN, "schedules/chimera.sched", *options, port=port)
 
 
 # --- scripts ------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def schedules(draw: DrawFn) -> str:
             f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_step}*s + {forward_slope}*m)*{scale} + {number}"
         )
         backward = f"({offset + backward_start} + {backward_step}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
-        if "recompute" in places and draw(st.booleans()):  # at the logical time of the backward, and before it
+        if "recompute" in places and draw(st.booleans()):  # in the same logical time as the backward, before it
             of_stage = re.search(r"recompute when (s [%>] \d(?: == 0)?)", places)
             condition = f"{of_stage[1] if of_stage else 's >= 0'}{draw(st.sampled_from(['', ' and m % 2 == 0']))}"
             rules.append(f"R p{p}(s, m) when {condition} at {backward}")

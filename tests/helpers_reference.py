@@ -51,7 +51,7 @@ class Machine:
         self.groups = {f"stage {s}": (s,) for s in range(self.header.stages)} | {t.name: t.stages for t in self.header.tied}
         self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> its contributions
         self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
-        self.done: Counter[Term] = Counter()
+        self.done: Counter[Term] = Counter()  # (kind of task, replica, stage, micro-batch) -> how often it ran
         self.losses: set[Term] = set()
 
     def run(self) -> None:
@@ -61,10 +61,9 @@ class Machine:
             self.random.shuffle(unfinished)
             before = sum(self.position)
             for g in unfinished:
-                steps = self.random.choice((1, 1, 2, 50))
-                while steps and self.position[g] < len(self.streams[g]) and self.step(g, self.streams[g][self.position[g]]):
+                stop = min(self.position[g] + self.random.choice((1, 1, 2, 50)), len(self.streams[g]))
+                while self.position[g] < stop and self.execute(g, self.streams[g][self.position[g]]):
                     self.position[g] += 1
-                    steps -= 1
             if sum(self.position) == before:
                 raise WrongError(f"deadlock: {[self.streams[g][self.position[g]] for g in unfinished]}")
             unfinished = [g for g in unfinished if self.position[g] < len(self.streams[g])]
@@ -75,7 +74,7 @@ class Machine:
             if awaited:
                 raise WrongError(f"rank {g} receives {list(awaited)}, but never reads them")
 
-    def step(self, g: int, i: Instruction) -> bool:
+    def execute(self, g: int, i: Instruction) -> bool:
         """Execute one instruction, or return False where it must wait."""
         match i:
             case Fwd() | Bwd() | BwdInput() | BwdWeight() | Recompute():
@@ -83,8 +82,8 @@ class Machine:
             case Send():
                 channel = (g, i.peer)
                 messages = self.sent.setdefault(channel, [])
-                # A SEND is incomplete while its RECV is not posted. It waits until the SEND `window` before it is complete,
-                # with window 0 until it is complete itself.
+                # A SEND is incomplete while its RECV is not posted. A SEND waits while `window` sends before it are
+                # incomplete, with window 0 until its own RECV is posted.
                 if len(messages) - self.window >= self.received[channel]:
                     return False
                 keys = [(i.value, i.pipe, i.stage, m) for m in i.micro_batches]
@@ -113,13 +112,13 @@ class Machine:
             case AllReduce():
                 if min(self.groups.get(i.group, (-1,))) != i.stage:
                     raise WrongError(f"there is no group {i.group} at stage {i.stage}")
-                self.sums.setdefault(i.group, {}).setdefault(g, []).append(self.part(g, i.group))
+                self.sums.setdefault(i.group, {}).setdefault(g, []).append(self.contribution(g, i.group))
                 self.launched[g].append(i)
                 return True
             case _:
                 raise WrongError(f"unknown instruction {i}")
 
-    def part(self, g: int, group: str) -> Counter[Term]:
+    def contribution(self, g: int, group: str) -> Counter[Term]:
         """Return a rank's contribution to a group's gradient so far."""
         return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
@@ -129,7 +128,7 @@ class Machine:
         return self.store[g][key]
 
     def arrived(self, g: int, key: Term) -> bool:
-        """Store the message of a value that is awaited, if there is one; return False if it was not sent yet."""
+        """Return whether a value need not be waited for. A value that a RECV awaits is stored if its message was sent."""
         if key in self.posted[g]:
             channel, number, index = self.posted[g][key]
             if len(self.sent.get(channel, [])) <= number:
@@ -163,6 +162,7 @@ class Machine:
         return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
 
     def task(self, g: int, i: AnyTask) -> bool:
+        """Run a task; return False if it must wait for a value."""
         last = self.header.stages - 1
         replica = g // self.header.ranks
         arrivals = [self.arrived(g, key) for key in self.reads(i)]
@@ -224,12 +224,12 @@ class Machine:
             holders = {w * h.ranks + p.placement[s] for p in h.pipes for w in range(h.width) for s in stages}
             by_rank = self.sums.get(group, {})
             if len(holders) == 1 and not by_rank:
-                summed = self.part(holders.pop(), group)
+                summed = self.contribution(holders.pop(), group)
             else:
                 if len(holders) == 1 or set(by_rank) != holders or any(len(x) != 1 for x in by_rank.values()):
                     raise WrongError(f"{group} is summed by ranks {sorted(by_rank)}, but held by {sorted(holders)}")
                 for g, parts in by_rank.items():
-                    if parts[0] != self.part(g, group):
+                    if parts[0] != self.contribution(g, group):
                         raise WrongError(f"rank {g} adds to the gradient of {group} after its sum")
                 summed = sum((parts[0] for parts in by_rank.values()), Counter())
             if summed != sum((stage_gradients[s] for s in stages), Counter()):

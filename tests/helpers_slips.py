@@ -10,7 +10,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
-from tests.helpers import findings_of_call
+from tests.helpers import findings_of_call, replaced
 
 _HEAD = "schedule mine\nparam D = 4\nparam N = 8\nranks D\nstages D\n"
 _PIPE = "pipe main { stage s on rank s   micro_batches N }\n"
@@ -81,11 +81,7 @@ sync eager
 
 def slip(base: str, *changes: tuple[str, str]) -> str:
     """Return the text of a correct schedule with these replacements (old, new), each made once."""
-    text = RIGHT[base]
-    for right, wrong in changes:
-        assert right in text, (base, right)
-        text = text.replace(right, wrong, 1)
-    return text
+    return replaced(RIGHT[base], *changes)
 
 
 def slip_lines(name: str) -> list[str]:

@@ -37,6 +37,8 @@ class MultiHead(nn.Module):
 
 
 class Tied(nn.Module):
+    """The embedding is also the weight of the last linear map."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.linear = nn.Embedding(11, 8), nn.Linear(8, 8)
@@ -57,11 +59,11 @@ class Raw(nn.Module):
         return (x + self.position) @ self.weight
 
 
-def norms(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+def with_norm(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(8, 8), norm(), nn.GELU(), nn.Linear(8, 3))
 
 
-def images() -> nn.Module:
+def convolutions() -> nn.Module:
     tail = [nn.ReLU(), nn.Conv2d(6, 4, 3, groups=2), nn.GroupNorm(2, 4)]
     return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, stride=2), nn.BatchNorm2d(6), *tail)
 
@@ -77,11 +79,11 @@ def ids() -> Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear": (lambda: nn.Linear(8, 6), sequence),
     "no bias": (lambda: nn.Linear(8, 6, bias=False), sequence),
-    "layer norm": (norms(lambda: nn.LayerNorm(8)), sequence),
-    "layer norm without bias": (norms(lambda: nn.LayerNorm(8, bias=False)), sequence),
-    "layer norm without parameters": (norms(lambda: nn.LayerNorm(8, elementwise_affine=False)), sequence),
-    "rms norm": (norms(lambda: nn.RMSNorm(8)), sequence),
-    "convolution": (images, lambda: torch.randn(2, 3, 9, 9, dtype=torch.float64)),
+    "layer norm": (with_norm(lambda: nn.LayerNorm(8)), sequence),
+    "layer norm without bias": (with_norm(lambda: nn.LayerNorm(8, bias=False)), sequence),
+    "layer norm without parameters": (with_norm(lambda: nn.LayerNorm(8, elementwise_affine=False)), sequence),
+    "rms norm": (with_norm(lambda: nn.RMSNorm(8)), sequence),
+    "convolution": (convolutions, lambda: torch.randn(2, 3, 9, 9, dtype=torch.float64)),
     "same padding": (lambda: nn.Conv1d(3, 4, 3, padding="same"), lambda: torch.randn(2, 3, 9, dtype=torch.float64)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(11, 8, padding_idx=0), nn.Linear(8, 8)), ids),
     "in place": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)), sequence),
@@ -100,7 +102,7 @@ def gradients_of_both(
 ) -> list[tuple[Tensor | None, Tensor | None]]:
     """Return the gradients of a split backward beside those of autograd: of the input, and of each parameter.
 
-    Both forwards have the same output, bit by bit. precision: what they run in.
+    Both forwards must have the same output, bit by bit. precision: a context in which they run, such as autocast.
     """
     precision = precision or nullcontext()
     with precision:
@@ -115,7 +117,7 @@ def gradients_of_both(
         y = module(x)
     assert torch.equal(y, expected_y)
     y.backward(g)
-    assert (x.grad is None) == (expected[0] is None), "the first half computes the gradient of the input"
+    assert (x.grad is None) == (expected[0] is None), "the gradient of the input is there before split.weights()"
     of_input = None if x.grad is None else x.grad.clone()
     split.weights()
     return list(zip([of_input, *(p.grad for p in module.parameters())], expected, strict=True))

@@ -14,9 +14,10 @@ from typing import Any
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 
+# The fields that an event must have, by its phase: slices, starts and ends of arrows, counters.
 REQUIRED = {"X": {"ts", "dur", "name"}, "s": {"ts", "id", "name", "cat"}, "f": {"ts", "id", "name", "cat", "bp"}, "C": {"ts"}}
 NUMBERS = ("ts", "dur")
-ERROR_US = 0.01  # of the sum of two rounded numbers
+ERROR_US = 0.01  # the sum of two rounded numbers may be wrong by this
 
 Event = dict[str, Any]
 
@@ -41,11 +42,12 @@ def events_of(path: Path) -> list[Event]:
     for start, end in ((starts[id], ends[id]) for id in starts):
         assert (start["name"], start["cat"], end["bp"]) == (end["name"], end["cat"], "e")
         for e in (start, end):
-            assert sum(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]) >= 1, "it binds to a slice"
+            assert any(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]), "it binds to a slice"
     return events
 
 
 def phase(events: list[Event], ph: str) -> list[Event]:
+    """Return the events of one phase, such as "X" for slices."""
     return [e for e in events if e["ph"] == ph]
 
 

@@ -30,9 +30,9 @@ from tests.helpers_processes import (
     children,
     free_port,
     have_ended,
-    one_of_two,
     run_command,
     start_process,
+    training_rank_of_two,
 )
 
 pytestmark = pytest.mark.distributed
@@ -98,8 +98,8 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
 def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port = free_port()
-    first = one_of_two(0, "-p", "D=2", *TINY, port=port)
-    second = one_of_two(1, "-p", "D=2", *TINY, "--eval-every", "1", "--no-check-gradients", port=port)
+    first = training_rank_of_two(0, "-p", "D=2", *TINY, port=port)
+    second = training_rank_of_two(1, "-p", "D=2", *TINY, "--eval-every", "1", "--no-check-gradients", port=port)
     with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]) as process_1:
         _, message = process_0.communicate(timeout=60)
         assert process_0.returncode == 1

@@ -7,14 +7,25 @@ import time
 
 import pytest
 
-from tests.helpers_processes import TINY, UNCHECKED, children, free_port, of_two, one_of_two, start_process, wait_for_iteration
+from tests.helpers_processes import (
+    TINY,
+    UNCHECKED,
+    children,
+    free_port,
+    script_rank_of_two,
+    start_process,
+    training_rank_of_two,
+    wait_for_iteration,
+)
 
 pytestmark = pytest.mark.distributed
 
 
 def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
     port = free_port()
-    (first, environment), (second, environment_1) = (of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1))
+    (first, environment), (second, environment_1) = (
+        script_rank_of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1)
+    )
     with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
         out, err = process_0.communicate(timeout=60)
         assert process_0.returncode == 0, err + process_1.communicate()[1]
@@ -31,7 +42,7 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
 
 def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None:
     port, words = free_port(), ["-p", "D=2", *TINY, *UNCHECKED, "--iterations", "1000000", "--timeout", "6"]
-    (first, environment), (second, environment_1) = (one_of_two(rank, *words, port=port) for rank in (0, 1))
+    (first, environment), (second, environment_1) = (training_rank_of_two(rank, *words, port=port) for rank in (0, 1))
     with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
         wait_for_iteration(process_0)
         os.kill(process_1.pid, signal.SIGSTOP)
@@ -49,7 +60,7 @@ def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None
 
 
 def test_a_rank_that_never_starts_is_named() -> None:
-    command, environment = one_of_two(0, "-p", "D=2", *TINY, "--timeout", "1", port=free_port())
+    command, environment = training_rank_of_two(0, "-p", "D=2", *TINY, "--timeout", "1", port=free_port())
     with start_process(*command, **environment) as process_0:
         _, message = process_0.communicate(timeout=60)
     assert process_0.returncode == 1 and "Traceback" not in message

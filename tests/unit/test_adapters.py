@@ -19,8 +19,8 @@ from chimerac.interpreter.adapters.model import CallModel, cut
 from chimerac.interpreter.adapters.traced import traced
 from chimerac.interpreter.runtime.describe import describe
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, Batch, train, train_plainly
+from tests.helpers_pipeline import LENGTH, VOCABULARY, WIDTH, cross_entropy
 
-VOCABULARY, WIDTH, LENGTH = 11, 8, 3
 TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
 
 
@@ -63,12 +63,8 @@ class Skips(nn.Module):
         return self.head(self.norm(x) + first * scale)
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
 def module_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-    return loss(module(**fields), targets)
+    return cross_entropy(module(**fields), targets)
 
 
 def batches(iterations: int, mask: bool) -> list[Batch]:
@@ -81,7 +77,7 @@ def batches(iterations: int, mask: bool) -> list[Batch]:
 
 def skips(**options: Any) -> CallModel:
     fields = {"tokens": TOKENS, "mask": torch.ones(SAMPLES, LENGTH)}
-    return cut(Skips, fields, loss=loss, targets=TOKENS, **options)
+    return cut(Skips, fields, loss=cross_entropy, targets=TOKENS, **options)
 
 
 def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
@@ -90,12 +86,13 @@ def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
     for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], fed).items():
         whole = Skips()
         assert set(before) == set(whole.state_dict())
-        whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), 0)._intercepted.module.offset)  # drawn, and in no state
+        # The offset is random, and not persistent, so it is in no state dict.
+        whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), 0)._intercepted.module.offset)
         assert losses == pytest.approx(train_plainly(whole, before, fed, module_loss), rel=2e-5), schedule
 
 
 class Marked(nn.Module):
-    """Puts a parameter of its own before the sequence, between two calls: later stages compute that again without it."""
+    """Puts a parameter of its own before the sequence, between two calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +109,7 @@ class Marked(nn.Module):
 
 def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() -> None:
     fed = batches(3, mask=False)
-    model = cut(Marked, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    model = cut(Marked, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "chimera_zb"], fed).values():
         assert losses == pytest.approx(train_plainly(Marked(), before, fed, module_loss), rel=1e-5)
 
@@ -157,7 +154,7 @@ class Tables(nn.Module):
 def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
     torch.manual_seed(4)
     fed = batches(3, mask=False)
-    model = cut(Tables, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    model = cut(Tables, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "1f1b"], fed).values():
         assert set(before) == set(Tables().state_dict())
         assert losses == pytest.approx(train_plainly(Tables(), before, fed, module_loss), rel=1e-5)
@@ -190,7 +187,7 @@ def test_a_model_may_change_fields_in_place() -> None:
     shape = SAMPLES * MICRO_BATCHES, LENGTH
     fed = [(fields | {"bias": torch.rand(shape), "scale": torch.rand(*shape, 1)}, t) for fields, t in batches(2, mask=True)]
     before_all, examples = copy.deepcopy(fed), {name: t[:SAMPLES] for name, t in fed[0][0].items()}
-    model = cut(Writes, examples, loss=loss, targets=TOKENS)
+    model = cut(Writes, examples, loss=cross_entropy, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "chimera_recompute"], fed).values():
         assert all(a[name].equal(b[name]) for (a, _), (b, _) in zip(fed, before_all, strict=True) for name in a)
         assert losses == pytest.approx(train_plainly(Writes(), before, copy.deepcopy(fed), module_loss), rel=1e-5)
@@ -217,7 +214,7 @@ class Gates(nn.Module):
 
 def test_the_order_of_parameters_is_that_of_the_module_in_every_process() -> None:
     """Ranks sum gradients in this order. The order of a set of names would differ from process to process."""
-    model = cut(Gates, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     gates = [f"{name}.{of}" for name in "abcdefgh" for of in ("weight", "bias")]
     stages = [model.build_stage(range(k, k + 1), 0) for k in range(len(model.layer_names))]
     assert [[*stage.parameters_by_name()] for stage in stages] == [
@@ -245,14 +242,14 @@ def sequence() -> nn.Sequential:
 
 def test_a_module_that_exists_is_trained_itself() -> None:
     module = sequence()
-    stage = cut(module, {"input": TOKENS}, loss=loss).build_stage(range(2, 4), 0)
+    stage = cut(module, {"input": TOKENS}, loss=cross_entropy).build_stage(range(2, 4), 0)
     assert [p is q for p, q in zip(stage.parameters(), module[2:4].parameters(), strict=True)] == [True] * 4
 
 
 def test_a_function_that_returns_a_module_that_exists_is_refused() -> None:
     module = sequence()
     for build in (lambda: module, lambda: nn.Sequential(*sequence()[:2], module[2], *sequence()[3:])):
-        model = cut(build, {"input": TOKENS}, loss=loss)
+        model = cut(build, {"input": TOKENS}, loss=cross_entropy)
         with pytest.raises(TypeError, match=r"returned the parameter 2\.weight a second time: let it build new modules"):
             model.build_stage(range(2, 4), 0)
 
@@ -275,7 +272,7 @@ def test_torchs_tracer_cuts_where_the_module_has_no_list_of_layers() -> None:
     fed = batches(2, mask=False)
 
     def make() -> CallModel:
-        return traced(copy.deepcopy(module), pipe, {"tokens": TOKENS}, loss=loss)
+        return traced(copy.deepcopy(module), pipe, {"tokens": TOKENS}, loss=cross_entropy)
 
     for before, losses in train(make, ["chimera_zb", "1f1b"], fed).values():
         assert set(before) == set(module.state_dict())
@@ -288,11 +285,11 @@ def test_layers_that_the_module_does_not_have_are_refused() -> None:
     with pytest.raises(ChimeraError, match=r"E851: the layer down.0.inner is inside another layer"):
         skips(layers=["down", "down.*.inner"])
     with pytest.raises(ChimeraError, match=r"E851: Linear has no list of layers"):
-        cut(lambda: nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, loss=loss)
+        cut(lambda: nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, loss=cross_entropy)
 
 
 class Warns(nn.Module):
-    """Reads values, but of real tensors alone, as models of transformers do to warn."""
+    """Reads the values of a tensor unless it is fake, as models of transformers do to warn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,8 +300,8 @@ class Warns(nn.Module):
         return self.layers[1](self.layers[0](x))
 
 
-def test_a_model_is_measured_with_fake_tensors_alone() -> None:
-    model = cut(Warns, {"x": torch.zeros(1, 2)}, loss=loss)
+def test_a_model_that_reads_the_values_of_real_tensors_is_measured() -> None:
+    model = cut(Warns, {"x": torch.zeros(1, 2)}, loss=cross_entropy)
     assert describe(model, 1).layers[0].parameters == 6
 
 
@@ -320,7 +317,11 @@ class Keeping(nn.Linear):
 
 
 class Odd(nn.Module):
-    """Breaks one rule."""
+    """Breaks one rule.
+
+    rule: values, it decides by the values of a tensor; keeps, it uses a tensor that a layer kept; calls, its second forward
+    leaves out a call. Any other rule: it can be cut.
+    """
 
     def __init__(self, rule: str) -> None:
         super().__init__()
@@ -353,11 +354,11 @@ class Odd(nn.Module):
 )
 def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, message: str) -> None:
     with pytest.raises(ChimeraError, match=message):
-        cut(lambda: Odd(rule), {"y" if rule == "wrong" else "x": torch.zeros(1, 2)}, loss=loss)
+        cut(lambda: Odd(rule), {"y" if rule == "wrong" else "x": torch.zeros(1, 2)}, loss=cross_entropy)
 
 
 def test_other_calls_than_the_traced_ones_are_refused() -> None:
-    stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=loss).build_stage(range(4), 0)
+    stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(4), 0)
     stage(x=torch.zeros(1, 2))
     with pytest.raises(ChimeraError, match=r"E853: after layers\.1 the model ends; when it was traced, it calls layers\.3"):
         stage(x=torch.zeros(1, 2))
@@ -375,11 +376,11 @@ def test_another_structure_than_the_traced_one_is_refused_with_both() -> None:
     def build() -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), Changing(2, 2), nn.Linear(2, 2))
 
-    stage = cut(build, {"input": torch.zeros(1, 2)}, loss=loss).build_stage(range(3), 0)
+    stage = cut(build, {"input": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(3), 0)
     with pytest.raises(ChimeraError, match=r"E853: 1 returns .*tuple.*; when it was traced, it returned .*\*"):
         stage(input=torch.zeros(1, 2))
 
 
 def test_a_model_has_its_own_loss() -> None:
     with pytest.raises(TypeError, match="loss: a Model has its own"):
-        Pipeline(skips(), "chimera", loss=loss, transport=object())
+        Pipeline(skips(), "chimera", loss=cross_entropy, transport=object())

@@ -55,8 +55,13 @@ def test_a_run_trains_the_function_of_a_file(
     monkeypatch.setattr(sys, "argv", ["run.py", *words, f"{path}:Net", "--layers", "blocks"])
     assert main() == 0
     assert "gradient difference" in capsys.readouterr().out
+
+
+def test_a_function_or_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
     with pytest.raises(ChimeraError, match=r"(?s)E801.*has no function Nett.*Net"):
-        check_own(parse_options([*words, f"{path}:Nett"]).model or "")
+        check_own(f"{path}:Nett")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*none\.py: No such file"):
         check_own(f"{tmp_path}/none.py:Net")
 
@@ -83,7 +88,7 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     for name in ("none", "Nothing", "number", "sqrt", "Again"):
-        check_own(f"{path}:{name}")
+        check_own(f"{path}:{name}")  # it finds the name in the file, but does not run the file
     for name, message in {
         "none": r"none\(\) returns a int, neither a torch\.nn\.Module nor a Model",
         "Nothing": "the forward of Nothing has no argument for the tokens",

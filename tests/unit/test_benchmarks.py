@@ -47,6 +47,9 @@ def test_a_part_of_the_schedules_does_not_replace_the_recorded_table(
 def test_all_goals_of_timed_stages_are_met() -> None:
     text, met = bench_timed.report(25, ROWS)
     assert met and not missed(text)
+
+
+def test_a_row_has_the_parameters_and_the_width_of_its_program() -> None:
     assert f"| gems, x=2, W=2 | {RANKS[0]} |" in bench_timed.report(25, changed("gems", own={"x": 2}, width=2))[0]
 
 
@@ -60,7 +63,7 @@ def test_all_goals_of_timed_stages_are_met() -> None:
     ],
     ids=["longer", "shorter", "never measured", "out of order"],
 )
-def test_a_goal_of_timed_stages_is_missed(rows: list[Row], expected: str) -> None:
+def test_a_goal_of_timed_stages_that_is_missed_is_named(rows: list[Row], expected: str) -> None:
     text, met = bench_timed.report(25, rows)
     (line,) = missed(text)
     assert not met
@@ -83,7 +86,7 @@ def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, 
     return dict.fromkeys(RUNS, rows)
 
 
-def test_the_goals_of_overlap() -> None:
+def test_the_report_of_overlap_counts_the_missed_goals() -> None:
     text, met = bench_overlap.report(overlap(0.3, 1.3))
     assert met and "| 4 Gbit/s | `sync eager` | 1300 ms | 300 ms | 0.650 | 0.650 to 0.650 | 0.300 | 0.300 to 0.300 |" in text
     for exposed_s, iteration_s, count in ((0.9, 1.9, 1), (1.1, 1.9, 2), (0.3, 2.1, 1), (1.1, 2.1, 3)):

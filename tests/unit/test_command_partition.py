@@ -101,7 +101,7 @@ def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.replace(",", "").replace(" %", "").split() for line in lines[start + 1 : start + 5]]
     assert sum(int(row[2]) for row in rows) == 869_504
     assert abs(sum(float(row[3]) for row in rows) - 100) < 0.2
-    assert all(row[6] == row[5] for row in rows), "two copies share two numbers for each gradient"
+    assert all(row[6] == row[5] for row in rows), "of AdamW's two numbers for each parameter, each copy holds one"
 
 
 def test_recomputation_is_tried_before_it_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:

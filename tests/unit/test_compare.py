@@ -190,7 +190,7 @@ def test_a_description_fits_schedules_with_micro_batches_of_its_size(
     assert "makespan" in rows["chimera_halving"] and rows["1f1b"]["reason"].startswith("E002: --micro-batch 8: ")
 
 
-def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_markdown_have_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "chimera", "1f1b", "gpipe", "gems", "-p", "D=4", "-p", "N=7"]
     forms = {}
     for emit in ("table", "markdown"):

@@ -28,7 +28,7 @@ def test_the_bigram_model_is_that_of_its_counts() -> None:
     a, b = tokens[5:40], tokens[6:41]
     found = bigram_loss(text, [(a[:10], b[:10]), (a[10:], b[10:])])
     assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]))
-    # Over all that may follow, the probabilities sum to 1.
+    # The probabilities of all bytes that may follow sum to 1.
     assert sum(math.exp(-loss(int(a[0]), y)) for y in range(256)) == pytest.approx(1)
 
 

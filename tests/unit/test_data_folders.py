@@ -101,7 +101,7 @@ def test_what_datasets_has_saved_is_read_with_its_splits(tmp_path: Path) -> None
             folder_documents(tmp_path / "one", column)
 
 
-def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n{"text": "\\ud83d\\ude00"}')
     assert [piece.text for piece in folder_documents(tmp_path, "text").train()] == ["a?b", "\U0001f600"]
 

@@ -168,6 +168,7 @@ def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> Non
 
 
 def _of_image(images: Any, image: int, epoch: int, count: int) -> list[int]:
+    """Return the number of the sample that is this image in an epoch, as a list of one. count: the samples of an epoch."""
     return [k for k in range(epoch * count, (epoch + 1) * count) if images._place(k) == images.part[image]]
 
 

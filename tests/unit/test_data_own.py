@@ -22,9 +22,11 @@ from chimerac.interpreter.runtime.model import IGNORED, Example
 
 LENGTH = 16
 SETTINGS = RunSettings(seq_len=LENGTH, seed=3)
+TOKENS = torch.zeros(1, LENGTH, dtype=torch.int64)  # an example of a field
 
 
 def model(name: str, **fields: Tensor) -> Any:
+    """Return what own_data reads of a model: its name and an example of its fields."""
     return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example((), None, fields))
 
 
@@ -50,7 +52,7 @@ def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, len
     settings = RunSettings(seq_len=length, seed=3)
     data = own_data(settings, model(name, **fields), lambda: load_text(text), unused)
     numbers = range(3)
-    encoder, decoder = (data.train.field(numbers, name) for name in fields)
+    encoder, decoder = (data.train.field(numbers, field) for field in fields)
     (targets,) = data.train.targets(numbers)
     assert encoder.shape == decoder.shape == targets.shape == (3, length // 2)
     assert decoder[:, 0].equal((encoder[:, -1] + 1) % 256) and targets.equal((decoder + 1) % 256)
@@ -61,12 +63,10 @@ def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, len
 def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "wordpiece")
-    data = own_data(
-        SETTINGS, model("BertForMaskedLM", input_ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused
-    )
+    data = own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
     numbers = range(40)
     tokens, (targets,) = data.train.field(numbers, "input_ids"), data.train.targets(numbers)
-    plain = own_data(SETTINGS, model("AnyForCausalLM", ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused)
+    plain = own_data(SETTINGS, model("AnyForCausalLM", ids=TOKENS), lambda: text, unused)
     original = plain.train.field(numbers, "ids")
     is_target = targets != IGNORED
     (mask,) = set(tokens[is_target].tolist())
@@ -79,7 +79,7 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "bpe")
     with pytest.raises(ChimeraError, match="E861"):
-        own_data(SETTINGS, model("BertForMaskedLM", input_ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused)
+        own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
 
 
 def test_a_model_of_images_gets_the_set_of_its_size() -> None:

@@ -1,4 +1,4 @@
-"""Pairs of sentences: functions of the sample's number, with the shares of the paper."""
+"""Pairs of sentences: functions of the sample's number, with masks in the shares of the BERT paper."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sentences_are_of_the_text_and_half_of_them_follow_each_other() -> None:
     assert 0.43 < float(is_random.float().mean()) < 0.57 and follows > 250
 
 
-def test_masks_have_the_shares_of_the_paper() -> None:
+def test_masks_have_the_shares_of_the_bert_paper() -> None:
     (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
     chosen, is_byte = targets != IGNORED, original(MANY) < PAD
     assert not (chosen & ~is_byte).any() and chosen.any(1).all()

@@ -53,11 +53,11 @@ def test_the_two_folders_are_independent() -> None:
         *((name, name) for name in ("text", "digits", "cifar10")),
     ],
 )
-def test_names_of_data_sets_are_no_paths(given: str, expected: str) -> None:
+def test_paths_of_data_are_below_the_data_folder_and_names_of_data_sets_stay(given: str, expected: str) -> None:
     assert parse_options(["--data-dir", "/d", "--data", given]).data == expected
 
 
-def test_words_of_resume_are_no_paths() -> None:
+def test_the_words_auto_and_no_of_resume_are_no_paths() -> None:
     for word in ("auto", "no"):
         assert parse_options(["--work-dir", "/w", "--save-dir", "s", "--resume", word]).resume == word
 
@@ -74,7 +74,9 @@ def test_the_command_line_comes_before_variables_and_these_before_the_file(
     assert str(parse_options([*config, "--work-dir", "/given"]).log_file) == "/given/run.jsonl"
 
 
-def test_relative_folders_and_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_relative_folders_become_absolute_and_a_tilde_is_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/users/me")
     s = parse_options(["--work-dir", "runs", "--data-dir", "~/sets", "--log-file", "l", "--data", "x", "--trace", "~/t"])

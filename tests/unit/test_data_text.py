@@ -15,8 +15,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.data.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text
 from chimerac.interpreter.data.windows import Windows, text_data
 from chimerac.interpreter.runtime.batch import Batch
+from tests.helpers_processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_named_is_read_whatever_it_holds(tmp_path: Path) -> None:
     assert all_of(text) == bytes(range(256)) and text.note == ""
 
 
-def test_no_text_is_refused_with_a_help(tmp_path: Path) -> None:
+def test_data_without_any_text_is_refused_with_help(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "binary").write_bytes(b"\0")

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def of(folder: Path, name: str) -> Tokenizer:
+def tokenizer_of(folder: Path, name: str) -> Tokenizer:
     return load_tokenizer(folder / f".{name}.json")
 
 
@@ -52,7 +52,7 @@ def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
     text = "The fox \u00e9\n\tsings.  Twice \U0001f600"
     assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back: it is on bytes"
     assert [wordpiece.token_to_id(t) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DOC]")] == list(range(6))
-    ours = of(folder, "wordpiece")
+    ours = tokenizer_of(folder, "wordpiece")
     assert ours.encoding.marks == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)
     assert ours.encode(["the Fox"])[0].tolist() == wordpiece.encode("the fox", add_special_tokens=False).ids
 
@@ -61,20 +61,20 @@ def test_tokens_of_a_folder_are_those_of_its_documents_with_an_end_after_each(fo
     library = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
     end = library.token_to_id("<|endoftext|>")
     expected = [t for name in "ab" for t in [*library.encode((folder / f"{name}.txt").read_text()).ids, end]]
-    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
     assert text.read(0, len(text)).tolist() == expected and text.note == "2 files read, 2 hidden skipped"
     (file,) = tmp_path.iterdir()
-    again = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    again = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
     assert again.identity(9) == text.identity(9) and list(tmp_path.iterdir()) == [file]
     # Another tokenizer, and a changed text, are other files.
-    tokenized(text_documents(folder), of(folder, "wordpiece"), tmp_path, 5)
+    tokenized(text_documents(folder), tokenizer_of(folder, "wordpiece"), tmp_path, 5)
     (folder / "b.txt").write_text(prose(3001, 1))
-    assert tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5).identity(9) != text.identity(9)
+    assert tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5).identity(9) != text.identity(9)
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_samples_are_windows_of_the_tokens_and_read_only_themselves(folder: Path, tmp_path: Path) -> None:
-    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+def test_samples_are_windows_of_the_tokens_and_the_bigram_model_beats_the_unigram_entropy(folder: Path, tmp_path: Path) -> None:
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
     data = text_data(text, 16, seed=0)
     (inputs,), (targets,) = data.train.inputs(range(20)), data.train.targets(range(20))
     assert inputs.dtype == torch.int64 and inputs[:, 1:].equal(targets[:, :-1])
@@ -85,7 +85,7 @@ def test_samples_are_windows_of_the_tokens_and_read_only_themselves(folder: Path
 
 
 def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path) -> None:
-    tokenizer, peaks = of(folder, "bpe"), []
+    tokenizer, peaks = tokenizer_of(folder, "bpe"), []
     for size in (20 * PIECE, 60 * PIECE):
         path = tmp_path / f"{size}.txt"
         path.write_text((prose(5000) * (size // 20_000 + 1))[:size])
@@ -97,7 +97,7 @@ def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path
 
 def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    tokenizer = of(folder, "wordpiece")
+    tokenizer = tokenizer_of(folder, "wordpiece")
     text = tokenized(text_documents(folder), tokenizer, tmp_path, 5)
     source = Pairs(text, 64, seed=0)
     numbers = range(400)
@@ -149,7 +149,7 @@ def test_the_number_of_targets_needs_no_text() -> None:
 
 
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
     with pytest.raises(ChimeraError, match=r"E861.*has not all of the tokens \[PAD\], \[CLS\]"):
         pair_data(text, 64, 0)
     (tmp_path / "no.json").write_text("{}")

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from chimerac.chimera_ir.program import Program
-from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.diff import _longest_ascending, diff
 from chimerac.compiler.command.main import main
+from tests.helpers import streams, with_streams
+from tests.helpers_cost import lines
 
 
 def with_stream(program: Program, rank: int, order: list[int]) -> Program:
     """Return a program in which a rank has its instructions in another order, or fewer of them."""
-    streams = [list(program.stream(r)) for r in range(program.world)]
-    streams[rank] = [streams[rank][k] for k in order]
-    return program_of(program.header, streams, program.costs)
+    changed = streams(program)
+    changed[rank] = [changed[rank][k] for k in order]
+    return with_streams(program, changed)
 
 
 def test_one_instruction_that_moves_is_the_only_one_that_moved() -> None:
@@ -62,11 +63,13 @@ def test_the_most_instructions_stay() -> None:
             assert stays == sorted(stays) and len(stays) == longest
 
 
-def test_large_programs_are_compared_in_few_operations() -> None:
-    """A reversed stream of 200,000 instructions, the worst case of other algorithms."""
-    n = 200_000
-    assert sum(_longest_ascending(range(n, 0, -1))) == 1
-    assert all(_longest_ascending(range(n)))
+def test_the_lines_executed_for_a_comparison_grow_linearly() -> None:
+    """A reversed stream is the worst case of other algorithms."""
+    for order in (lambda n: range(n, 0, -1), range):
+        once, twice = (lines(lambda n=n: _longest_ascending(order(n))) for n in (1000, 2000))  # noqa: B023
+        assert twice < 2.1 * once
+    assert sum(_longest_ascending(range(200_000, 0, -1))) == 1
+    assert all(_longest_ascending(range(200_000)))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_large_programs_are_compared_in_few_operations() -> None:
         (["gpipe", "none"], 2, ""),
     ],
 )
-def test_the_command(words: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_differs(words: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", *words]) == status
     assert says in " ".join(capsys.readouterr().out.split())
 

@@ -16,7 +16,7 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw import timeline as drawing
 from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from chimerac.interpreter.runtime.times import times_of
-from tests.helpers import CASES, library_program, program
+from tests.helpers import CASES, library_program, program, without_colour
 from tests.helpers_cost import peak
 
 
@@ -96,8 +96,8 @@ def test_a_long_timeline_continues_below() -> None:
 def test_every_line_fits_the_width(columns: int, colour: bool) -> None:
     p = program("chimera_zb", D=4, N=8)
     lines = draw_timeline(p, simulate(p, {"F": 7, "B": 20, "hop": 3}).timeline, columns=columns, colour=colour).splitlines()
-    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= columns
-    legend = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(lines[-4:]))
+    assert max(len(without_colour(line)) for line in lines) <= columns
+    legend = without_colour(" ".join(lines[-4:]))
     assert "up[0] 4-7" in " ".join(legend.split())
 
 
@@ -127,8 +127,7 @@ def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypa
 def test_colour_changes_no_text() -> None:
     p = program("chimera", D=2)
     plain, coloured = draw_lines(p), draw_lines(p, colour=True)
-    without_colour = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
-    assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == without_colour[:-1]
+    assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == [without_colour(line) for line in coloured[:-1]]
     assert coloured[1].count("\x1b[0m") == 4
 
 

@@ -18,7 +18,7 @@ from tools.gallery import BUBBLES, COUNTED, GALLERY, compared, counted_panel
 def check(path: Path, panel: Panel) -> None:
     """Check every box of a picture: order, place, colour and number."""
     svg = path.read_text(encoding="utf-8")
-    assert panel.facts in svg, f"{path.name} is of another time: python -m tools.gallery"
+    assert panel.facts in svg, f"{path.name} is out of date: run python -m tools.gallery"
     boxes, rows, table = boxes_of(panel), cells(svg), panel.program.table
     left = min(row[0].left for row in rows.values())
     right = max(cell.right for row in rows.values() for cell in row)

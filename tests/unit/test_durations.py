@@ -27,7 +27,7 @@ MS = 10**6  # nanoseconds
 def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: float = 0) -> Simulation:
     """Return the simulation where F takes 1 ms, B 1 ms and every message and all-reduce what is given."""
     tasks = {op: [0.001] * p.header.stages for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
-    link = Link(latency_ms / 1e3, 1000.0)
+    link = Link(latency_ms / 1e3, 1000.0)  # a byte occupies the channel for 1 ms
     network = Network(link, all_reduce_s=lambda ranks, size: all_reduce_ms / 1e3)
     return simulate(p, durations=measured_durations(p, tasks, network, lambda *_: round(occupied_ms), lambda _: 0))
 
@@ -123,7 +123,7 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
         assert found.peaks[g] == int(p.offsets[g]) + int(np.argmax(own))
 
 
-def profile(stages: int = 1) -> Profile:
+def profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
     model = find_model("gpt-nano", lambda b: b)
     times = tuple(LayerTimes(k / 1e3, k / 500, k / 1e3, k / 1e3, k / 1e3, 0) for k in range(1, 5))

@@ -23,8 +23,8 @@ import pytest
 from chimerac.interpreter.experiments import __main__ as command
 from chimerac.interpreter.experiments import local, slurm
 from chimerac.interpreter.launch.startup import INTERRUPTED
+from tests.helpers_processes import ROOT, have_ended
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 60  # for anything that is waited for
 TEXT = """
 title: Small
@@ -103,15 +103,6 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def has_ended(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_text()
-    except (ProcessLookupError, FileNotFoundError):  # it may also end between the two calls
-        return True
-    return "Z" in state.rpartition(")")[2].split()[:1]
-
-
 def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
     folder.write("0, 1")
     listed = folder.run("--dry-run")
@@ -144,7 +135,7 @@ def test_a_failed_run_stops_no_other_and_is_run_again_only_if_asked(folder: Fold
 def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
     folder.write("0", milliseconds=100_000, more="minutes: 0.05\n")
     assert "it was not done after 0.05 minutes" in folder.run(code=1)
-    assert all(has_ended(process) for *_, process in folder.events())
+    assert have_ended([process for *_, process in folder.events()], within_s=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -159,7 +150,7 @@ def test_a_stopped_runner_goes_on_where_it_was(number: signal.Signals, folder: F
     _, err = runner.communicate(timeout=LIMIT_S)
     assert runner.returncode == (INTERRUPTED if number == signal.SIGINT else -number), err
     process = folder.events()[2][3]
-    until(lambda: has_ended(process))
+    assert have_ended([process], within_s=LIMIT_S)
     folder.run()
     started = [name for _, what, name, _ in folder.events() if what == "start"]
     assert len(started) == 4 and started[1] == started[2], "only the run that was stopped is repeated"
@@ -289,7 +280,7 @@ def test_a_submitted_run_is_not_submitted_again(folder: Folder, cluster: Path) -
         ("RANKS_PER_NODE=(", "bash cannot read it: "),
     ],
 )
-def test_a_mistake_in_the_file_of_a_cluster(text: str, message: str, folder: Folder) -> None:
+def test_a_mistake_in_the_file_of_a_cluster_is_named(text: str, message: str, folder: Folder) -> None:
     folder.write()
     (folder.path / "cluster.sh").write_text(text)
     assert message in folder.run("--slurm", "cluster.sh", code=2)
@@ -313,7 +304,7 @@ def test_a_queue_that_does_not_answer_ends_the_command(folder: Folder, cluster: 
     assert re.search(expected, folder.run("--slurm", str(cluster), "--submit", code=1))
 
 
-def test_a_cluster_file_and_an_sbatch_that_do_not_answer(
+def test_a_cluster_file_and_an_sbatch_that_do_not_answer_are_named(
     folder: Folder, cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write("0")

@@ -62,7 +62,7 @@ def finding(text: str, **env: object) -> Diagnostic:
         ("1 != 2 and not 3 >= 4", True),
     ],
 )
-def test_values(text: str, expected: object) -> None:
+def test_the_value_of_an_expression(text: str, expected: object) -> None:
     assert value(text) == expected
 
 
@@ -88,7 +88,7 @@ def test_division_by_zero_names_the_values_of_the_first_such_point() -> None:
     assert finding("7 % N", N=0).code == "E205"
 
 
-def test_values_beyond_the_limit() -> None:
+def test_values_beyond_the_limit_are_refused() -> None:
     assert value("N * 2", N=LIMIT // 2) == LIMIT
     assert finding("N * 2 + 1", N=LIMIT // 2).label == f"N = {LIMIT // 2}"
     assert finding("N * N", N=2**31).code == "E206"
@@ -121,7 +121,7 @@ def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
     return [(d.code, d.message) for d in found]
 
 
-def test_types() -> None:
+def test_a_wrong_type_is_a_finding() -> None:
     assert findings("m + 1", "integer", m="integer") == []
     assert findings("m < 1 and t", "truth value", m="integer", t="truth value") == []
     assert findings("m", "truth value", m="integer") == [("E202", "this must be a truth value, and is an integer")]
@@ -147,7 +147,7 @@ def test_a_word_for_a_truth_value_is_replaced_by_a_condition() -> None:
         assert value(condition) is expected
 
 
-def test_names_in_order() -> None:
+def test_names_are_found_in_the_order_of_the_text() -> None:
     assert names_in(expression("b + min(a, b) - (if c == 0 then -d else b)")) == ["b", "a", "c", "d"]
 
 

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_cannot_be_written_are_refused(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))
     with pytest.raises(ChimeraError) as caught:
         write("new\n", name)
@@ -52,7 +52,7 @@ def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])
-def test_paths_that_cannot_be_read(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_cannot_be_read_are_refused(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for reader in (read, find):
         with pytest.raises(ChimeraError) as caught:
             reader(name)
@@ -127,7 +127,7 @@ def test_a_file_in_a_folder_that_is_not_writable(here: Path, monkeypatch: pytest
 
 
 @pytest.mark.root
-def test_as_another_user(tmp_path: Path) -> None:
+def test_another_user_writes_only_what_it_may() -> None:
     """A writable file in a folder that is not writable, a file of another owner, and a read-only file."""
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)
@@ -188,7 +188,7 @@ def test_a_model_description_on_a_full_disk(here: Path) -> None:
     assert completed.returncode == 1 and "error[E003]" in completed.stderr and "Traceback" not in completed.stderr
 
 
-def test_a_file_larger_than_any_is_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_above_the_limit_is_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FILE", 1000)
     Path("large").write_text("x" * 1001)
     for name in ("large", "/dev/zero"):

@@ -71,7 +71,7 @@ def test_the_library_is_formatted(name: str) -> None:
         ("order ticks { # why\n# and why\n}", "order ticks {  # why\n    # and why\n}"),
     ],
 )  # fmt: skip
-def test_spelling(given: str, expected: str) -> None:
+def test_the_layout_of_statements(given: str, expected: str) -> None:
     assert formatted(f"schedule x\n{given}") == f"schedule x\n{expected}\n"
 
 
@@ -88,7 +88,7 @@ def test_spelling(given: str, expected: str) -> None:
         ("F p[ 1-a ] let x = 1", "    F p[1-a]   let x = 1\n"),
     ],
 )
-def test_spelling_of_actions(given: str, expected: str) -> None:
+def test_the_layout_of_actions(given: str, expected: str) -> None:
     assert inside(given) == expected
 
 
@@ -114,7 +114,7 @@ def with_another_layout(draw: DrawFn, text: str) -> str:
     result = ""
     for token in TOKEN.findall(text):
         gap = draw(st.sampled_from(GAPS)) if token[0] != "#" else "\n"
-        if not gap and re.search(r"\w$", result) and token[0].isalnum() | (token[0] == "_"):
+        if not gap and re.search(r"\w$", result) and (token[0].isalnum() or token[0] == "_"):
             gap = " "
         result += gap + token + ("\n" if token[0] == "#" else "")
     return result
@@ -130,13 +130,13 @@ def check(text: str) -> None:
 
 @given(data=st.data())
 @examples(40)
-def test_any_tree(data: st.DataObject) -> None:
+def test_any_tree_and_its_comments_are_kept(data: st.DataObject) -> None:
     check(data.draw(with_another_layout(print_schedule(data.draw(trees)))))
 
 
 @given(data=st.data(), name=st.sampled_from(names()))
 @examples(50)
-def test_any_layout_of_the_library(data: st.DataObject, name: str) -> None:
+def test_the_library_in_any_layout_is_kept(data: st.DataObject, name: str) -> None:
     check(data.draw(with_another_layout(find(name).text)))
 
 

@@ -40,6 +40,7 @@ def test_a_check_that_fails_stops_no_other_and_is_recorded(tmp_path: Path, monke
     page.write_text("<!-- recorded: gpu -->\nNot recorded yet.\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(gpu, "PAGE", page)
     checks = (("first", 1, fails), ("second", 1, breaks), ("third", 2, fails), ("fourth", 1, lambda: "good"))
+    outcomes = gpu.outcomes
     monkeypatch.setattr(gpu, "outcomes", lambda gpus: outcomes(gpus, checks))
     monkeypatch.setattr(gpu, "hardware", lambda: "GPUs: one.")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -51,9 +52,6 @@ def test_a_check_that_fails_stops_no_other_and_is_recorded(tmp_path: Path, monke
     assert "| third | needs 2 GPUs, found 1 | not run |" in text
     assert "| fourth | good | passed |" in text
     assert re.search(r"Recorded \d{4}-\d\d-\d\d, .*torch", text) and "GPUs: one." in text and "Not recorded" not in text
-
-
-outcomes = gpu.outcomes
 
 
 def test_a_command_that_fails_is_named_with_its_last_line() -> None:

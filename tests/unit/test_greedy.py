@@ -135,10 +135,10 @@ def test_a_group_larger_than_everything_is_one_task() -> None:
 
 
 def test_costs_and_hops_make_the_order() -> None:
-    quick = greedy("cost B = 1", "prefer B, F", "limit F - B <= D", N=4)
+    quick = greedy("cost B = 1", "prefer B, F", N=6)
     slow = greedy("cost B(k) = 1 + 5*(1 - k)", "prefer B, F", N=6)
-    assert quick.costs.BWD == (1, 1)
-    assert slow.costs.BWD == (6, 1)
+    assert quick.costs.BWD == (1, 1) and tasks_of(quick, 0) == "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5"
+    assert slow.costs.BWD == (6, 1) and tasks_of(slow, 0) == "F0 F1 F2 B0 B1 B2 F3 F4 F5 B3 B4 B5"
     near, far = (program("chimera_zb", D=4, N=8, hop=hop) for hop in (0, 2))
     assert [tasks_of(near, r) for r in range(4)] != [tasks_of(far, r) for r in range(4)]
     assert far.costs.hop == 2

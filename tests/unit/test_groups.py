@@ -91,7 +91,7 @@ def test_groups_with_their_own_pipes() -> None:
     assert not find_error(p)
 
 
-def test_groups_that_are_no_partition() -> None:
+def test_groups_that_are_no_partition_are_refused() -> None:
     for rule, code in (
         ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
         ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),

@@ -91,7 +91,7 @@ def with_evaluations(pipe: Pipeline) -> None:
 
 
 def cleared(set_to_none: bool, sync: bool) -> Callable[[Pipeline], None]:
-    """Return a loop that leaves out what was there before: complete gradients, and those of a step with or without sync."""
+    """Return a loop that clears the gradients of two other batches first. sync: whether the second of them was with sync."""
 
     def run(pipe: Pipeline) -> None:
         optimizer = torch.optim.SGD(pipe.parameters(), lr=1.0)

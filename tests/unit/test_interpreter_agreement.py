@@ -19,7 +19,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 
-RANKS = program("gpipe", D=3, N=1)
+THREE_RANKS = program("gpipe", D=3, N=1)
 PROGRAM: list[Product] = [("E806", "program", "a" * 64)]
 
 
@@ -52,10 +52,10 @@ def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_p
         products = other_products if transport.rank == rank else PROGRAM
         compare(transport, settings, products, [("E809", "training (model or data)", "text")])
 
-    run_in_loopback(RANKS, run_rank)
+    run_in_loopback(THREE_RANKS, run_rank)
 
 
-def test_equal_options_are_equal() -> None:
+def test_equal_options_are_accepted_and_the_log_files_may_differ() -> None:
     compare_options(lambda settings: settings)
     compare_options(lambda settings: parse_options(["-p", "D=2", "--log-file", "x"]))
 
@@ -137,7 +137,7 @@ def test_settings_are_a_value_with_a_field_for_every_option() -> None:
     assert {f.name for f in fields(settings)} == option_names().keys()
 
 
-def test_several_that_differ_are_all_named() -> None:
+def test_several_options_that_differ_are_all_named() -> None:
     def change(settings: RunSettings) -> RunSettings:
         return replace(settings, eval_every=7, check_gradients=False, lr=0.1)
 
@@ -156,7 +156,7 @@ def test_the_order_of_parameters_has_no_effect() -> None:
         words = ["-p", "D=2", "-p", "N=4"] if transport.rank else ["-p", "N=4", "-p", "D=2"]
         compare(transport, parse_options(words), PROGRAM)
 
-    run_in_loopback(RANKS, run_rank)
+    run_in_loopback(THREE_RANKS, run_rank)
 
 
 def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
@@ -167,6 +167,6 @@ def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
         )
 
     with pytest.raises(ChimeraError, match=r"E809: .* \(model or data\): abc, of 9 bytes and abd, of 8 bytes"):
-        run_in_loopback(RANKS, lambda t: run_rank(t, {}, {2: "abd, of 8 bytes"}))
+        run_in_loopback(THREE_RANKS, lambda t: run_rank(t, {}, {2: "abd, of 8 bytes"}))
     with pytest.raises(ChimeraError, match="E806: rank 0 and rank 1 have a different program of evaluations: a and none"):
-        run_in_loopback(RANKS, lambda t: run_rank(t, {1: "none"}, {}))
+        run_in_loopback(THREE_RANKS, lambda t: run_rank(t, {1: "none"}, {}))

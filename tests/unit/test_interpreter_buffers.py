@@ -1,4 +1,4 @@
-"""Batch normalization in a pipeline: statistics of each micro-batch, and running ones that are the mean of the copies'."""
+"""Batch normalization in a pipeline: statistics of each micro-batch, and running statistics, the mean over the copies."""
 
 from __future__ import annotations
 

@@ -209,6 +209,6 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
         slow = times.busy[forwards] > 9_000_000
         assert slow.all() or not slow.any()
         assert times.task_ns <= times.busy.sum()
-        if not slow.any():  # the wait of this rank for the sleep of the other does not count for its own tasks
+        if not slow.any():  # its wait for the slow layer of the other rank is no computing
             assert times.waited.sum() > 25_000_000 and times.busy.sum() < 1_000_000
     assert sum(bool((f.executor.times.busy > 9_000_000).any()) for f in found) == 1

@@ -201,7 +201,7 @@ def test_stages_that_a_rank_builds_alone_read_the_fields_that_their_forward_name
 
 
 def refused(run: Any, schedule: str = "chimera") -> str:
-    """Return the message of rank 0. Every rank raises a ValueError, with what it alone sees."""
+    """Return the message of the ValueError of rank 0. Every rank must raise one."""
     program = compile_schedule(schedule, {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
@@ -302,7 +302,7 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
     assert [sorted(reads) for *_, (_, reads) in found] == [["kinds"], ["mask"], ["mask"], ["kinds"]]
 
 
-def test_a_batch_divides_by_its_valid_targets_but_never_by_none() -> None:
+def test_the_divisor_of_a_loss_without_valid_targets_is_one() -> None:
     class Nothing(FieldSamples):
         def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             return 0, len(numbers)

@@ -46,6 +46,7 @@ from tests.helpers_layers import (
     Widening,
     model_of_layers,
 )
+from tests.helpers_loopback import stages_of
 from tests.helpers_memory import Meter, constants, measured
 from tools.shown_models import RandomImages
 
@@ -199,8 +200,7 @@ def test_layers_return_contiguous_tensors_for_every_cut() -> None:
 def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Transport) -> Executor:
     """Return the executor of a rank, with the stages that it holds."""
     transport.connect(p)
-    stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
-    return Executor(p, model, stages, parts.table, transport)
+    return Executor(p, model, stages_of(p, parts, transport.rank, seed=0), parts.table, transport)
 
 
 def peaks(name: str, depth: int, micro_batches: int) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
-from tests.helpers import LETTERS, findings_of_call, tasks
+from chimerac.compiler.library import find
+from tests.helpers import LETTERS, findings_of_call, replaced, tasks
 
 LINES = {
     "param": "param D = 2   param N = 3",
@@ -30,6 +31,11 @@ def on_one_rank(rules: str) -> str:
     """Return the text of a schedule for one rank with two stages, ordered by these rules for ticks."""
     pipe = "pipe main { stage s on rank 0   micro_batches N }"
     return text(param="param N = 2", ranks="ranks 1", stages="stages 2", pipe=pipe, F=rules, B="")
+
+
+def tied_1f1b(name: str = "shared") -> str:
+    """Return the text of 1f1b with a tied set of this name on the first and the last stage."""
+    return replaced(find("1f1b").text, ("order ticks", f"tied {name} on stages 0, D - 1\norder ticks"))
 
 
 def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:

@@ -26,19 +26,20 @@ from chimerac.models.gpt import gpt
 NANO = describe(gpt("gpt-nano", 32), 4)
 WORDS = ["schedules/chimera.sched", "-p", "D=4", "--model", "gpt-nano", "--seq-len", "32"]
 BY_RANK = memory(compile_schedule("chimera", {"D": 4}).program, NANO)
-# Weights, gradients and the rest at its peak, and AdamW's two numbers for each gradient.
+# The bytes that each rank needs: its peak, and AdamW's two numbers for each gradient.
 NEEDED = [r.peak + 2 * r.gradients for r in BY_RANK]
 
 
 def check(
     available: int, monkeypatch: pytest.MonkeyPatch, *words: str, ranks_here: int = 4, checks_gradients: bool = False
 ) -> None:
+    """Check the memory of a run on a host with this many bytes available. words: more options of the run."""
     settings = parse_options([*WORDS, *words])
     monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: available)
     check_memory(make_plan(settings), settings, NANO, ranks_here, checks_gradients)
 
 
-def test_ranks_that_need_too_much_are_refused_with_every_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_need_too_much_are_refused_with_the_bytes_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     check(sum(NEEDED), monkeypatch)
     with pytest.raises(ChimeraError) as error:
         check(sum(NEEDED) - 1, monkeypatch)
@@ -57,7 +58,7 @@ def test_ranks_that_need_too_much_are_refused_with_every_sum(monkeypatch: pytest
 
 @pytest.mark.parametrize("machine", ["posted", "rendezvous"])
 def test_the_bytes_are_those_of_the_machine_that_runs_the_program(machine: Machine, tmp_path: Path) -> None:
-    """A SEND holds its message until it is known to be complete. On the machine of the header that is another instruction."""
+    """A message is held until its SEND is known to be complete. The machine decides at which instruction that is."""
     path, program = tmp_path / "p.json", compile_schedule("chimera", {"D": 2, "N": 8}, machine=machine).program
     path.write_text(program_to_json(program))
     bytes_on = {m: [r.peak for r in memory(program.with_header(machine=m), NANO)] for m in ("window", machine)}
@@ -95,7 +96,7 @@ def test_the_whole_model_of_the_gradient_check_and_shared_state_are_counted(monk
     with pytest.raises(ChimeraError, match="E818") as error:
         check(needed - 1, monkeypatch, checks_gradients=True)
     assert f"the check of the gradients: {whole:,} for each rank once" in error.value.diagnostics[0].notes[1]
-    shared = sum(r.peak + 2 * 4 * NANO.parameters // 4 for r in BY_RANK)
+    shared = sum(r.peak + 2 * 4 * NANO.parameters // 4 for r in BY_RANK)  # each of 4 ranks has a quarter of the state
     check(shared, monkeypatch, "--zero")
     with pytest.raises(ChimeraError, match="E818"):
         check(shared - 1, monkeypatch, "--zero")
@@ -148,5 +149,5 @@ def test_the_available_memory_is_limited_by_the_host_and_by_each_cgroup(
         (old / f"memory.{name}").write_text(f"{value}\n")
     found = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]
     monkeypatch.setattr(available_memory, "cgroups", lambda _: found)
-    assert available_memory._available_in_cgroups() == [340, 45]
+    assert available_memory._available_in_cgroups() == [1000 - (700 - 40), 100 - (60 - 5)], "inactive files can be freed"
     assert available_memory.available_memory_bytes(cpu) == 45

@@ -102,6 +102,9 @@ def test_parameters_without_a_fused_kernel_are_updated_too() -> None:
 
 def test_a_rank_without_parameters_has_no_optimizer() -> None:
     assert build_optimizer({}, SETTINGS) is None
+
+
+def test_a_rank_with_only_norms_has_an_optimizer_without_weight_decay() -> None:
     only_norms = build_optimizer({"norm": nn.Parameter(torch.ones(3))}, SETTINGS)
     assert only_norms is not None and [g["weight_decay"] for g in only_norms.param_groups] == [0.0]
 

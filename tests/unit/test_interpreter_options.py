@@ -23,7 +23,7 @@ def test_the_options_of_the_first_command() -> None:
     assert (options.width, options.data, options.check_gradients) == (None, None, None)
 
 
-def test_without_arguments_it_is_chimera() -> None:
+def test_without_arguments_the_schedule_is_chimera() -> None:
     options = parse_options([])
     assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, (), None)
     assert options.model is None and not options.loopback and options.timed is None
@@ -32,13 +32,14 @@ def test_without_arguments_it_is_chimera() -> None:
 def test_torchrun_takes_no_option_of_run_py() -> None:
     """The parser of torchrun also reads the options after the script, and refuses an ambiguous prefix of its own options."""
     options_of_torchrun = [word for action in get_args_parser()._actions for word in action.option_strings]
-    options_of_run = re.findall(r"--[a-z][a-z-]+", capture_help())
+    options_of_run = re.findall(r"--[a-z][a-z-]+", help_text())
     assert "--log-file" in options_of_run
+    # The examples in the help also have options of torchrun and chimerac. Both parsers have --help.
     for option in set(options_of_run) - {"--nproc-per-node", "--emit", "--help"}:
         assert not [word for word in options_of_torchrun if word.startswith(option)], option
 
 
-def capture_help() -> str:
+def help_text() -> str:
     with redirect_stdout(StringIO()) as out, pytest.raises(SystemExit, match="0"):
         parse_options(["--help"])
     return out.getvalue()
@@ -89,7 +90,7 @@ def test_a_closed_stderr_gets_no_usage_into_stdout(capsys: pytest.CaptureFixture
 
 
 def test_every_preset_and_its_size_is_in_the_help() -> None:
-    shown = capture_help()
+    shown = help_text()
     for name, sizes in PRESETS.items():
         row = next(line.split() for line in shown.splitlines() if line.startswith(f"{name} "))
         with torch.device("meta"):  # without memory

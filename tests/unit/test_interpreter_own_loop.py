@@ -20,6 +20,7 @@ from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import TOLERANCE, refused
+from tests.helpers_text import tied_1f1b
 
 
 class Tied(nn.Module):
@@ -38,12 +39,8 @@ class Tied(nn.Module):
         return self.last(self.scale(self.middle(self.first(x))))
 
 
-TIED = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
-
-
-SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by depth
-
-
+TIED = tied_1f1b()
+SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by the number of ranks
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
@@ -51,14 +48,14 @@ MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def own_pipeline(transport: Transport, depth: int) -> Pipeline:
+def own_pipeline(transport: Transport, ranks: int) -> Pipeline:
     whole = Tied()
     layers = [whole.first, whole.middle, whole.scale, whole.last]
     examples = torch.zeros(4, 6), torch.zeros(4, 6)
     return Pipeline(
         layers,
-        SCHEDULES[depth],
-        {"D": depth, "N": 2},
+        SCHEDULES[ranks],
+        {"D": ranks, "N": 2},
         loss=nn.functional.mse_loss,
         inputs=examples[0],
         targets=examples[1],
@@ -67,7 +64,7 @@ def own_pipeline(transport: Transport, depth: int) -> Pipeline:
     )
 
 
-def steps(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
+def train(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
     """Train on these batches and return the losses."""
     losses = []
     for number in numbers:
@@ -79,31 +76,33 @@ def steps(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> lis
     return losses
 
 
-def on_ranks(depth: int, loop: Callable[[Pipeline, Any, Any], Any], maker: str = "AdamW") -> Any:
+def on_ranks(ranks: int, loop: Callable[[Pipeline, Any, Any], Any], maker: str = "AdamW") -> Any:
     """Run a training loop in loopback and return what rank 0 returns."""
 
     def rank(transport: Transport) -> Any:
-        pipe = own_pipeline(transport, depth)
+        pipe = own_pipeline(transport, ranks)
         optimizer = MAKERS[maker](pipe.parameters())
         return loop(pipe, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
 
-    program = program_for(SCHEDULES[depth], {"D": depth, "N": 2}, 1, depth)
+    program = program_for(SCHEDULES[ranks], {"D": ranks, "N": 2}, 1, ranks)
     return run_in_loopback(program, rank)[0]
 
 
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 3)])
-def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_depth(maker: str, before: int, after: int, tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_number_of_ranks(
+    maker: str, before: int, after: int, tmp_path: Path
+) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
-        losses = steps(pipe, optimizer, scheduler, range(3))
+        losses = train(pipe, optimizer, scheduler, range(3))
         save_checkpoint(tmp_path / "own", pipe, optimizer, iteration=3, scheduler=scheduler, note={"a": [1, None], "e": {}})
-        return losses + steps(pipe, optimizer, scheduler, range(3, 6))
+        return losses + train(pipe, optimizer, scheduler, range(3, 6))
 
     def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
         state = load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
         assert state == {"iteration": 3, "note": {"a": [1, None], "e": {}}} and pipe.iteration == 3
         assert optimizer.param_groups[0]["lr"] == 0.005, "the scheduler had halved it"
-        return steps(pipe, optimizer, scheduler, range(3, 6))
+        return train(pipe, optimizer, scheduler, range(3, 6))
 
     expected = on_ranks(before, save, maker)
     assert on_ranks(after, load, maker) == pytest.approx(expected[3:], rel=TOLERANCE)
@@ -111,7 +110,7 @@ def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_depth(maker: str, bef
 
 def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
-        steps(pipe, optimizer, scheduler, range(1))
+        train(pipe, optimizer, scheduler, range(1))
         save_checkpoint(tmp_path / "own", pipe, optimizer)
         save_checkpoint(tmp_path / "bare", pipe)
 
@@ -159,7 +158,7 @@ def test_an_optimizer_of_other_parameters_is_refused_as_such(tmp_path: Path) -> 
 def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
     def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         save_checkpoint(tmp_path / "own", pipe, optimizer)
-        steps(pipe, optimizer, scheduler, range(1))
+        train(pipe, optimizer, scheduler, range(1))
         before = {name: t.clone() for name, t in pipe.state_dict().items()}
         with pytest.raises(KeyError, match="has no state scheduler; it has none"):
             load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
@@ -168,7 +167,7 @@ def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
     on_ranks(2, loop)
 
 
-def test_generators_of_torch_go_on_under_the_same_program_alone(tmp_path: Path) -> None:
+def test_generators_of_torch_go_on_only_under_the_same_program(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
         torch.manual_seed(11)
         save_checkpoint(tmp_path / "own", pipe, optimizer)
@@ -189,7 +188,7 @@ def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
     paths = [tmp_path / "w.safetensors", tmp_path / "w.pt"]
 
     def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
-        steps(pipe, optimizer, scheduler, range(1))
+        train(pipe, optimizer, scheduler, range(1))
         for path in paths:
             check_export(path)
             export_weights(path, pipe, {"model": "tied"})

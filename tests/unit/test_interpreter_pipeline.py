@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,6 +34,13 @@ def part_of(pipe: Pipeline, tensor: Tensor) -> Tensor:
     return tensor.chunk(pipe.program.header.width)[pipe.replica]
 
 
+def check_gradients(pipe: Pipeline, expected: Mapping[str, Tensor | None]) -> None:
+    """Check the gradients of this rank's parameters. expected: those of one process, by name."""
+    for name, p in pipe.named_parameters():
+        gradient = expected[name]
+        assert p.grad is not None and gradient is not None and close(p.grad, gradient), name
+
+
 @pytest.mark.parametrize(("name", "parameters", "width"), CASES)
 def test_a_step_leaves_the_gradients_of_one_process(name: str, parameters: dict[str, int], width: int) -> None:
     program = compile_schedule(name, parameters, width).program
@@ -47,9 +55,7 @@ def test_a_step_leaves_the_gradients_of_one_process(name: str, parameters: dict[
         loss = pipe.step(part_of(pipe, x), part_of(pipe, y))
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         named = dict(pipe.named_parameters())
-        for full_name, p in named.items():
-            expected_gradient = gradients[full_name]
-            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), full_name
+        check_gradients(pipe, gradients)
         assert list(named) == list(pipe.state_dict()), "this model has no buffers"
         assert pipe.grad_norm() == pytest.approx(float(nn.utils.get_total_norm(gradients.values())), rel=1e-4)
         return list(named)
@@ -117,7 +123,7 @@ def test_extra_state_of_modules_is_not_in_the_state() -> None:
         assert list(state) == names
 
 
-def test_gradients_add_up_over_steps_with_and_without_sync() -> None:
+def test_gradients_add_up_over_two_calls_of_step_with_and_without_sync() -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     first, second = batch(SAMPLES * 2, 1), batch(SAMPLES * 2, 2)
     whole = net()
@@ -128,9 +134,7 @@ def test_gradients_add_up_over_steps_with_and_without_sync() -> None:
     def run(pipe: Pipeline, sync: bool) -> None:
         pipe.step(*first, sync=sync)
         pipe.step(*second)
-        for name, p in pipe.named_parameters():
-            expected_gradient = expected[name]
-            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), name
+        check_gradients(pipe, expected)
 
     for sync in (True, False):
         on_all_ranks(program, lambda pipe, sync=sync: run(pipe, sync))
@@ -175,7 +179,9 @@ class Checkpointed(nn.Module):
     ("layer", "schedule", "supported"),
     [(Slope, "1f1b", True), (Slope, "zb_h1", False), (Checkpointed, "1f1b", True), (Checkpointed, "zb_h1", True)],
 )
-def test_layers_that_use_autograd_themselves(layer: type[nn.Module], schedule: str, supported: bool) -> None:
+def test_layers_may_use_autograd_themselves_if_the_schedule_supports_it(
+    layer: type[nn.Module], schedule: str, supported: bool
+) -> None:
     def layers() -> list[nn.Module]:
         torch.manual_seed(2)
         return [layer() for _ in range(3)]
@@ -186,9 +192,7 @@ def test_layers_that_use_autograd_themselves(layer: type[nn.Module], schedule: s
 
     def run(pipe: Pipeline) -> None:
         pipe.step(x, y)
-        for name, p in pipe.named_parameters():
-            expected_gradient = expected[name]
-            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), name
+        check_gradients(pipe, expected)
 
     program = compile_schedule(schedule, {"D": 3, "N": 4}).program
     message = (

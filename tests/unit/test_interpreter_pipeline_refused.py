@@ -91,8 +91,9 @@ def test_a_loss_of_one_element_is_a_number() -> None:
     assert pipe.step(x, y) == pytest.approx(float(F.cross_entropy(net()(x), y).detach()), rel=1e-5)
 
 
-def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
-    return lambda: pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2}, split=given, **options)
+def split_into(counts: Sequence[int]) -> Callable[[], object]:
+    """Return a call that creates a pipeline whose stages have these numbers of layers."""
+    return lambda: pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2}, split=counts)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
         (lambda: pipeline("1f1", Alone()), ChimeraError, "did you mean '1f1b'"),
         (lambda: pipeline("1f1b", Alone(), parameters={"D": 2, "N": 2}), ChimeraError, "E800: 2 ranks are needed and 1"),
         (lambda: pipeline("1f1b", Alone(), parameters={"N": 2, "X": 1}), ChimeraError, "has no parameter 'X'"),
-        (parts([3, 5]), ChimeraError, "E708: split 3,5 is for 2 stages, and the program has 1"),
-        (parts([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),
+        (split_into([3, 5]), ChimeraError, "E708: split 3,5 is for 2 stages, and the program has 1"),
+        (split_into([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),
         (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
         (lambda: pipeline("1f1b", Alone(), inputs=torch.tensor(3)), TypeError, "not a tensor without dimensions"),

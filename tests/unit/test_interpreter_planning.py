@@ -61,7 +61,7 @@ def test_a_timed_plan_has_the_simulators_times() -> None:
     assert found.predicted == IterationTimes(16, (0.25,) * 4)
 
 
-def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(tmp_path: Path) -> None:
+def test_of_several_mistakes_the_one_that_is_cheapest_to_find_is_reported(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("short")
     for words, code in (
         (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
@@ -81,7 +81,7 @@ def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(tmp_pat
         assert [d.code for d in error.value.diagnostics] == [code]
 
 
-def test_the_default_model_has_a_layer_for_each_stage(tmp_path: Path) -> None:
+def test_the_default_model_has_a_layer_for_each_stage() -> None:
     for words, name in (
         (["schedules/zb_v.sched", "-p", "D=4"], "gpt-small/6"),
         (["schedules/zb_v.sched", "-p", "D=2"], "gpt-small"),
@@ -93,7 +93,10 @@ def test_the_default_model_has_a_layer_for_each_stage(tmp_path: Path) -> None:
         model = model_of(settings, program)
         assert model.name == name
         assert len(model.layers) >= program.header.stages
-    # A program that is cut for a model trains that model.
+
+
+def test_a_program_with_a_partition_trains_the_model_of_the_partition() -> None:
+    program = compile_schedule("chimera", {"D": 4}).program
     for named, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
         cut = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
         assert model_of(parse_options([]), cut).name == expected

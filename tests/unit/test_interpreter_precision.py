@@ -31,7 +31,7 @@ def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, inp
             assert float((found - expected).double().norm()) <= tolerance * float(expected.double().norm())
 
 
-# One order of additions, as in one process; or another one, by which float32 sums of the same terms differ.
+# is_same_order: gradients are added in the order of one process. In another order float32 sums of the same terms differ.
 @pytest.mark.parametrize(
     ("schedule", "parameters", "is_same_order"),
     [
@@ -65,7 +65,7 @@ def test_losses_and_gradients_are_those_of_one_process_under_autocast(
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
     plain = Decoder(blocks=4)
     one_process(plain, 1, count)
-    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "it computed in bfloat16"
+    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "the model with autocast computed in bfloat16"
 
 
 def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> None:

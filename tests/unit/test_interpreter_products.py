@@ -55,7 +55,7 @@ def test_the_halves_of_a_backward_are_one_backward(stage: int) -> None:
     assert of_weight == of_input == forward, "each half has one product for each product of the forward"
 
 
-def test_a_backward_out_of_a_grouped_forward_costs_one() -> None:
+def test_a_group_of_micro_batches_costs_as_much_as_its_micro_batches_one_by_one() -> None:
     whole, grouped = products_of(program("chimera", D=2, N=4)), products_of(program("chimera_doubling", D=2, N=4))
     assert whole == grouped
 

@@ -158,7 +158,7 @@ def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) ->
     assert str(found) == "an all-reduce over all ranks failed: rank 2 has ended"
 
 
-def test_a_connection_that_is_closed_between_ranks_that_live(make_job: MakeJob) -> None:
+def test_a_connection_that_closes_while_both_ranks_answer_is_reported_with_the_error_of_torch(make_job: MakeJob) -> None:
     found = error_of_a_wait(make_job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
     assert str(found) == "the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers"
 

@@ -23,7 +23,7 @@ from chimerac.models.gpt import gpt
 from tests.distributed.integers import IntegerSamples
 from tests.helpers_pipeline import Decoder, batch, in_loopback
 
-STEPS = 3
+ITERATIONS = 3
 Make = Callable[[Pipeline], Optimizer]
 
 
@@ -37,17 +37,17 @@ def groups_of(pipe: Pipeline) -> list[dict[str, Any]]:
 
 
 def state_numbers(optimizer: Optimizer) -> int:
-    """Return how many numbers the state of an optimizer has, without its counts of steps."""
+    """Return how many numbers the state of an optimizer has, without its counters of updates."""
     return sum(t.numel() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.dim())
 
 
 def trained(make: Make, schedule: str, parameters: dict[str, int], width: int) -> list[tuple[dict[str, Tensor], int]]:
-    """Return the weights and the numbers of state of each rank after some steps with a scheduler."""
+    """Return the weights and the numbers of state of each rank after some iterations with a scheduler."""
 
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], int]:
         optimizer = make(pipe)
         scheduler = CosineAnnealingLR(optimizer, T_max=5)
-        for number in range(STEPS):
+        for number in range(ITERATIONS):
             pipe.step(*batch(number, parameters["N"]))
             pipe.clip_grad_norm_(0.5)
             optimizer.step()
@@ -133,19 +133,22 @@ def test_what_cannot_be_updated_is_refused() -> None:
     in_loopback("chimera", {"D": 2, "N": 2}, lambda: Decoder(2), run)
 
 
-def test_frozen_parameters_have_no_owner() -> None:
+def test_frozen_parameters_have_no_state_and_do_not_change() -> None:
     def frozen() -> Decoder:
         model = Decoder(2)
         model.embed.requires_grad_(False)
         return model
 
-    def run(pipe: Pipeline) -> None:
+    def run(pipe: Pipeline) -> int:
         optimizer = pipe.sharded_optimizer(AdamW, lr=0.1)
         pipe.step(*batch(0, 2))
         optimizer.step()
         pipe.check_copies()
+        assert pipe.full_state_dict()["embed.weight"].equal(frozen().embed.weight)
+        return state_numbers(optimizer)
 
-    in_loopback("chimera", {"D": 2, "N": 2}, frozen, run)
+    trained_numbers = sum(p.numel() for p in frozen().parameters() if p.requires_grad)
+    assert sum(in_loopback("chimera", {"D": 2, "N": 2}, frozen, run)) == 2 * trained_numbers
 
 
 def test_the_trainer_shares_out_the_state() -> None:

@@ -52,7 +52,7 @@ def test_the_rank_that_computes_is_named_and_not_the_one_in_between() -> None:
     assert "has waited 2.5 s for the receive from rank 2, instruction " in lines[1]
 
 
-def test_a_rank_that_is_past_its_send_has_not_sent() -> None:
+def test_a_message_that_did_not_come_though_its_sender_is_past_the_send_was_never_sent() -> None:
     ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0").at(1, "FWD main s1 m1")
     assert ranks.reason()[0].startswith("late: rank 1 still computes")
     ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0").at(1, "BWD main s1 m1")

@@ -41,7 +41,7 @@ def test_ctrl_c_prints_one_line_and_ends_a_process_that_a_user_started() -> None
     assert startup.INTERRUPTED == 130
 
 
-def test_sigterm_is_a_request_to_stop_only_in_accepting_stop_requests() -> None:
+def test_sigterm_is_a_request_to_stop_only_inside_accepting_stop_requests() -> None:
     before = signal.getsignal(signal.SIGTERM)
     notified = threading.Event()
     with stopping.accepting_stop_requests(notified.set):

@@ -13,7 +13,6 @@ from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
-from chimerac.compiler.library import find
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.model import Model, Stage, combined
@@ -22,17 +21,11 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import First, IntegerSamples, Whole, loss
 from tests.distributed.programs import TWO_RANKS, program
-from tests.helpers_loopback import (
-    SAMPLES,
-    SEED,
-    deep_model,
-    description_of,
-    rank_of,
-    small_model,
-)
+from tests.helpers_loopback import SAMPLES, SEED, deep_model, description_of, rank_of, small_model
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
+from tests.helpers_text import tied_1f1b
 
-STEPS, RATE = 3, 0.5
+ITERATIONS, RATE = 3, 0.5
 
 
 class TiedTwice(Decoder):
@@ -48,11 +41,11 @@ def tied() -> Decoder:
     return Decoder(blocks=4, tied=True)
 
 
-def weights_of_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the gradients of the first batch, and the weights after some steps."""
+def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the gradients of the first batch, and the weights after some iterations."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     found = {}
-    for number in range(STEPS):
+    for number in range(ITERATIONS):
         one_process(model, number, micro_batches)
         found = found or gradients(model)
         optimizer.step()
@@ -79,7 +72,7 @@ def test_shared_parameters_train_as_in_one_process(
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         optimizer = pipe.sharded_optimizer(torch.optim.SGD, lr=RATE)
         found: dict[str, Tensor] = {}
-        for number in range(STEPS):
+        for number in range(ITERATIONS):
             inputs, targets = batch(number, count * width)
             mine = slice(pipe.replica * len(inputs) // width, (pipe.replica + 1) * len(inputs) // width)
             pipe.step(inputs[mine], targets[mine])
@@ -89,7 +82,7 @@ def test_shared_parameters_train_as_in_one_process(
         pipe.check_copies()
         return found, pipe.full_state_dict()
 
-    expected, weights = weights_of_one_process(make(), count * width)
+    expected, weights = trained_in_one_process(make(), count * width)
     ranks = in_loopback(schedule, parameters, make, run, width)
     assert {name for found, _ in ranks for name in found} == set(expected), "each parameter under its first name"
     for found, state in ranks:
@@ -128,7 +121,7 @@ def test_a_norm_counts_a_shared_parameter_once() -> None:
 
 
 def test_a_schedule_that_ties_these_stages_itself_keeps_its_name() -> None:
-    text = find("1f1b").text.replace("\norder", "\ntied mine on stages 0, D - 1\norder")
+    text = tied_1f1b("mine")
 
     def run(pipe: Pipeline) -> list[str]:
         return [tied.name for tied in pipe.program.header.tied]
@@ -191,8 +184,6 @@ class TiedLast(nn.Module):
 
 
 TIED = small_model(TiedFirst, Whole, TiedLast)
-
-
 TIED_PIPE = """pipe main on 0 1 micro_batches 0
 
 rank 0:

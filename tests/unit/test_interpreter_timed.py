@@ -10,7 +10,6 @@ import pytest
 from chimerac.chimera_ir.model import Tensor as Spec
 from chimerac.chimera_ir.program import Costs
 from chimerac.compiler import compile_text
-from chimerac.compiler.library import find
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.settings import Settings
@@ -19,7 +18,7 @@ from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
-from tests.helpers_text import on_one_rank
+from tests.helpers_text import on_one_rank, tied_1f1b
 
 
 def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,10 +37,13 @@ def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatc
     assert now[0] == pytest.approx(1.4 + 0.003 + 5.0 + 0.04 + 0.003)
 
 
-def slept_units(text: str, costs: Costs) -> list[list[float]]:
-    """Run two iterations of a schedule for one rank on timed stages; return the units that each slept, task by task."""
-    program = replace(compile_text(text).program, costs=costs)
-    slept: list[list[float]] = []
+COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # by stage, all different
+
+
+def slept_units(text: str) -> list[list[int]]:
+    """Run two iterations of a schedule for one rank on timed stages with COSTS; return the units of each, task by task."""
+    program = replace(compile_text(text).program, costs=COSTS)
+    slept: list[list[int]] = []
 
     class Fast(Sleeper):
         def sleep(self, units: int) -> None:
@@ -56,20 +58,18 @@ def slept_units(text: str, costs: Costs) -> list[list[float]]:
 
 
 def test_each_task_takes_its_cost() -> None:
-    """One rank with every kind of task. All costs are different."""
+    """One rank has every kind of task but R."""
     text = on_one_rank("""
     F(s, m) at 10*m + s
     B(s, m) when m == 0 at 5 - s
     I(s, m) when m == 1 at 15 - s
     W(s, m) when m == 1 at 20 + s
 """)
-    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000))
-    assert slept_units(text, costs) == [[1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]] * 2
+    assert slept_units(text) == [[1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]] * 2
 
 
 def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
-    text = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
-    program = compile_text(text, {"D": 2, "N": 2}).program
+    program = compile_text(tied_1f1b(), {"D": 2, "N": 2}).program
     model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Sleeper(0.0))
     parts = partitioned(program.with_header(tied=()), model, description)
 
@@ -97,12 +97,11 @@ order ticks {
 
 
 def test_a_forward_that_is_run_again_takes_the_cost_of_recomputation() -> None:
-    """By a task R for micro-batch 1, in the backward for micro-batch 0. Stage 1 keeps everything."""
-    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
-    assert slept_units(RECOMPUTED, costs) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
+    """A task R recomputes micro-batch 1, and the backward recomputes micro-batch 0. Stage 1 keeps everything."""
+    assert slept_units(RECOMPUTED) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
 
 
-def test_the_time_of_recomputation_is_measured_in_both_kinds_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
 
@@ -110,14 +109,13 @@ def test_the_time_of_recomputation_is_measured_in_both_kinds_of_tasks(monkeypatc
         def sleep(self, units: int) -> None:
             now[0] += units * 10**9
 
-    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
-    program = replace(compile_text(RECOMPUTED).program, costs=costs)
+    program = replace(compile_text(RECOMPUTED).program, costs=COSTS)
     model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Clock(1.0))
     trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures
-        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3)), "not those before"
+        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3)), "only of this iteration"
 
 
 def test_predicted_and_measured_are_in_one_table() -> None:

@@ -73,10 +73,10 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
         value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()
         assert int(peer) == end["pid"]
         pipe, stage, ids = place.split()
-        op, its_pipe, its_stage, its_ids = reader["name"].split()[:4]
+        op, reader_pipe, reader_stage, reader_ids = reader["name"].split()[:4]
         assert op == "FWD" if value == "act" else op in ("BWD", "BWD_INPUT")
-        assert (its_pipe, its_stage) == (pipe, stage)
-        assert set(its_ids[1:].split(",")) & set(ids[1:].split(","))
+        assert (reader_pipe, reader_stage) == (pipe, stage)
+        assert set(reader_ids[1:].split(",")) & set(ids[1:].split(","))
     for rank in range(program.world):
         counts = [e["args"]["messages"] for e in phase(events, "C") if e["pid"] == rank]
         assert counts[-1] == 0 and min(counts) == 0 and max(counts) >= 1
@@ -104,7 +104,7 @@ def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None
     assert min(e["ts"] for e in phase(events, "X")) == 0
 
 
-def test_the_timeline_of_all_ranks_is_the_same_on_all_and_in_the_file(tmp_path: Path) -> None:
+def test_every_rank_and_the_file_have_the_same_timeline(tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 4, "N": 4}).program
 
     def rank(transport: Transport) -> Timeline:
@@ -183,7 +183,7 @@ def test_one_rank_alone_has_a_trace(tmp_path: Path) -> None:
     assert not phase(check_trace(tmp_path / "trace.json", ONE_RANK), "s")
 
 
-def test_an_evaluation_after_the_step_does_not_change_the_times() -> None:
+def test_an_evaluation_after_an_iteration_does_not_change_its_times() -> None:
     trainer = trainer_of(ONE_RANK, Alone())
     trainer.gradients(0)
     before = trainer.pipeline.times.to_json()
@@ -191,7 +191,7 @@ def test_an_evaluation_after_the_step_does_not_change_the_times() -> None:
     assert trainer.pipeline.times.to_json() == before
 
 
-def test_each_instruction_is_a_range_of_the_profiler_and_nothing_is_added_where_this_is_off() -> None:
+def test_each_instruction_is_a_range_of_torchs_profiler_only_with_profile_ranges() -> None:
     texts = Counter(ONE_RANK.text(row) for row in range(len(ONE_RANK)))
     for profile_ranges in (True, False):
         trainer = trainer_of(ONE_RANK, Alone(), profile_ranges)

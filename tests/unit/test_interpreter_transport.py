@@ -190,7 +190,7 @@ def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         join(1, 2)
 
 
-def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
+def test_only_one_rank_runs_at_a_time_and_an_error_ends_all() -> None:
     scheduler, running, done = Scheduler(3, seed=0), [], []
 
     def body(me: int) -> None:
@@ -232,7 +232,7 @@ def test_collectives_in_different_orders_hang_on_every_machine() -> None:
             run_in_loopback(p, run_rank, machine=machine)
 
 
-def test_collectives_outside_the_streams() -> None:
+def test_collectives_outside_the_streams_reach_every_rank() -> None:
     def run_rank(transport: Any) -> tuple[list[str], list[float]]:
         total = torch.full((2,), float(transport.rank))
         transport.all_reduce(total)
@@ -256,7 +256,7 @@ def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
     ("machine", "window", "max_sends"),
     [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
 )
-def test_the_number_of_sends_that_each_machine_allows_before_the_first_receive(
+def test_each_machine_allows_its_number_of_sends_before_the_first_receive(
     machine: Machine, window: int, max_sends: int
 ) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window)

@@ -52,7 +52,7 @@ def first_finding(read: Callable[[str, str], object], text: str) -> Diagnostic:
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_fault_among_stray_characters(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_checks, "MAX_WEIGHT", 100)
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
@@ -133,7 +133,7 @@ def test_streams_may_be_anywhere_in_the_object() -> None:
         ('[[{"op": "BWD", "pipe": 0, "stage": true, "micro_batches": [0]}]]', "streams[0][0].stage: expected an integer"),
     ],
 )
-def test_an_invalid_stream(streams: str, message: str) -> None:
+def test_an_invalid_stream_is_a_finding_with_its_place(streams: str, message: str) -> None:
     text = RIGHT[: RIGHT.index('"streams"')] + f'"streams": {streams}}}'
     d = first_finding(program_from_json, text)
     assert d.code == "E603" and d.message.startswith(f"p.json: {message}")

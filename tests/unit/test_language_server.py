@@ -68,7 +68,7 @@ def test_positions_are_counted_in_code_units(encoding: str, unit: int) -> None:
     assert text.offset(0, 99) == 1 and text.offset(99, 0) == len(text.text)
 
 
-def test_all_line_ends_and_a_byte_order_mark() -> None:
+def test_line_ends_and_a_byte_order_mark_are_replaced_by_as_many_characters() -> None:
     text = Text.of("\ufeffschedule a\r\nranks 2\rstages 2\n")
     assert text.text == " schedule a \nranks 2\nstages 2\n"
     assert text.position(text.text.index("stages")) == (2, 0)
@@ -285,7 +285,7 @@ def test_findings_have_their_places_and_their_notes(with_editor: Run) -> None:
     with_editor(play)
 
 
-def test_the_place_after_an_emoji_on_the_same_line(with_editor: Run) -> None:
+def test_columns_beside_emoji_are_counted_in_utf_16_code_units(with_editor: Run) -> None:
     async def play(editor: Editor) -> None:
         (found,) = await editor.findings(await editor.open('schedule a ranks 2 "\U0001f600" stages'))
         assert found.range.start == lsp.Position(0, len("schedule a ranks 2 "))
@@ -296,7 +296,7 @@ def test_the_place_after_an_emoji_on_the_same_line(with_editor: Run) -> None:
     with_editor(play)
 
 
-def test_hover_definition_completion_and_formatting(with_editor: Run) -> None:
+def test_the_server_answers_hover_definition_completion_and_formatting(with_editor: Run) -> None:
     text = TEXT.replace("ranks D", "ranks   D", 1)
 
     async def hovered(editor: Editor, uri: str, words: str) -> str:
@@ -397,4 +397,4 @@ def test_a_text_that_was_not_verified_has_a_warning(monkeypatch: pytest.MonkeyPa
 
 def test_the_page_about_editors_says_how_to_start_the_server() -> None:
     text = (Path(__file__).parents[2] / "docs/editor.md").read_text(encoding="utf-8")
-    assert text.count('"chimerac", "lsp"') >= 1
+    assert '"chimerac", "lsp"' in text

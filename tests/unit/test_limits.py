@@ -37,7 +37,7 @@ SUM = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
         ({"width": limits.TASKS // 8 + 1, "ranks": 1}, "width=1"),
     ],
 )
-def test_a_size_beyond_its_limit(change: dict[str, object], words: str) -> None:
+def test_a_size_beyond_its_limit_is_refused(change: dict[str, object], words: str) -> None:
     file = json.loads(program_to_json(RIGHT)) | change
     assert codes_of_call(program_from_json, json.dumps(file)) <= {"E603", "E604"}
     name, text = words.split("=")[0], program_to_text(RIGHT)
@@ -64,7 +64,7 @@ def test_a_version_is_a_number(version: str) -> None:
     assert codes_of_call(program_from_json, text.replace('"version": 1', f'"version": {version}')) == {"E602"}
 
 
-def test_a_group_of_too_many_micro_batches() -> None:
+def test_a_group_of_too_many_micro_batches_is_refused() -> None:
     file = json.loads(program_to_json(RIGHT))
     for count, code in ((limits.RANKS, None), (limits.RANKS + 1, "E603")):
         task = TASK | {"micro_batches": list(range(count))}
@@ -107,12 +107,12 @@ def test_a_schedule_has_no_larger_groups(order: str, monkeypatch: pytest.MonkeyP
 def test_instructions_are_counted_as_they_are_read(
     limit: str, stream: list[object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The count does not rely on the header, which may be wrong. (The limits are lower here.)"""
+    """The count does not rely on the header, which may be wrong. stream: of rank 0; None for too many empty streams."""
     monkeypatch.setattr(limits, limit, 100)
-    file = json.loads(program_to_json(RIGHT)) | {"streams": [[]] * 101 if stream is None else [stream, []]}
+    streams = [[]] * 101 if stream is None else [stream, []]
+    file = json.loads(program_to_json(RIGHT)) | {"streams": streams}
     line = {str(TASK): "FWD main s0 m0", str(SUM): "ALLREDUCE s0 over 0,1"}
     head = program_to_text(RIGHT).split("\nrank 0:")[0]
-    streams = [[]] * 101 if stream is None else [stream, []]
     text = head + "".join(f"\nrank {g}:" + "".join(f"\n  {line[str(i)]}" for i in row) for g, row in enumerate(streams))
     assert codes_of_call(program_from_json, json.dumps(file)) == codes_of_call(program_from_text, text) == {"E604"}
 
@@ -141,12 +141,11 @@ def test_tied_sets_count_with_the_pipes() -> None:
 
 def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """Return the number of characters of an instruction in both forms, without its micro-batches or ranks."""
-    text = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
+    file = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
-    listed = len(str(ids[0]))
-    return len(text.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ") - listed, len(instruction_text(i, names)) + len(
-        "  \n"
-    ) - listed
+    in_json = len(file.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ")
+    in_text = len(instruction_text(i, names)) + len("  \n")
+    return in_json - len(str(ids[0])), in_text - len(str(ids[0]))
 
 
 def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:

@@ -33,7 +33,7 @@ def first_finding(body: str, **where: object) -> Diagnostic:
     return findings_of_call(listing, body, **where)[0]
 
 
-def test_the_next_task_and_named_tasks() -> None:
+def test_a_task_without_numbers_is_the_lowest_that_remains() -> None:
     assert tasks_of(listing("repeat N { F }  repeat N { B }"), 0) == "F0 F1 F2 B0 B1 B2"
     # A named task is taken out of order. The next task is the lowest remaining one.
     assert tasks_of(listing("F main(0, 1)  F  F  B(0, 2)  B  B"), 0) == "F1 F0 F2 B2 B0 B1"
@@ -57,7 +57,7 @@ def test_w_is_the_oldest_pending_weight_gradient_that_it_could_mean() -> None:
     assert first_finding("repeat N { F }  I  W  W").message == "no weight gradient is pending on rank 0"
 
 
-def test_loops_conditions_and_lets() -> None:
+def test_loops_conditions_and_lets_determine_the_order() -> None:
     assert tasks_of(listing("repeat i in 0 .. N - 1 { F(0, N - 1 - i) }  repeat N { B }"), 0) == "F2 F1 F0 B0 B1 B2"
     assert tasks_of(listing("repeat 0 - 5 { F }  repeat i in 3 .. 1 { F }  repeat N { F  B }"), 0) == "F0 B0 F1 B1 F2 B2"
     body = """let half = N // 2

@@ -236,7 +236,7 @@ def test_tied_parameters_are_held_once_by_a_rank() -> None:
         assert (m.weights, m.gradients) == expected
 
 
-def test_bytes_are_the_peak_of_a_rank() -> None:
+def test_a_limit_in_bytes_applies_to_the_peak_of_a_rank() -> None:
     p = program("1f1b", D=2, N=3)
     needed = max(m.peak for m in memory(p, TOY))
     check_memory(p, TOY, needed)
@@ -331,7 +331,7 @@ def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> N
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "chimera_recompute", "interleaved", "chimera_doubling"])
 def test_memory_over_time_reaches_the_peaks_of_the_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With and without a model, between any two instructions also what is held then, counted one lifetime after the other."""
+    """With a model, the bytes after each instruction are also those of the lifetimes that are then held."""
     p = program(name, D=4, N=8)
     model = replace(TOY, layers=TOY.layers * 4)
     p = p.with_partition(partition_for(None, model, p.header.stages))

@@ -177,7 +177,9 @@ def test_describe_refuses_with_a_finding(capsys: pytest.CaptureFixture[str]) -> 
         ("-o", "", "the path is empty"),
     ],
 )
-def test_a_description_of_no_size_is_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_of_describe_are_refused(
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         main(["describe", "--model", "gpt-nano", option, value])
     assert end.value.code == 2 and message in capsys.readouterr().err

@@ -24,7 +24,7 @@ def whole(model: LayeredModel) -> Stage:
 
 
 def copy(source: dict[str, Tensor], target: nn.Module) -> None:
-    """Load weights; nothing is left over on either side, but buffers that are no weights."""
+    """Load weights. Every parameter of the target gets one, and all are used."""
     missing, unexpected = target.load_state_dict(source, strict=False)
     buffers = {name for name, _ in target.named_buffers()}
     assert not unexpected and set(missing) <= buffers, (missing, unexpected)

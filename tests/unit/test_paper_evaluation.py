@@ -33,7 +33,7 @@ STAGES = [Stage(3.0, 8.0, 100), Stage(4.0, 2.0, 50)]
         ("PipeDream-2BW", True, 4.0),  # stage 1 hides everything
     ],
 )
-def test_seconds_of_a_micro_batch_by_hand(scheme: Scheme, hidden: bool, seconds: float) -> None:
+def test_the_seconds_of_a_micro_batch_are_those_computed_by_hand(scheme: Scheme, hidden: bool, seconds: float) -> None:
     assert seconds_per_micro_batch(scheme, STAGES, 4, hidden) == seconds
 
 

@@ -61,8 +61,7 @@ def test_every_statement_with_an_error_is_reported() -> None:
 
 
 def test_the_number_of_errors_is_limited() -> None:
-    text_of_errors = "schedule x\n" + "param D = = 4\n" * 50
-    assert len(errors(text_of_errors)) == MAX_SYNTAX_ERRORS
+    assert len(errors("schedule x\n" + "param D = = 4\n" * 50)) == MAX_SYNTAX_ERRORS
 
 
 def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
@@ -72,7 +71,7 @@ def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "   \n", "# nothing\n", "schedule", "schedule schedule", "pipe", "}", "schedule x }"])
-def test_texts_that_end_early(source: str) -> None:
+def test_a_text_that_ends_early_is_one_finding(source: str) -> None:
     [d] = errors(source)
     assert d.code in ("E101", "E102") and d.span
 
@@ -92,11 +91,11 @@ def test_texts_that_end_early(source: str) -> None:
         "schedule x param D = 2é",
     ],
 )
-def test_unexpected_characters(source: str) -> None:
+def test_an_unexpected_character_is_a_finding(source: str) -> None:
     assert errors(source)[0].code == "E101"
 
 
-def test_a_number_before_a_name_or_a_parenthesis() -> None:
+def test_a_number_before_a_name_or_a_parenthesis_gets_help() -> None:
     for source, message, help in (
         ("schedule x param D = 2y", "two factors without an operator between them", "write '2*y' instead of '2y'"),
         ("schedule x param D = 2(y)", "two factors without an operator between them", "write '2*(' instead of '2('"),
@@ -147,7 +146,7 @@ def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str)
     assert errors(text(**changes))[0].help.startswith(help)  # test_slips_text.py has many more
 
 
-def test_no_slip_is_reported_in_a_correct_text() -> None:
+def test_help_for_a_slip_is_given_only_where_there_is_one() -> None:
     assert "'='" not in errors(text(param="param = 2"))[0].help
     assert read(text(order="order listing for rank r {", F="repeat i in 0 .. 3 { F & B }", B=""))
 

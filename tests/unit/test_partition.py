@@ -30,7 +30,7 @@ def test_the_largest_costs_that_a_description_may_have_are_cut() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.data())
-def test_under_the_least_bound_the_squares_are_least(costs: list[int], data: st.DataObject) -> None:
+def test_of_cuts_with_the_least_largest_stage_the_sum_of_squares_is_least(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
 
     def quality(ranges: tuple[range, ...]) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def test_a_partition_has_a_stage() -> None:
         Partition("m", ())
 
 
-def test_no_split_is_asked_for_where_none_exists() -> None:
+def test_too_few_layers_are_reported_rather_than_a_wrong_split() -> None:
     with pytest.raises(ChimeraError, match=r"E705: 8 stages cannot be cut from the 4 layers of m"):
         split_by_counts("m", 4, [1] * 4, 8)
 

@@ -40,8 +40,8 @@ def test_makespan_and_bubbles_follow_from_a_trace(
     program = compile_schedule(name, sizes).program
     s = simulate(program, {k: float(v) for k, v in costs.items()})
     path = tmp_path / "trace.json"
-    words = [f"{k}={v}" for pair in sizes.items() for k, v in [pair]]
-    options = [x for word in words for x in ("-p", word)] + [x for k, v in costs.items() for x in ("--cost", f"{k}={v}")]
+    options = [word for k, v in sizes.items() for word in ("-p", f"{k}={v}")]
+    options += [word for k, v in costs.items() for word in ("--cost", f"{k}={v}")]
     assert main([name, *options, "--emit", "perfetto", "-o", str(path)]) == 0
     events = events_of(path)
     assert figures(events, range(program.world)) == pytest.approx((s.makespan / s.scale, s.bubble_ratio))
@@ -54,7 +54,7 @@ def test_makespan_and_bubbles_follow_from_a_trace(
     assert all(arrivals[k]["ts"] >= arrows[k]["ts"] + hop - 1e-6 for k in arrows), "a value is read after it has arrived"
 
 
-def test_a_measured_iteration_is_below_the_predicted_one(tmp_path: Path) -> None:
+def test_a_measured_iteration_has_processes_of_its_own_after_the_predicted_ones(tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     s = simulate(program)
     t = s.timeline

@@ -144,7 +144,7 @@ def test_zero_counts_the_ranks_of_all_replicas() -> None:
     assert always.zero and always.makespan is not None and always.makespan > min(x.makespan for x in known)
 
 
-def test_nothing_that_is_left_out_is_faster_and_processes_change_nothing() -> None:
+def test_the_number_of_processes_changes_no_result() -> None:
     p = problem()
     one, two = search(p), search(p, processes=2)
     assert (one.best, one.outcomes, one.too_slow, one.neighbours) == (two.best, two.outcomes, two.too_slow, two.neighbours)
@@ -277,7 +277,7 @@ def test_ctrl_c_before_anything_fits_ends_the_command(monkeypatch: pytest.Monkey
     assert main(["plan", *SCHEDULES, *OPTIONS, "--memory", "1000000", "--zero", "never", "--processes", "1"]) == 130
 
 
-def test_where_a_process_is_killed_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_goes_on_after_one_of_its_processes_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is evaluated in this process: a broken pool neither hangs nor loses a configuration."""
     expected = search(problem())
     parent, whole = os.getpid(), Evaluator.outcome

@@ -81,10 +81,10 @@ CASES = [
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 @pytest.mark.parametrize("state", [NO_STATE, SHARED], ids=["", "zero"])
 def test_needs_are_the_peaks_of_memory(name: str, parameters: dict[str, int], state: OptimizerState) -> None:
-    p, rng = program(name, **parameters), random.Random(name)
-    stages = p.header.stages
+    rng = random.Random(name)
     for width, extras in ((1, False), (2, True)):
         p = program(name, width, **parameters)
+        stages = p.header.stages
         model = random_model(rng, stages + 3, extras)
         needs = Needs(p, model, state)
         for partition in rng.sample(every_partition(stages + 3, stages), 3):

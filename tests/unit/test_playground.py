@@ -150,7 +150,9 @@ def test_every_product_is_what_the_command_prints(server: Playground) -> None:
         (413, "POST", "/TOKEN/draw", {"Content_Length": "9" * 40}),
     ],
 )
-def test_other_requests_are_refused(server: Playground, status: int, method: str, path: str, headers: dict[str, Any]) -> None:
+def test_requests_that_the_page_never_makes_are_refused(
+    server: Playground, status: int, method: str, path: str, headers: dict[str, Any]
+) -> None:
     body = b'{"text": "", "parameters": {}}' if method == "POST" else b""
     found, answer = sent(server, request(server, method, path.replace("TOKEN", server.token), body, **headers), more=True)
     assert found == status

@@ -105,7 +105,7 @@ def test_a_profile_is_found_by_its_hardware_its_name_or_its_path(tmp_path: Path)
         ("1µs,1KiB/s", 1e-6, 1024),
     ],
 )
-def test_links(text: str, latency_s: float, bytes_per_s: float) -> None:
+def test_a_link_is_a_latency_and_a_bandwidth_in_any_unit(text: str, latency_s: float, bytes_per_s: float) -> None:
     link = link_from_text(text)
     assert (link.latency_s, link.bytes_per_s) == (pytest.approx(latency_s), pytest.approx(bytes_per_s))
 

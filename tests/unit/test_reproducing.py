@@ -156,10 +156,10 @@ def test_a_run_has_the_losses_norms_and_rates_of_the_page(width: int, kind: str,
     for line, values in zip(lines, wanted, strict=True):
         for name, value in values.items():
             assert line[name] == pytest.approx(value, rel=2e-5), (line["iteration"], name)
-    documented_fields_are_those(about, lines)
+    check_documented_fields(about, lines)
 
 
-def documented_fields_are_those(about: dict[str, object], lines: list[dict[str, object]]) -> None:
+def check_documented_fields(about: dict[str, object], lines: list[dict[str, object]]) -> None:
     """docs/training.md lists the fields of the log: all of them, and no others."""
     page = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8").split("## The log")[1].split("\n## ")[0]
     first, second = page.split("A line for each iteration:")

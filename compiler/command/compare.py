@@ -25,8 +25,8 @@ from chimerac.compiler.command.modelled import (
     with_partition,
 )
 from chimerac.compiler.command.pictures import PICTURES, check_picture_output, inches
-from chimerac.compiler.command.usage import compare_parser
 from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
+from chimerac.compiler.command.verbs import compare_parser
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 

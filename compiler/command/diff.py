@@ -15,8 +15,8 @@ from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.command.compile import program_of
 from chimerac.compiler.command.files import print_findings, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import diff_parser
 from chimerac.compiler.command.values import costs_of, parameters_of, state_of
+from chimerac.compiler.command.verbs import diff_parser
 from chimerac.compiler.verify import peaks
 
 T = TypeVar("T")

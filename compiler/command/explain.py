@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import write_stdout
 from chimerac.compiler.command.files import print_findings
-from chimerac.compiler.command.usage import explain_parser
+from chimerac.compiler.command.verbs import explain_parser
 
 
 def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:

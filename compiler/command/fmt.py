@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, visible
 from chimerac.chimera_ir.files import read, write, write_stdout
 from chimerac.compiler.command.files import print_findings, stdin
-from chimerac.compiler.command.usage import format_parser
+from chimerac.compiler.command.verbs import format_parser
 
 
 def run(argv: Sequence[str]) -> int:

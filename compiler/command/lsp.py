@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.compiler.command.files import print_findings
-from chimerac.compiler.command.usage import lsp_parser
+from chimerac.compiler.command.verbs import lsp_parser
 
 
 def run(argv: Sequence[str]) -> int:

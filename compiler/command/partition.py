@@ -12,8 +12,8 @@ from chimerac.chimera_ir.partition import partition_to_json
 from chimerac.compiler.command.compile import program_of
 from chimerac.compiler.command.files import print_findings, write_product
 from chimerac.compiler.command.modelled import check_model_options, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import partition_parser
 from chimerac.compiler.command.values import number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.verbs import partition_parser
 
 
 def run(argv: Sequence[str]) -> int:

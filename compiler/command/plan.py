@@ -17,8 +17,8 @@ from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, wr
 from chimerac.chimera_ir.host import processors
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, write_product
-from chimerac.compiler.command.usage import plan_parser
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
+from chimerac.compiler.command.verbs import plan_parser
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source

@@ -27,8 +27,8 @@ from chimerac.compiler.analyze.memory import OptimizerState, check_memory
 from chimerac.compiler.analyze.simulate import number_text, simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.usage import search_parser
 from chimerac.compiler.command.values import costs_of, integer, named_values, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.verbs import search_parser
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program

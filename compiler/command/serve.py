@@ -14,7 +14,7 @@ from chimerac.chimera_ir.files import reason, write_stderr, write_stdout
 from chimerac.chimera_ir.limits import TEXT
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.files import print_findings
-from chimerac.compiler.command.usage import serve_parser
+from chimerac.compiler.command.verbs import serve_parser
 from chimerac.compiler.library import entries, find, names
 from chimerac.compiler.playground.offered import Content, Product
 from chimerac.compiler.playground.server import Playground

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler.command.files import columns, print_findings
-from chimerac.compiler.command.usage import TOUR_PARTS, tour_parser
+from chimerac.compiler.command.verbs import TOUR_PARTS, tour_parser
 from chimerac.compiler.tour import autotune, partition, performance, schedule, train
 from chimerac.compiler.tour.guide import MAX_COLUMNS, EndedError, Guide
 

@@ -14,7 +14,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, render, visibl
 from chimerac.chimera_ir.files import write_stderr, write_stdout
 from chimerac.compiler.command.compile import product
 from chimerac.compiler.command.files import coloured, print_findings
-from chimerac.compiler.command.usage import watch_parser
+from chimerac.compiler.command.verbs import watch_parser
 from chimerac.compiler.library import find
 
 POLL_S = 0.15  # between two looks at the file

@@ -24,6 +24,7 @@ FILES_OF_CODES = {
         "compiler/plan/partition.py",
         "compiler/analyze/durations.py",
         "compiler/analyze/compare.py",
+        "compiler/draw/layout.py",
         "compiler/draw/picture.py",
         "compiler/exchange/torch_csv.py",
         "compiler/search/",

@@ -15,7 +15,7 @@ import pytest
 
 from chimerac.compiler import compile_schedule, simulate
 from chimerac.compiler.command.main import main
-from chimerac.compiler.command.usage import TOUR_PARTS
+from chimerac.compiler.command.verbs import TOUR_PARTS
 from chimerac.compiler.draw.slots import draw_slots
 
 NEED_NO_TORCH = [name for name in TOUR_PARTS if name != "train"]

@@ -1,0 +1,58 @@
+"""The memory curves of a picture: what each rank holds over time, drawn with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chimerac.compiler.draw.layout import CURVE, GAP, LINE
+from chimerac.compiler.draw.panels import MemoryCurve, Panel
+from chimerac.compiler.draw.sheet import EDGE, FRAME, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
+    """Draw what each rank holds over time, all ranks to one scale, and return the axes.
+
+    top, right: where the curves begin and end, in inches from the upper left corner of the sheet.
+    """
+    sheet.text(0.06, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
+    top += LINE
+    height = len(ranks) * (CURVE + GAP)
+    axes = sheet.axes(top, height)
+    most = float(max((int(x) for x in curve.amount.tolist()), default=0)) or 1.0
+    for k, rank in enumerate(ranks):
+        base = k * (CURVE + GAP) + CURVE
+        own = curve.rank == rank
+        times = panel.units(curve.time[own]).tolist()
+        amounts = [int(x) for x in curve.amount[own].tolist()]
+        peak = max(amounts, default=0)
+        sheet.text(sheet.left - 0.05, top + base - CURVE / 2 - 0.65 * LINE, f"rank {rank}", ha="right")
+        shown = f"{peak / curve.unit:.4g}{curve.suffix}"
+        sheet.text(right + 0.04, top + base - CURVE / 2 - 0.65 * LINE, shown)
+        times, amounts = _visible(times, amounts)
+        times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]
+        heights = [base - 0.94 * CURVE * x / most for x in amounts]
+        for part in axes:
+            part.fill_between(times, heights, base, step="post", facecolor="#d9d9d9", edgecolor="none")
+            part.step(times, heights, where="post", color=EDGE, linewidth=0.7)
+            part.axhline(base, color=FRAME, linewidth=0.5)
+    return axes
+
+
+def _visible(times: Sequence[float], amounts: Sequence[int]) -> tuple[list[float], list[int]]:
+    """Return the points of a curve without dips that last no time: at each time the largest amount, then the last one."""
+    found: list[tuple[float, int]] = []
+    k = 0
+    while k < len(times):
+        end = k
+        while end < len(times) and times[end] == times[k]:
+            end += 1
+        before = found[-1][1] if found else 0
+        if (most := max(amounts[k:end])) > max(before, amounts[end - 1]):
+            found.append((times[k], most))
+        found.append((times[k], amounts[end - 1]))
+        k = end
+    return [time for time, _ in found], [amount for _, amount in found]

@@ -1,0 +1,101 @@
+"""The layout of a picture: the sizes of its parts in inches, and which texts fit where. No package draws here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.table import Ints
+from chimerac.compiler.draw.extent import BREAK, Extent, extent, font_size, text_inches
+from chimerac.compiler.draw.legend import legend, notes, wrapped
+from chimerac.compiler.draw.panels import Boxes, Panel, boxes_of, sums_of
+
+ROW, ROW_WITH_STAGE = 0.22, 0.3  # inches: the height of a box
+GAP = 0.05  # between two rows
+LANE = 0.09  # below the boxes of a rank, for all-reduces
+CURVE = 0.24  # the height of a rank's memory curve
+TITLE, SMALL = 8.0, 6.5  # points
+LINE = 0.15  # the height of a line of text
+
+
+class Layout:
+    """Where the parts of a picture are, in inches.
+
+    chosen: the ranks of each panel that are drawn. time_label: what is written below the time axis. inches: the width of the
+    picture; None for one in which the numbers fit. Raises ChimeraError E002 for a width that has no room for the boxes.
+    """
+
+    def __init__(self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None) -> None:
+        self.panels, self.chosen, self.time_label = panels, chosen, time_label
+        self.boxes = [_of_ranks(boxes_of(p), ranks) for p, ranks in zip(panels, chosen, strict=True)]
+        longest = max((len(f"rank {r}") for ranks in chosen for r in ranks), default=0)
+        self.left = text_inches("0" * longest, SMALL) + 0.08
+        self.right = 0.55 if any(p.memory for p in panels) else 0.1
+        if inches is not None and inches < self.left + self.right + 1:
+            least = self.left + self.right + 1
+            raise refuse("E002", f"a picture {inches:.2f} inches wide has no room for its boxes: at least {least:.2f}")
+        self.extent = extent(panels, self.boxes, None if inches is None else inches - self.left - self.right)
+        self.axis = sum(self.extent.widths()) + BREAK * (len(self.extent.windows) - 1)
+        self.width = self.left + self.axis + self.right
+        all_boxes, self.boxes = self.boxes, [_shown(b, self.extent) for b in self.boxes]
+        self.font = font_size(self.boxes, self.extent)
+        self.row = ROW_WITH_STAGE if any(any(b.stage) for b in self.boxes) else ROW
+        self.sums = [sums_of(p) for p in panels]
+        self.lane = LANE if any(len(s.rank) for s in self.sums) else 0.0
+        self.usual_digits = [_usual_digits(p, b) for p, b in zip(panels, self.boxes, strict=True)]
+        self.entries = legend(panels, self.lane > 0, any(any(b.stage) for b in self.boxes))
+        self.notes = notes(panels, all_boxes, self.extent, self._hides_numbers())
+
+    @property
+    def pitch(self) -> float:
+        """Return the distance from the row of a rank to that of the next one."""
+        return self.row + self.lane + GAP
+
+    def head_lines(self, panel: Panel) -> int:
+        """Return the number of lines of the title and the facts of a panel."""
+        width = text_inches(panel.title, TITLE) + text_inches(panel.facts, SMALL)
+        return 1 if width < self.left + self.axis else 1 + len(wrapped(panel.facts, self.width - 0.1, SMALL))
+
+    def panel_height(self, panel: Panel, ranks: Sequence[int]) -> float:
+        """Return the height of a panel with these ranks, with its title and its memory curves."""
+        curves = 0.04 + LINE + len(ranks) * (CURVE + GAP) if panel.memory else 0.0
+        return LINE * self.head_lines(panel) + 0.05 + len(ranks) * self.pitch + curves + (0.08 if len(self.panels) > 1 else 0.0)
+
+    def has_number(self, panel: int, k: int) -> bool:
+        """Return whether box k of a panel is wide enough for its number, and for those of most tasks of its kind."""
+        b = self.boxes[panel]
+        usual = self.usual_digits[panel][int(self.panels[panel].program.table.op[b.row[k]])]
+        return self.fits(max(b.number[k], "0" * usual, key=len), float(b.start[k]), float(b.end[k]), self.font)
+
+    def fits(self, text: str, start: float, end: float, points: float) -> bool:
+        """Return whether a text is narrower than the time from start to end, in units."""
+        return text_inches(text, points) + 0.01 <= (end - start) * self.extent.inches_per_unit
+
+    def _hides_numbers(self) -> bool:
+        return any(not self.has_number(number, k) for number, b in enumerate(self.boxes) for k in range(len(b)))
+
+
+def _usual_digits(panel: Panel, boxes: Boxes) -> dict[int, int]:
+    """Return for each kind of task the length that nine of ten of its numbers do not exceed."""
+    ops = panel.program.table.op[boxes.row].tolist()
+    lengths: dict[int, list[int]] = {}
+    for op, number in zip(ops, boxes.number, strict=True):
+        lengths.setdefault(op, []).append(len(number))
+    return {op: sorted(found)[int(0.9 * (len(found) - 1))] for op, found in lengths.items()}
+
+
+def _of_ranks(boxes: Boxes, ranks: Sequence[int]) -> Boxes:
+    """Return the boxes of some ranks."""
+    return _taken(boxes, np.flatnonzero(np.isin(boxes.rank, list(ranks))))
+
+
+def _shown(boxes: Boxes, at: Extent) -> Boxes:
+    """Return the boxes of which a part is drawn."""
+    return _taken(boxes, np.flatnonzero(sum((boxes.start < b) & (boxes.end > a) for a, b in at.windows)))
+
+
+def _taken(boxes: Boxes, kept: Ints) -> Boxes:
+    columns = (boxes.rank[kept], boxes.row[kept], boxes.start[kept], boxes.end[kept], boxes.half[kept])
+    return Boxes(*columns, *(tuple(texts[k] for k in kept.tolist()) for texts in (boxes.number, boxes.stage)))

@@ -47,8 +47,8 @@ A guided tour in five parts, with explanations and choices. It begins with what 
 Without a terminal, and with --yes, it asks nothing."""
 
 SERVE = """\
-Open the playground, a page on this machine: an editor for a schedule's text with its timeline beside it, compiled as you type.
-Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this machine can reach it, at an
+Open the playground, a page on this host: an editor for a schedule's text with its timeline beside it, compiled as you type.
+Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this host can reach it, at an
 address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
 
 WATCH = """\
@@ -105,7 +105,7 @@ other commands (each has --help):
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   diff A B           what differs between two schedules or programs, and what that does to times and memory
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
-  serve [SCHEDULE]   the playground: a page on this machine that compiles a schedule as you type
+  serve [SCHEDULE]   the playground: a page on this host that compiles a schedule as you type
   watch FILE         the same in the terminal: compile a file again whenever it changes
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction

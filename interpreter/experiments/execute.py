@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.files import write, write_stderr
-from chimerac.interpreter.experiments.machine import GpuUtilization, machine, versions
+from chimerac.interpreter.experiments.host import GpuUtilization, this_host, versions
 from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
 
 FORMAT, VERSION = "chimera-experiment-run", 1
 POLL_S = 0.1
 ATTEMPTS = 3  # how often `locked` tries to get a lock if `waiting` is None
 END_S = 10.0  # how long a run may take to end after a signal
-MACHINE_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
+HOST_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
 
 Waiting = Callable[[], None]  # called again and again while something is waited for
 
@@ -120,7 +120,7 @@ def execute(
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     record |= {"state": "done" if process.returncode == 0 and not reason else "failed", "exit_code": process.returncode}
     record |= {"reason": reason or _reason(process.returncode), "started": started.isoformat(timespec="seconds")}
-    record |= {"seconds": round(time.monotonic() - begin, 3), "machine": machine(), "versions": versions()}
+    record |= {"seconds": round(time.monotonic() - begin, 3), "host": this_host(), "versions": versions()}
     record |= {"gpu_utilization": gpus.shares()}
     write(json.dumps(record, indent=1) + "\n", str(result))
     return record

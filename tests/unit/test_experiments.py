@@ -292,13 +292,13 @@ def finish(path: Path, failed: int | None = None) -> Path:
             "reason": "exit status 1" if number == failed else "",
             "started": "2020-01-02T00:00:00+00:00",
         }
-        record |= {"seconds": 2.0, "machine": {"host": "node7", "processor": "a processor", "processors": 2, "memory_gb": 4.0,
+        record |= {"seconds": 2.0, "host": {"name": "node7", "processor": "a processor", "processors": 2, "memory_gb": 4.0,
             "system": "Linux"}, "versions": {"torch": "9.9"}}  # fmt: skip
         (run.folder / "result.json").write_text(json.dumps(record | state))
     return path
 
 
-def test_a_report_names_machine_versions_settings_and_failures(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_names_host_versions_settings_and_failures(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(finished), "--report", "--work-dir", str(finished.parent)]) == 1, "a run failed"
     assert "exit status 1" in capsys.readouterr().err
     folder = finished.parent / "runs" / "small"
@@ -308,8 +308,8 @@ def test_a_report_names_machine_versions_settings_and_failures(finished: Path, c
         ("chimera", "2"))]  # fmt: skip
     assert json.loads(rows[0]["busy_of_ranks"]) == [0.9, 0.7]
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
-    for text in ("node7", "torch 9.9", "2020-01-02", "timed: 10", "3 of 4 are done, 1 failed", "chimera D=2 N=4",
-        "with the costs in the schedules, and with free transfers for timed stages"):  # fmt: skip
+    for text in ("node7, a processor, 2 processors, 4.0 GB, Linux", "torch 9.9", "2020-01-02", "timed: 10", "3 of 4 are done, 1 failed",
+        "chimera D=2 N=4", "with the costs in the schedules, and with free transfers for timed stages"):  # fmt: skip
         assert text in markdown and text in page, text
     assert "&lt;b&gt;Small&lt;/b&gt; &amp; more" in page and "<b>" not in page
     assert "src=" not in page and "<link" not in page and "<script" not in page, "the page needs no other file"

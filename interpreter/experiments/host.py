@@ -23,7 +23,7 @@ QUERY_S = 10.0  # how long nvidia-smi may take
 def this_host() -> dict[str, object]:
     """Return what identifies this host: its name, system, processor, memory and GPUs."""
     found: dict[str, object] = {
-        "host": platform.node(),
+        "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "processors": processors(),

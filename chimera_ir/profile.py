@@ -1,4 +1,4 @@
-"""Profiles: how long the layers of a model take on a machine, what they hold, and how fast the links are.
+"""Profiles: how long the layers of a model take on given hardware, what they hold, and how fast the links are.
 
 A profile is measured (interpreter/profiling/) or derived from published figures, and is stored as JSON. docs/profile.md
 describes every field:
@@ -139,10 +139,10 @@ class SizeTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A model on a machine.
+    """The times and sizes of a model on given hardware.
 
     seq_len: tokens of a sample; None for other data. precision: of the computation. processes: how many busy processes shared
-    the machine while it was measured. versions: of the packages, by name. source: how these figures were found. overhead: what
+    the host while it was measured. versions: of the packages, by name. source: how these figures were found. overhead: what
     each task takes besides its layers. sizes: sorted by their samples.
     """
 
@@ -151,7 +151,7 @@ class Profile:
     seq_len: Annotated[int, Field(ge=1, le=2**31)] | None = None
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     optimizer: Annotated[str, Field(max_length=64)] = "none"
-    machine: Text
+    hardware: Text
     processes: Annotated[int, Field(ge=1, le=limits.RANKS)] = 1
     versions: Annotated[Mapping[Annotated[str, Field(max_length=64)], Text], Field(max_length=64)] = field(default_factory=dict)
     source: Annotated[str, Field(min_length=1, max_length=4000)]

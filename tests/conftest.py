@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Derandomized, so that all machines test the same examples. `make proof` draws more examples, at random.
+# Derandomized, so that all hosts test the same examples. `make proof` draws more examples, at random.
 settings.register_profile(
     "default", deadline=None, derandomize=True, database=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -303,8 +303,8 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
     yield f"at most {g['peak_gb']:.0f} GB at {LARGE}", found
 
 
-def machine() -> str:
-    """Return a description of the host."""
+def host() -> str:
+    """Return a description of the host and of the versions that decide how fast it compiles."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ", ".join(f"{p} {version(p)}" for p in ("numpy", "torch"))
     return f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}, {packages}"
@@ -326,7 +326,7 @@ def main() -> int:
     found = list(goals(cases, fresh))
     verdicts = "".join(f"- {goal}: {'missed: ' + ', '.join(where) if where else 'met'}\n" for goal, where in found)
     date, minutes = f"{datetime.now(UTC):%Y-%m-%d}", (time.monotonic() - begin) / 60
-    head = f"Recorded {date} in {minutes:.0f} minutes. {machine()}.\n\n"
+    head = f"Recorded {date} in {minutes:.0f} minutes. {host()}.\n\n"
     text = head + times(cases) + other_measurements(cases, fresh) + verdicts
     print(text)
     if options.write:

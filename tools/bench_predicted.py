@@ -131,7 +131,7 @@ def real_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -
         found = mean_of_ranks(bench.result(), transport)
         profile = Profile(
             model=description.name,
-            machine="-",
+            hardware="-",
             source="-",
             overhead=found.overhead,
             layers=layer_bytes(description, 0),

@@ -25,7 +25,7 @@ import torch
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.memory import OptimizerState, memory
-from chimerac.interpreter.experiments.machine import machine
+from chimerac.interpreter.experiments.host import this_host
 from chimerac.interpreter.runtime.describe import describe
 from tests.proof.record import record, stamp, table
 from tools import ROOT
@@ -192,7 +192,7 @@ def hardware() -> str:
     """Return the GPUs of this host, their memory, the version of CUDA, and the processor, as text."""
     each = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
     gpus = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in each)
-    host = machine()
+    host = this_host()
     return f"GPUs: {gpus}. CUDA {torch.version.cuda}.\nHost: {host['processor']}, {host['processors']} processors."
 
 

@@ -32,7 +32,7 @@ DIGITS = 9  # of a time in seconds
 class Hardware:
     """A GPU with its published times of a layer, in milliseconds, and an assumed link between two of them."""
 
-    machine: str
+    name: str
     forward_ms: float
     backward_ms: float
     link: Link
@@ -72,7 +72,7 @@ def profile_of(model: str, hardware: Hardware) -> Profile:
         model=model,
         seq_len=SEQ_LENS[model],
         optimizer=OPTIMIZER,
-        machine=hardware.machine,
+        hardware=hardware.name,
         source=source,
         layers=layer_bytes(sizes[SIZES[0]], OPTIMIZERS[OPTIMIZER]),
         sizes=times,

@@ -1,4 +1,4 @@
-"""A transport whose all-reduces go over links of limited bandwidth, on any machine and without the rights of root."""
+"""A transport whose all-reduces go over links of limited bandwidth, on any host and without the rights of root."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ForModel:
     """A model, for the figures in bytes.
 
     describe: returns the program with its partition, and the description for the size of its micro-batches; limit: the most
-    bytes that a rank may need. durations: of a program on a machine, in the place of costs.
+    bytes that a rank may need. durations: of a program on given hardware, in the place of costs.
     """
 
     describe: Callable[[Program], tuple[Program, ModelDescription]]

@@ -1,4 +1,4 @@
-"""The options about a model, which several commands have: its description, partition, optimizer, and its times on a machine."""
+"""The options about a model, which several commands have: description, partition, optimizer, and its times on hardware."""
 
 from __future__ import annotations
 

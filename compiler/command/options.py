@@ -73,7 +73,7 @@ def add_color(p: argparse.ArgumentParser) -> None:
 
 def add_profile(p: argparse.ArgumentParser, required: bool = False) -> None:
     p.add_argument("--profile", metavar="NAME", required=required,
-                   help="the times of --model on a machine, in the place of costs: a file of python -m "
+                   help="the times of --model on given hardware, in the place of costs: a file of python -m "
                    "chimerac.interpreter.profiling, or one that comes with the project, such as p100")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`chimerac serve`: the playground, a page on this machine that compiles a schedule as it is typed."""
+"""`chimerac serve`: the playground, a page on this host that compiles a schedule as it is typed."""
 
 from __future__ import annotations
 

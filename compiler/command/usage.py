@@ -51,7 +51,7 @@ other commands (each has --help):
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   diff A B           what differs between two schedules or programs, and what that does to times and memory
   search SCHEDULE    a better order for the placement of a schedule, with a proved bound
-  serve [SCHEDULE]   the playground: a page on this machine that compiles a schedule as you type
+  serve [SCHEDULE]   the playground: a page on this host that compiles a schedule as you type
   watch FILE         the same in the terminal: compile a file again whenever it changes
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction

@@ -41,8 +41,8 @@ A guided tour in five parts, with explanations and choices. It begins with what 
 Without a terminal, and with --yes, it asks nothing."""
 
 SERVE = """\
-Open the playground, a page on this machine: an editor for a schedule's text with its timeline beside it, compiled as you type.
-Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this machine can reach it, at an
+Open the playground, a page on this host: an editor for a schedule's text with its timeline beside it, compiled as you type.
+Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this host can reach it, at an
 address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
 
 WATCH = """\

@@ -1,4 +1,4 @@
-"""The server of the playground: it answers one page, on this machine only.
+"""The server of the playground: it answers one page, on this host only.
 
 Every address begins with a random token. A request whose Host or Origin is another one is refused, so a page of another origin,
 or a name that is made to lead here (DNS rebinding), reaches nothing. No request names a file: the page's files and the shipped
@@ -88,7 +88,7 @@ class Playground(ThreadingHTTPServer):
         return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
 
     def server_bind(self) -> None:
-        """Bind the address. The parent's method also looks up the name of the machine, which may take seconds."""
+        """Bind the address. The parent's method also looks up the name of the host, which may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -12,7 +12,7 @@ def run(guide: Guide) -> int:
     guide.title("Autotune: choose by figures")
     guide.say("""How many replicas, how many ranks in each, which micro-batch size, which schedule, and does a stage recompute?
         A planner tries all combinations. It drops those that need more memory than a rank has. It simulates the others with
-        the times of a profile, which was measured on a machine, and takes the fastest.""")
+        the times of a profile, which was measured on given hardware, and takes the fastest.""")
     guide.say(f"""The model is {MODEL}, a transformer with 48 blocks, on {RANKS} ranks. The profile {PROFILE} is made from
         published figures of a GPU.""")
     batch = guide.choose("How many samples are in an iteration?", ["16", "32"])

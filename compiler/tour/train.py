@@ -37,7 +37,7 @@ def run(guide: Guide) -> int:
         guide.say(f"The training ended with exit status {status}. The message above says why.")
         return status
     guide.say("""The measured bubble is larger than the predicted one: this model is so small that messages and the start of
-        each task take as long as the computation, and the ranks share the processors of one machine. docs/training.md
+        each task take as long as the computation, and the ranks share the processors of one host. docs/training.md
         describes the options, and docs/runtime.md how to train your own model in your own loop.""")
     return 0
 

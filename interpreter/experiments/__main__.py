@@ -103,6 +103,9 @@ class Job:
         except ChimeraError as error:
             write_stderr(render(error.diagnostics))
             return 1
+        except ValueError as error:
+            write_stderr(f"error: {error}\n")
+            return 1
         except OSError as error:
             return _failed(error, self.folder)
 

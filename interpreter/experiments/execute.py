@@ -29,14 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.files import write, write_stderr
-from chimerac.interpreter.experiments.machine import GpuUtilization, machine, versions
+from chimerac.interpreter.experiments.host import GpuUtilization, this_host, versions
 from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
 
 FORMAT, VERSION = "chimera-experiment-run", 1
+FIELDS = ("state", "exit_code", "reason", "started", "seconds", "host", "versions", "gpu_utilization")  # of result.json
+REMOVE = "remove it, and its run is executed again"
 POLL_S = 0.1
 ATTEMPTS = 3  # how often `locked` tries to get a lock if `waiting` is None
 END_S = 10.0  # how long a run may take to end after a signal
-MACHINE_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
+HOST_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
 
 Waiting = Callable[[], None]  # called again and again while something is waited for
 
@@ -75,12 +77,24 @@ def is_locked(folder: Path) -> bool:
 
 
 def result_of(folder: Path) -> dict[str, Any] | None:
-    """Return how the run of this folder ended; None if it has not."""
+    """Return how the run of this folder ended; None if it has not.
+
+    Raises ValueError for a result.json that is not one of this version, OSError if it cannot be read.
+    """
+    path = folder / "result.json"
     try:
-        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return None
-    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+    except ValueError:
+        raise ValueError(f"{path} is not JSON; {REMOVE}") from None
+    expected = {"format": FORMAT, "version": VERSION}
+    shown = {name: found.get(name) for name in expected} if isinstance(found, dict) else type(found).__name__
+    if shown != expected:
+        raise ValueError(f"{path} is not the result of a run: it has {shown}, expected {expected}; {REMOVE}")
+    if missing := [name for name in FIELDS if name not in found]:
+        raise ValueError(f"{path} is not the result of a run: it has no {missing[0]!r}; {REMOVE}")
+    return found
 
 
 def execute(
@@ -120,7 +134,7 @@ def execute(
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     record |= {"state": "done" if process.returncode == 0 and not reason else "failed", "exit_code": process.returncode}
     record |= {"reason": reason or _reason(process.returncode), "started": started.isoformat(timespec="seconds")}
-    record |= {"seconds": round(time.monotonic() - begin, 3), "machine": machine(), "versions": versions()}
+    record |= {"seconds": round(time.monotonic() - begin, 3), "host": this_host(), "versions": versions()}
     record |= {"gpu_utilization": gpus.shares()}
     write(json.dumps(record, indent=1) + "\n", str(result))
     return record

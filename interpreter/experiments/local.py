@@ -12,7 +12,7 @@ from typing import Any
 
 from chimerac.chimera_ir.diagnostics import visible
 from chimerac.chimera_ir.files import write_stderr
-from chimerac.interpreter.experiments.execute import MACHINE_LOCK, execute, is_locked, locked, result_of
+from chimerac.interpreter.experiments.execute import HOST_LOCK, execute, is_locked, locked, result_of
 from chimerac.interpreter.experiments.runs import Run
 
 SCRIPT = Path(__file__).parents[1] / "run.py"
@@ -146,9 +146,9 @@ def _try(
         def waiting(state: str = "waits for a run of another runner on this host,") -> None:
             progress.draw(run, state, begin, rest)
 
-        machine = stack.enter_context(locked(MACHINE_LOCK, waiting))
+        host = stack.enter_context(locked(HOST_LOCK, waiting))
         begin = time.monotonic()
-        locks = [descriptor for descriptor in (own, machine) if descriptor is not None]
+        locks = [descriptor for descriptor in (own, host) if descriptor is not None]
         record = execute(run.folder, command(run), discard, minutes, locks, lambda: waiting("running"))
         progress.ended(run, record, rest)
     return True

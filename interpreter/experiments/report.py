@@ -125,7 +125,7 @@ def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Ite
     dates = sorted(str(record["started"])[:10] for record in results.records)
     if dates:
         yield "date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    yield from _counted("machine", (_machine(record["machine"]) for record in results.records))
+    yield from _counted("host", (_host(record["host"]) for record in results.records))
     yield from _counted("versions", (_versions(record["versions"]) for record in results.records))
     yield "runs", f"{len(results.rows)} of {len(runs)} are done, {len(results.failed)} failed"
     yield "repetitions", str(experiment.repetitions)
@@ -153,9 +153,9 @@ def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield name, text if len(counts) == 1 else f"{text} ({count} runs)"
 
 
-def _machine(found: Mapping[str, Any]) -> str:
+def _host(found: Mapping[str, Any]) -> str:
     parts = [
-        found["host"],
+        found["name"],
         found["processor"],
         f"{found['processors']} processors",
         f"{found['memory_gb']} GB",

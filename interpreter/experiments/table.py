@@ -49,7 +49,7 @@ def results(runs: Sequence[Run], discard: int) -> Results:
                 continue
             if gpus := record.get("gpu_utilization"):
                 figures |= {"gpu_utilization": sum(gpus) / len(gpus), "utilization_of_gpus": gpus}
-            about = {"run_s": record["seconds"], "started": record["started"], "host": record["machine"]["host"]}
+            about = {"run_s": record["seconds"], "started": record["started"], "host": record["host"]["name"]}
             found.rows.append({**run.labels, **figures, **about, "folder": run.folder.name})
             found.records.append(record)
     return found

@@ -14,7 +14,7 @@ from chimerac.chimera_ir.host import processors
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import TIMES, LayerTimes, Profile, SizeTimes, layer_bytes, profile_to_json
 from chimerac.interpreter.adapters.own import is_own, own_model
-from chimerac.interpreter.experiments.machine import machine, versions
+from chimerac.interpreter.experiments.host import this_host, versions
 from chimerac.interpreter.profiling.layers import LayerBench, MeasuredLayers
 from chimerac.interpreter.profiling.links import all_reduces, point_to_point
 from chimerac.interpreter.runtime.describe import describe
@@ -91,14 +91,14 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
         sizes.append(SizeTimes(samples, mean.layers))
         del bench
     assert overhead is not None, "there is at least one size"
-    h = machine()
-    gpus = h.get("gpus")
-    parts = [f"{h['processors']} x {h['processor']}", *([str(gpus[0])] if isinstance(gpus, list) else [])]
+    host = this_host()
+    gpus = host.get("gpus")
+    parts = [f"{host['processors']} x {host['processor']}", *([str(gpus[0])] if isinstance(gpus, list) else [])]
     return Profile(
         model=descriptions[0].name,
         seq_len=choice.seq_len if choice.has_tokens else None,
         optimizer=choice.optimizer,
-        machine=f"{', '.join(parts)}; {choice.device}",
+        hardware=f"{', '.join(parts)}; {choice.device}",
         processes=transport.world,
         versions=versions(),
         source=f"python -m chimerac.interpreter.profiling: medians of {choice.repeats} iterations, means of all ranks",

@@ -157,7 +157,7 @@ def test_lines_are_at_most_120_characters() -> None:
 
 # --- words --------------------------------------------------------------------------------------------------------------
 
-# Words that must not occur: paths of the machine of a developer. They are split here, so that this file passes too.
+# Words that must not occur: paths of a developer's host. They are split here, so that this file passes too.
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
 OTHERS = sorted(path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py"))
 ALL_FILES = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]

@@ -17,7 +17,7 @@ import pytest
 from chimerac.interpreter.experiments import plots
 from chimerac.interpreter.experiments.__main__ import main
 from chimerac.interpreter.experiments.compare import Compared
-from chimerac.interpreter.experiments.execute import FORMAT
+from chimerac.interpreter.experiments.execute import FORMAT, VERSION
 from chimerac.interpreter.experiments.figures import Expected, figures_of
 from chimerac.interpreter.experiments.file import Comparison, Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.grid import RunValues, combinations
@@ -289,16 +289,39 @@ def finish(path: Path, failed: int | None = None) -> Path:
         state = {"state": "failed", "exit_code": 1} if number == failed else {"state": "done", "exit_code": 0}
         record = {
             "format": FORMAT,
+            "version": VERSION,
             "reason": "exit status 1" if number == failed else "",
             "started": "2020-01-02T00:00:00+00:00",
         }
-        record |= {"seconds": 2.0, "machine": {"host": "node7", "processor": "a processor", "processors": 2, "memory_gb": 4.0,
-            "system": "Linux"}, "versions": {"torch": "9.9"}}  # fmt: skip
+        record |= {"seconds": 2.0, "host": {"name": "node7", "processor": "a processor", "processors": 2, "memory_gb": 4.0,
+            "system": "Linux"}, "versions": {"torch": "9.9"}, "gpu_utilization": []}  # fmt: skip
         (run.folder / "result.json").write_text(json.dumps(record | state))
     return path
 
 
-def test_a_report_names_machine_versions_settings_and_failures(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text, fact",
+    [
+        ("{", "is not JSON"),
+        ("[]", "it has list, expected {'format': 'chimera-experiment-run', 'version': 1}"),
+        ('{"format": "chimera-experiment-run", "version": 2}', "'version': 2}, expected {'format': "),
+        ('{"format": "chimera-experiment-run", "version": 1, "state": "done"}', "it has no 'exit_code'"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--report", "--dry-run", "--retry-failed"])
+def test_a_result_of_another_version_is_named_and_kept(
+    finished: Path, capsys: pytest.CaptureFixture[str], text: str, fact: str, option: str
+) -> None:
+    _, runs = planned(finished)
+    result = runs[1].folder / "result.json"
+    result.write_text(text)
+    assert main([str(finished), option, "--work-dir", str(finished.parent)]) == 1
+    error = capsys.readouterr().err
+    assert str(result) in error and fact in error and "remove it, and its run is executed again" in error
+    assert result.read_text() == text
+
+
+def test_a_report_names_host_versions_settings_and_failures(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(finished), "--report", "--work-dir", str(finished.parent)]) == 1, "a run failed"
     assert "exit status 1" in capsys.readouterr().err
     folder = finished.parent / "runs" / "small"
@@ -308,7 +331,8 @@ def test_a_report_names_machine_versions_settings_and_failures(finished: Path, c
         ("chimera", "2"))]  # fmt: skip
     assert json.loads(rows[0]["busy_of_ranks"]) == [0.9, 0.7]
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
-    for text in ("node7", "torch 9.9", "2020-01-02", "timed: 10", "3 of 4 are done, 1 failed", "chimera D=2 N=4",
+    for text in ("node7, a processor, 2 processors, 4.0 GB, Linux", "torch 9.9", "2020-01-02", "timed: 10",
+        "3 of 4 are done, 1 failed", "chimera D=2 N=4",
         "with the costs in the schedules, and with free transfers for timed stages"):  # fmt: skip
         assert text in markdown and text in page, text
     assert "&lt;b&gt;Small&lt;/b&gt; &amp; more" in page and "<b>" not in page

@@ -123,7 +123,7 @@ def test_the_launcher_prints_for_a_process_that_was_killed(
     assert (written["py_callstack"], written["printed"]) == ("error: rank 1 has ended", False)
 
 
-def test_findings_are_reported_by_the_first_rank_of_a_machine(ended: Callable[..., str]) -> None:
+def test_findings_are_reported_by_the_first_rank_of_a_host(ended: Callable[..., str]) -> None:
     found = refuse("E812", "the loss is nan")
     assert "E812" in ended(found, job=(first := Job()))
     assert ended(found, is_first_here=False, job=(second := Job(reported=True))) == ""

@@ -45,6 +45,7 @@ def test_a_profile_is_the_same_after_writing_and_reading() -> None:
         ('"ranks": 2', '"ranks": 1', "E713", "all_reduce[0].ranks: expected 2 or more"),
         ('"samples": 4', '"samples": 2', "E713", "sizes[1].samples: 2 follows 2"),
         ('"bytes_per_s": 1000000000.0', '"bytes_per_s": 0', "E713", "point_to_point.bytes_per_s"),
+        ('"hardware":', '"hardwares":', "E713", "did you mean 'hardware'?"),
         ('"version": 1', '"version": 2', "E712", "'version' is 2, expected 1"),
         ('"model":', "", "E711", "is not JSON"),
         (' "activation_bytes": 3072},\n ', ' "activation_bytes": 3072}],"x": [\n ', "E713", ""),

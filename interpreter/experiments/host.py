@@ -20,10 +20,10 @@ INTERVAL_S = 1.0  # between two readings of the GPUs
 QUERY_S = 10.0  # how long nvidia-smi may take
 
 
-def machine() -> dict[str, object]:
+def this_host() -> dict[str, object]:
     """Return what identifies this host: its name, system, processor, memory and GPUs."""
     found: dict[str, object] = {
-        "host": platform.node(),
+        "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "processors": processors(),

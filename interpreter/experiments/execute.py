@@ -83,13 +83,15 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / "result.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
         raise ValueError(f"{path} is not JSON; {REMOVE}") from None
     expected = {"format": FORMAT, "version": VERSION}
-    shown = {name: found.get(name) for name in expected} if isinstance(found, dict) else type(found).__name__
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not the result of a run: it is no object; {REMOVE}")
+    shown = {name: found.get(name) for name in expected}
     if shown != expected:
         raise ValueError(f"{path} is not the result of a run: it has {shown}, expected {expected}; {REMOVE}")
     if missing := [name for name in FIELDS if name not in found]:

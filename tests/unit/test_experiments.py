@@ -303,7 +303,7 @@ def finish(path: Path, failed: int | None = None) -> Path:
     "text, fact",
     [
         ("{", "is not JSON"),
-        ("[]", "it has list, expected {'format': 'chimera-experiment-run', 'version': 1}"),
+        ("[]", "it is no object"),
         ('{"format": "chimera-experiment-run", "version": 2}', "'version': 2}, expected {'format': "),
         ('{"format": "chimera-experiment-run", "version": 1, "state": "done"}', "it has no 'exit_code'"),
     ],

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.header import FORMAT, VERSION, Header
-from chimerac.chimera_ir.instructions import FORMS, Collective, Form, Value
+from chimerac.chimera_ir.instructions import FORMS, Collective, Form, Op, Value
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.table import FLAGS, Ints, Table
 
@@ -50,8 +50,7 @@ def json_lines(
 
 
 def _collective(i: Collective) -> str:
-    form = next(form for form in FORMS if form.op.name == i.op)
-    return json.dumps({"op": i.op, **{name: getattr(i, name) for name in form.fields}})
+    return json.dumps({"op": i.op, **{name: getattr(i, name) for name in FORMS[Op[i.op]].fields}})
 
 
 def _row(row: tuple[int, ...], ids: list[str], collectives: list[str]) -> str:

@@ -272,15 +272,15 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     if len(text) > limits.HEADER:
         raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
+    named = [(f"tied[{n}].layers", tied.layers) for n, tied in enumerate(file.tied)]
+    for n, x in enumerate(file.shared):
+        made = () if x.made is None else (x.made,)
+        named.append((f"shared[{n}]", (*x.kept, *x.split_kept, *x.weight_kept, *made)))
+    for place, layers in named:
+        if (last := max(layers, default=0)) >= len(file.layers):
+            message = f"layer {last} does not exist, the model has {len(file.layers)} layers"
+            raise refuse("E703", f"{name}: {place}: {message}")
     for n, tied in enumerate(file.tied):
-        if max(tied.layers) >= len(file.layers):
-            message = f"layer {max(tied.layers)} does not exist, the model has {len(file.layers)} layers"
-            raise refuse("E703", f"{name}: tied[{n}].layers: {message}")
         if len(set(tied.layers)) < len(tied.layers):
             raise refuse("E703", f"{name}: tied[{n}].layers: a layer is named twice in {list(tied.layers)}")
-    for n, shared in enumerate(file.shared):
-        last = max(shared.kept + shared.split_kept + shared.weight_kept, default=0)
-        if last >= len(file.layers):
-            message = f"layer {last} does not exist, the model has {len(file.layers)} layers"
-            raise refuse("E703", f"{name}: shared[{n}]: {message}")
     return ModelDescription(**{f.name: getattr(file, f.name) for f in fields(ModelDescription)})

@@ -52,16 +52,12 @@ def by_priority(problem: Problem, priority: Ints) -> Order | None:
     return Order.of(problem, sequence, length)
 
 
-def list_schedule(
-    problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None, costs: Problem | None = None
-) -> Order | None:
+def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None) -> Order | None:
     """Return the order in which a list scheduler starts the tasks; None if it gets stuck.
 
-    caps: the most micro-batches of a cell between their forward and their input gradient; costs: a problem of other costs,
-    which the scheduler assumes; the times of the order are those of `problem`.
+    caps: the most micro-batches of a cell between their forward and their input gradient.
     """
     t, kinds = problem.tasks, len(problem.kinds)
-    assumed = t if costs is None else costs.tasks
     letters = len(t.cells) * kinds
     rank_of = [problem.pipes[p].placement[s] for p, s in t.cells for _ in range(kinds)]
     counts = np.bincount(rank_of, minlength=problem.ranks).astype(np.int64)
@@ -77,8 +73,8 @@ def list_schedule(
     length = np.zeros(problem.ranks, np.int64)
     sequence = np.zeros((problem.ranks, int(np.bincount(t.rank).max())), np.int64)
     is_complete = list_scheduling.list_schedule(
-        letters_of, counts, first, size, kinds, priority, look_ahead, caps, assumed.duration, assumed.waits, assumed.delays,
-        t.feeds, t.rank, t.held, t.freed, problem.limit_of, sequence, length,
+        letters_of, counts, first, size, kinds, priority, look_ahead, caps, t.duration, t.waits, t.delays, t.feeds,
+        t.rank, t.held, t.freed, problem.limit_of, sequence, length,
     )  # fmt: skip
     return Order.of(problem, sequence, length) if is_complete else None
 

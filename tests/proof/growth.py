@@ -37,7 +37,7 @@ MIN_BYTES = 2**20  # smaller increases of the bytes held are ignored
 MIN_TIME_S = 0.05  # shorter times say nothing about growth
 SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is measured again at more lengths
 MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
-SLOW_S = 2.0  # from this time on, two steep steps in a row are enough for a failure
+SLOW_S = 2.0  # from this time on, two steep increases in a row are enough for a failure
 LONGEST_RUN_S = 5.0  # after a run of this time no longer input is measured
 LONGEST_OVER_FIRST = 8  # regressions: from the first length, doubling it three times gives the longest input
 LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
@@ -147,7 +147,7 @@ class Measurement:
         return f"{spent} for {[len(text) for text in texts]} characters" if self.is_steep(spent[1:], texts[1:], least) else ""
 
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
-        """Return whether the cost per added character grows by more than STEEP / 2 from the first step to the second."""
+        """Return whether the cost per added character grows by more than STEEP / 2 from the first increase to the second."""
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
 

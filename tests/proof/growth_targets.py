@@ -165,9 +165,9 @@ def _json_programs() -> Iterator[Recipe]:
     ):
         yield _recipe(text, "]\n]}", piece)
     tied, pipe = '{"name": "t{k}", "stages": [0, 1]}, ', '{"name": "q{k}", "placement": [0, 1], "micro_batches": []}, '
-    yield _recipe(text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]'), '{"name": "t"', tied)
-    yield _recipe(text, '{"name"', pipe)
     both = text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]')
+    yield _recipe(both, '{"name": "t"', tied)
+    yield _recipe(text, '{"name"', pipe)
     parts = _recipe(both, '{"name"', pipe).parts + _recipe(both, '{"name": "t"', tied).parts
     yield Recipe(both, parts)
     yield Recipe(

@@ -153,9 +153,9 @@ class Exploration:
         assert self.seen.setdefault(state, content) == content, "the positions of the ranks do not determine the state"
 
     def to_explore(self, ready: Sequence[int], positions: list[int]) -> Sequence[int]:
-        """Return the ranks whose next steps must be explored: one alone if its step is known to post nothing.
+        """Return the ranks whose next instructions must be explored: one alone if its instruction is known to post nothing.
 
-        Such a step is independent of all others and stays possible until it is taken (partial-order reduction).
+        Such an instruction is independent of all others and stays possible until it is executed (partial-order reduction).
         """
         silent = () if self.thorough else [k for k in ready if (k, positions[k]) in self.silent]
         return silent[:1] or ready

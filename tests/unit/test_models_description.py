@@ -103,6 +103,8 @@ LAYER = json.loads(model_to_json(model(1)))["layers"][0]
         (changed(layers=[{}]), "E703", r"layers\[0\].name: this field is missing"),
         (changed(tied=[{"name": "e", "layers": [0, 2], "parameters": 1, "weight_bytes": 4}]), "E703", "layer 2 does"),
         (changed(tied=[{"name": "e", "layers": [0, 0], "parameters": 1, "weight_bytes": 4}]), "E703", "named twice"),
+        (changed(shared=[{"bytes": 4, "made": 7, "kept": [0]}]), "E703", r"shared\[0\]: layer 7 does not exist"),
+        (changed(shared=[{"bytes": 4, "made": None, "kept": [0, 2]}]), "E703", r"shared\[0\]: layer 2 does not exist"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_place(text: str, code: str, message: str) -> None:

@@ -28,7 +28,7 @@ from chimerac.interpreter.data.text import Marks, Text, marks_of, split_text
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 MARKS = 3  # in a sample: one START and two SEPARATORs
-TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1
+TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1  # shares: of the words that are targets; of the targets, by what replaces them
 SHORT = 0.1  # share of the pairs that are padded
 SHORTEST = 8  # tokens of a sample
 
@@ -36,8 +36,9 @@ Array = npt.NDArray[np.int64]
 
 
 class Pair(NamedTuple):
-    """One sample of L tokens. tokens, types, targets: (L,); is_token: (L,) bool; is_random: whether the second is from any
-    place."""
+    """One sample of L tokens. tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second
+    sentence is from any place, else 0.
+    """
 
     tokens: Array
     types: Array
@@ -55,7 +56,7 @@ class Pairs(TextSamples):
         return (torch.from_numpy(np.stack([p.tokens for p in self._pairs(numbers)])),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return the words that were masked (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
+        """Return the words to predict (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
         pairs = self._pairs(numbers)
         return torch.from_numpy(np.stack([p.targets for p in pairs])), torch.tensor([p.is_random for p in pairs])
 
@@ -69,7 +70,7 @@ class Pairs(TextSamples):
         return super().field(numbers, name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return the number of masked words, and of pairs. Nothing of the text is read for it."""
+        """Return how many words are targets, and how many pairs there are. Nothing of the text is read for it."""
         words = (_words(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
         return sum(map(_target_count, words)), len(numbers)
 
@@ -128,7 +129,7 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
     Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the marks.
     """
     if length < SHORTEST:
-        message = f"samples of {length} tokens are too short for two sentences and the {MARKS} marks between them"
+        message = f"samples of {length} tokens are too short for two sentences and {MARKS} marks"
         raise refuse("E803", message, help=f"give --seq-len {SHORTEST} or more")
     unit = text.encoding.unit
     marks_of(text.encoding)

@@ -102,25 +102,27 @@ def _target_count(words: int) -> int:
 def _pair(source: Pairs, number: int) -> Pair:
     """Return one sample."""
     draws, marks = np.random.default_rng([source.seed, number]), source.marks
-    total = _words(draws, source.length)
-    start = sample_at(source.seed, number, source.count) * source.length
-    first, second = total // 2, total - total // 2
+    word_count = _words(draws, source.length)
+    first_start = sample_at(source.seed, number, source.count) * source.length
+    first_length, second_length = word_count // 2, word_count - word_count // 2
     is_random = int(draws.random() < 0.5)
-    other = int(draws.integers(0, len(source.text) - second + 1)) if is_random else start + first
-    sentences = [source.text.read(start, start + first), source.text.read(other, other + second)]
+    second_start = int(draws.integers(0, len(source.text) - second_length + 1)) if is_random else first_start + first_length
+    first = source.text.read(first_start, first_start + first_length)
+    second = source.text.read(second_start, second_start + second_length)
     original = np.full(source.length, marks.pad, np.int64)
-    original[: total + MARKS] = [marks.start, *sentences[0], marks.separator, *sentences[1], marks.separator]
-    place = np.arange(source.length)
-    types = ((place >= first + 2) & (place < total + MARKS)).astype(np.int64)
-    is_word = (place > 0) & (place < total + MARKS - 1) & (place != first + 1)
-    chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(total)]
+    original[: word_count + MARKS] = [marks.start, *first, marks.separator, *second, marks.separator]
+    places = np.arange(source.length)
+    is_token = places < word_count + MARKS
+    types = ((places >= first_length + 2) & is_token).astype(np.int64)
+    is_word = (places > 0) & (places < word_count + MARKS - 1) & (places != first_length + 1)
+    chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(word_count)]
     tokens, targets = original.copy(), np.full(source.length, IGNORED, np.int64)
     targets[chosen] = original[chosen]
-    kinds = draws.random(len(chosen))
-    tokens[chosen[kinds < MASKED]] = marks.mask
-    replaced = chosen[(kinds >= MASKED) & (kinds < MASKED + REPLACED)]
+    uniform = draws.random(len(chosen))
+    tokens[chosen[uniform < MASKED]] = marks.mask
+    replaced = chosen[(uniform >= MASKED) & (uniform < MASKED + REPLACED)]
     tokens[replaced] = source.words[draws.integers(0, len(source.words), len(replaced))]
-    return Pair(tokens, types, place < total + MARKS, targets, is_random)
+    return Pair(tokens, types, is_token, targets, is_random)
 
 
 def pair_data(text: Text, length: int, seed: int) -> Data:

@@ -95,7 +95,8 @@ class LayerBench:
         stages = [model.build_stage(range(k, k + 1), seed=0).to(device) for k in self._chosen]
         inputs, targets, fields = model.example(description.samples)
         if targets is None:
-            raise ValueError(f"the loss of {model.name} is not known, and its last layer is measured with it: give --loss")
+            why = "its last layer is measured with its loss"
+            raise ValueError(f"the targets of {model.name} are not known, but {why}: give cut the targets")
         samples = tuple(range(description.samples))
         batch = TensorBatch(inputs, targets, fields, 1, [1.0], [Draws(0, 0, samples)])
         boundaries = [description.layers[k].boundary for k in self._chosen]

@@ -51,7 +51,7 @@ def _parser() -> Parser:
         variable = f"CHIMERAC_{name.upper()}_DIR"
         default = Path(os.environ[variable]) if os.environ.get(variable) else None
         preparing.add_argument(
-            f"--{name}-dir", type=Path, default=default, metavar="PATH", help=f"as of run.py, or ${variable}"
+            f"--{name}-dir", type=Path, default=default, metavar="PATH", help=f"as of run.py (default: ${variable})"
         )
     preparing.set_defaults(run=_prepare)
     return parser

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chimerac.interpreter.data.text import COUNTED, Text
 
 MAX_VOCABULARY = 4096  # of a bigram model: its table has this many rows and columns
-MOST = 10**8  # tokens of the text that are counted
+MAX_COUNTED = 10**8  # tokens of the text from which a bigram model counts
 
 
 def unigram_entropy(text: Text) -> float:
@@ -22,16 +22,16 @@ def unigram_entropy(text: Text) -> float:
 
 
 def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> float | None:
-    """Return the mean loss, in nats per token, of a bigram model that has counted the first MOST tokens of `train`.
+    """Return the mean loss, in nats per token, of a bigram model that has counted the first MAX_COUNTED tokens of `train`.
 
-    samples: tokens and the next one of each. The probability of b after a is
-    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model, n are the counts, and
-    V is the size of the vocabulary. None: the vocabulary is larger than MAX_VOCABULARY, and nothing is counted.
+    samples: for each its tokens, and for each of these the next one. The probability of b after a is
+    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. n(...) are counts, n is the
+    number of all tokens, and V is the size of the vocabulary. Returns None if V is larger than MAX_VOCABULARY.
     """
     size = train.encoding.vocabulary
     if size > MAX_VOCABULARY:
         return None
-    pairs, last = np.zeros(size * size, np.int64), min(len(train), MOST)
+    pairs, last = np.zeros(size * size, np.int64), min(len(train), MAX_COUNTED)
     for start in range(0, last - 1, COUNTED):
         part = train.read(start, min(start + COUNTED + 1, last)).astype(np.int64)
         pairs += np.bincount(part[:-1] * size + part[1:], minlength=size * size)

@@ -28,6 +28,7 @@ PIXELS = CHANNELS * SIDE * SIDE  # of an image
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 FOLDER, ARCHIVE, ARCHIVE_BYTES = "cifar-10-batches-py", "cifar-10-python.tar.gz", 170_498_071
 ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"
+PUBLISHED = f"{ARCHIVE} of {PAGE}: {ARCHIVE_BYTES:,} bytes, MD5 {ARCHIVE_MD5}"
 TRAIN = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -90,7 +91,7 @@ def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
         raise refuse(
             "E802",
             f"CIFAR-10 is not there: neither the folder {short_path(data_dir / FOLDER)} nor {short_path(data_dir / ARCHIVE)}",
-            notes=(f"{ARCHIVE} of {PAGE}: {ARCHIVE_BYTES:,} bytes, MD5 {ARCHIVE_MD5}",),
+            notes=(PUBLISHED,),
             help=f"put that file into {short_path(data_dir)}, unpacked or not, or give the folder where it is as --data-dir",
         )
 
@@ -174,6 +175,5 @@ def _batch(source: Path, name: str, content: bytes) -> Pixels:
 
 
 def _damaged(source: Path, why: str) -> ChimeraError:
-    note = f"{ARCHIVE} of {PAGE}: {ARCHIVE_BYTES:,} bytes, MD5 {ARCHIVE_MD5}"
     what = f"CIFAR-10 cannot be read from {short_path(source)}: {why}"
-    return refuse("E802", what, notes=(note,), help="put the published file there again, unpacked or not")
+    return refuse("E802", what, notes=(PUBLISHED,), help="put the published file there again, unpacked or not")

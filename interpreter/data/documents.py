@@ -11,7 +11,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.prepared import Writer, key_of, prepared
-from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, reading, standard_library, text_files
+from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard_library, text_files
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, up to the end of its line
@@ -20,7 +20,7 @@ LINE_END = 10  # between documents of bytes
 
 
 class Piece(NamedTuple):
-    """A part of a document. ends: whether it is the last one."""
+    """A part of a document. ends: whether it is the last part."""
 
     text: str
     ends: bool
@@ -58,13 +58,6 @@ def text_documents(path: Path | None) -> Documents:
             yield from pieces_of_files(files)
 
     with reading(path):
-        if path is None:
-            kept, size = [], 0
-            for file in files:
-                if size < DEFAULT_BYTES:
-                    kept.append(file)
-                    size += file.stat().st_size
-            files = kept
         key = key_of_files(path or standard_library(), files)
     return Documents(str(path or "of Python"), key, pieces, note=note)
 
@@ -81,7 +74,7 @@ def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
 
 
 def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
-    """Return the tokens of these documents, mapped into memory from a file in `folder` that is written first if needed.
+    """Return the tokens of these documents, mapped into memory from a prepared file in `folder`, which is written if missing.
 
     tokenizer: None for bytes. limit_s: as of `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
     """

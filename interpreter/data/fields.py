@@ -14,7 +14,7 @@ from chimerac.interpreter.data.text import BYTES, marks_of
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
-MASKED = 0.15  # share of the tokens that are targets of a masked language model
+TARGETS = 0.15  # share of the tokens that a masked language model predicts
 MASK = 0  # the byte in their place, which texts do not have
 
 
@@ -77,7 +77,7 @@ class Continued(Named):
 class Masked(Named):
     """For a masked language model: some tokens are replaced by `mask`, and these are the targets (Devlin et al. 2019).
 
-    Which ones is a function of the number of the sample alone.
+    Which tokens is a function of the number of the sample alone.
     """
 
     mask: int = MASK
@@ -98,7 +98,7 @@ class Masked(Named):
 
     @staticmethod
     def _places(numbers: Sequence[int], length: int) -> Tensor:
-        return torch.from_numpy(np.stack([np.random.default_rng(k).random(length) < MASKED for k in numbers]))
+        return torch.from_numpy(np.stack([np.random.default_rng(k).random(length) < TARGETS for k in numbers]))
 
 
 def named(data: Data, name: str) -> Data:

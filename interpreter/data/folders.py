@@ -20,7 +20,7 @@ from chimerac.chimera_ir.files import reason, short_path
 from chimerac.interpreter.data.documents import Documents, Piece, key_of_files
 
 ENDINGS = ".parquet", ".arrow", ".jsonl", ".jsonl.gz"
-# Splits that are held out: the first of these lines of which a data set has one. The others are not read.
+# Names of held-out splits. The first of these groups of which a data set has a split is held out; the other is not read.
 HELD_OUT = ("validation", "valid", "val", "dev"), ("test",)
 ROWS = 256  # read at a time
 
@@ -30,8 +30,8 @@ Rows = Callable[[], Iterator[str]]
 def folder_documents(folder: Path, column: str) -> Documents:
     """Return the documents of a data set in a local folder, each row one.
 
-    column: that has the texts. The splits `validation` or `test` are held out, if there are any. Raises ChimeraError E802 for a
-    folder or a column that is not there or cannot be read.
+    column: the one that has the texts. A split of HELD_OUT is held out, if there is one. Raises ChimeraError E802 for a folder
+    or a column that is not there or cannot be read.
     """
     if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"
@@ -90,7 +90,7 @@ def _saved(folder: Path, column: str) -> dict[str, list[Rows]]:
 
 
 def _rows(folder: Path, where: str, read: Rows) -> Iterator[str]:
-    """Yield rows. Raises ChimeraError E802 where they are damaged. where: they are, for the message."""
+    """Yield rows. where: the split or the file that they are in. Raises ChimeraError E802 where they are damaged."""
     try:
         yield from read()
     except ChimeraError:
@@ -108,8 +108,7 @@ def _first_line(error: Exception) -> str:
 def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[Rows]]:
     """Return the splits of plain files: the first word of a name, or of the name of its folder, may be that of a split."""
     if not files:
-        what = f"it has no file that ends in {', '.join(ENDINGS)}, and datasets has not saved it"
-        raise _refused(folder, what)
+        raise _refused(folder, f"it has no file that ends in {', '.join(ENDINGS)}, and datasets has not saved it")
     splits: dict[str, list[Rows]] = {}
     for file in files:
         names = (file.name, *reversed(file.relative_to(folder).parent.parts))
@@ -140,11 +139,10 @@ def _json_lines(folder: Path, file: Path, column: str) -> Iterator[str]:
                 raise _refused(folder, f"{place} is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise _refused(folder, f"{place} is no JSON object")
-            if row.get(column) is not None:
-                _check_column(folder, place, column, {str(key): isinstance(value, str) for key, value in row.items()})
-                yield row[column].encode("utf-8", "replace").decode()  # JSON may have halves of characters, which UTF-8 lacks
-            elif column not in row:
-                _check_column(folder, place, column, {str(key): isinstance(value, str) for key, value in row.items()})
+            if column in row and row[column] is None:
+                continue
+            _check_column(folder, place, column, {str(key): isinstance(value, str) for key, value in row.items()})
+            yield row[column].encode("utf-8", "replace").decode()  # JSON may have lone surrogates, which UTF-8 lacks
 
 
 @contextmanager

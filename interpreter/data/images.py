@@ -1,4 +1,4 @@
-"""Images with classes, in one seeded order: normalized, and with --augment moved and mirrored. They may be mapped to memory."""
+"""Images with classes, in one seeded order: normalized, and with --augment moved and mirrored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Images(Samples):
     augments: bool = False
 
     def inputs(self, numbers: Sequence[int]) -> Values:
-        """Return these images (b, channels, side, side): float32, of mean 0 and deviation 1 for each channel."""
+        """Return these images (b, channels, side, side): float32, normalized for each channel."""
         images = np.stack([self._image(k) for k in numbers]).astype(np.float32)
         mean, deviation = (np.array(v, np.float32)[:, None, None] for v in (self.data.mean, self.data.deviation))
         return (torch.from_numpy((images - mean) / deviation),)

@@ -28,7 +28,7 @@ from chimerac.interpreter.data.text import Marks, Text, marks_of, split_text
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 MARKS = 3  # in a sample: one START and two SEPARATORs
-TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1
+TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1  # shares: of the words that are targets; of the targets, by what replaces them
 SHORT = 0.1  # share of the pairs that are padded
 SHORTEST = 8  # tokens of a sample
 
@@ -36,8 +36,9 @@ Array = npt.NDArray[np.int64]
 
 
 class Pair(NamedTuple):
-    """One sample of L tokens. tokens, types, targets: (L,); is_token: (L,) bool; is_random: whether the second is from any
-    place."""
+    """One sample of L tokens. tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second
+    sentence is from any place, else 0.
+    """
 
     tokens: Array
     types: Array
@@ -55,7 +56,7 @@ class Pairs(TextSamples):
         return (torch.from_numpy(np.stack([p.tokens for p in self._pairs(numbers)])),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return the words that were masked (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
+        """Return the words to predict (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
         pairs = self._pairs(numbers)
         return torch.from_numpy(np.stack([p.targets for p in pairs])), torch.tensor([p.is_random for p in pairs])
 
@@ -69,7 +70,7 @@ class Pairs(TextSamples):
         return super().field(numbers, name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return the number of masked words, and of pairs. Nothing of the text is read for it."""
+        """Return how many words are targets, and how many pairs there are. Nothing of the text is read for it."""
         words = (_words(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
         return sum(map(_target_count, words)), len(numbers)
 
@@ -101,25 +102,27 @@ def _target_count(words: int) -> int:
 def _pair(source: Pairs, number: int) -> Pair:
     """Return one sample."""
     draws, marks = np.random.default_rng([source.seed, number]), source.marks
-    total = _words(draws, source.length)
-    start = sample_at(source.seed, number, source.count) * source.length
-    first, second = total // 2, total - total // 2
+    word_count = _words(draws, source.length)
+    first_start = sample_at(source.seed, number, source.count) * source.length
+    first_length, second_length = word_count // 2, word_count - word_count // 2
     is_random = int(draws.random() < 0.5)
-    other = int(draws.integers(0, len(source.text) - second + 1)) if is_random else start + first
-    sentences = [source.text.read(start, start + first), source.text.read(other, other + second)]
+    second_start = int(draws.integers(0, len(source.text) - second_length + 1)) if is_random else first_start + first_length
+    first = source.text.read(first_start, first_start + first_length)
+    second = source.text.read(second_start, second_start + second_length)
     original = np.full(source.length, marks.pad, np.int64)
-    original[: total + MARKS] = [marks.start, *sentences[0], marks.separator, *sentences[1], marks.separator]
-    place = np.arange(source.length)
-    types = ((place >= first + 2) & (place < total + MARKS)).astype(np.int64)
-    is_word = (place > 0) & (place < total + MARKS - 1) & (place != first + 1)
-    chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(total)]
+    original[: word_count + MARKS] = [marks.start, *first, marks.separator, *second, marks.separator]
+    places = np.arange(source.length)
+    is_token = places < word_count + MARKS
+    types = ((places >= first_length + 2) & is_token).astype(np.int64)
+    is_word = (places > 0) & (places < word_count + MARKS - 1) & (places != first_length + 1)
+    chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(word_count)]
     tokens, targets = original.copy(), np.full(source.length, IGNORED, np.int64)
     targets[chosen] = original[chosen]
-    kinds = draws.random(len(chosen))
-    tokens[chosen[kinds < MASKED]] = marks.mask
-    replaced = chosen[(kinds >= MASKED) & (kinds < MASKED + REPLACED)]
+    uniform = draws.random(len(chosen))
+    tokens[chosen[uniform < MASKED]] = marks.mask
+    replaced = chosen[(uniform >= MASKED) & (uniform < MASKED + REPLACED)]
     tokens[replaced] = source.words[draws.integers(0, len(source.words), len(replaced))]
-    return Pair(tokens, types, place < total + MARKS, targets, is_random)
+    return Pair(tokens, types, is_token, targets, is_random)
 
 
 def pair_data(text: Text, length: int, seed: int) -> Data:
@@ -128,7 +131,7 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
     Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the marks.
     """
     if length < SHORTEST:
-        message = f"samples of {length} tokens are too short for two sentences and the {MARKS} marks between them"
+        message = f"samples of {length} tokens are too short for two sentences and {MARKS} marks"
         raise refuse("E803", message, help=f"give --seq-len {SHORTEST} or more")
     unit = text.encoding.unit
     marks_of(text.encoding)

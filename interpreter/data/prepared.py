@@ -2,7 +2,7 @@
 
 A file has a header of HEADER_BYTES, a JSON object padded with spaces, and then the numbers of one array in little-endian order.
 Its name has a digest of everything that it is made from. It is written under another name and renamed when it is complete.
-If several ranks start at once, one of them prepares it and the others wait: the one that holds a lock on a file beside it.
+If several ranks start at once, the one that gets the lock on a file beside it prepares it, and the others wait.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]]
 
 def _write(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], lock: IO[str] | None) -> None:
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.partial")
-    if lock is not None:  # what a process has left that was killed
+    if lock is not None:  # nobody else writes now: these files are of processes that were killed
         for left in path.parent.glob(f".{path.name}.*.partial"):
             left.unlink(missing_ok=True)
     try:
@@ -109,7 +109,8 @@ def _write(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], 
 
 @contextmanager
 def _locked(path: Path, limit_s: float) -> Iterator[IO[str] | None]:
-    """Hold the lock of a path, or only wait until the file is there. None: there are no locks on this file system.
+    """Wait for the lock of a path, and hold it. Yields None if another process has completed the file meanwhile, or if this
+    file system has no locks.
 
     The kernel frees the lock of a process that ends. Without locks several processes may write the file: each writes its own,
     and the last one to rename it wins.

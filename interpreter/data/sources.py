@@ -21,8 +21,8 @@ PREPARED = "prepared"  # folder of prepared files, in the working folder
 @dataclass(frozen=True)
 class Source:
     """Where data comes from. name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder
-    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer:
-    None for bytes; column: with the texts of a folder's data set; limit_s: as of `prepared`.
+    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
+    column: the one of a data set in a folder that has the texts; limit_s: as of `prepared`.
     """
 
     name: str

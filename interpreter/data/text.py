@@ -48,8 +48,8 @@ MARK_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # of the marks, in a tokenizer
 
 @dataclass(frozen=True)
 class Encoding:
-    """What the numbers of a text are. vocabulary: how many there are; unit: the name of one; name: of the encoding, equal for
-    equal ones; marks: None if it has not all of them; words: the numbers that are no marks and no special tokens.
+    """What the numbers of a text are. vocabulary: they are below it; unit: what one of them is, such as `byte`; name: equal for
+    equal encodings; marks: None if it has not all of them; words: the numbers that are no marks and no special tokens.
     """
 
     vocabulary: int
@@ -115,7 +115,8 @@ class Text:
     def identity(self, trained: int) -> str:
         """Return a text that is equal for equal texts, of which the first `trained` tokens are trained on.
 
-        Where the digest of the contents is not known, it has one of the beginning and the end: reading all would take long.
+        Where the digest of the contents is not known, it has one of the beginning and the end of these tokens, because reading
+        all of them would take long.
         """
         digest = self._digest
         if digest is None:
@@ -140,9 +141,8 @@ def load_text(path: Path | None) -> Text:
     """
     files, note = text_files(path)
     with reading(path):
-        if path is None:
-            return Text(_parts(files, DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
-        return Text(map(_bytes_of, files), note)
+        text = Text(map(_bytes_of, files), note)
+    return text.part(0, DEFAULT_BYTES) if path is None else text
 
 
 def standard_library() -> Path:
@@ -156,7 +156,7 @@ def text_files(path: Path | None) -> tuple[list[Path], str]:
         if path is None:
             root = standard_library()
             files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
-            return _in_order(root, files), ""
+            return _first_files(_in_order(root, files), DEFAULT_BYTES), ""
         if path.is_dir():
             return _text_files_of_folder(path)
         if path.stat().st_size:
@@ -236,15 +236,15 @@ def _in_order(root: Path, files: Iterable[Path]) -> list[Path]:
     return sorted(files, key=lambda p: p.relative_to(root).parts)
 
 
-def _parts(files: Iterable[Path], limit: int) -> Iterator[Array]:
-    """Yield the files' bytes until there are `limit` of them."""
-    size = 0
+def _first_files(files: Iterable[Path], limit: int) -> list[Path]:
+    """Return the first files, as many as it takes to have `limit` bytes together, or all."""
+    kept, size = [], 0
     for file in files:
         if size >= limit:
-            return
-        part = _bytes_of(file)
-        size += len(part)
-        yield part
+            break
+        kept.append(file)
+        size += file.stat().st_size
+    return kept
 
 
 def split_text(text: Text, length: int) -> tuple[Text, Text]:

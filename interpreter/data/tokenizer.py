@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import short_path
+from chimerac.chimera_ir.files import reason, short_path
 from chimerac.interpreter.data.text import MARK_NAMES, Array, Encoding, Marks
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ SPECIAL: dict[Kind, tuple[str, ...]] = {
     "bpe": ("<|endoftext|>",),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 }
-ENDS = "<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"  # tokens after a document; a tokenizer has at most one of them
+ENDS = "<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"  # the first of these that a tokenizer has comes after each document
 FILE = "tokenizer.json"
 
 
 class Tokenizer:
-    """A tokenizer of a file. encoding: of the texts that it makes; end: the token after each document, None without one."""
+    """A tokenizer of a file. encoding: of its tokens; end: the token after each document, None without one."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, digest: str) -> None:
         self._tokenizer = tokenizer
@@ -47,7 +47,7 @@ class Tokenizer:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
-        """Return the tokens of each text, without tokens around it."""
+        """Return the tokens of each text. No special tokens are added around it."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, np.uint32) for one in found]
 
@@ -67,12 +67,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
         text = file.read_text("utf-8")
         return Tokenizer(library.Tokenizer.from_str(text), hashlib.sha256(text.encode()).hexdigest())
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
         help = f"give --tokenizer a {FILE}, or a folder with one; the command of docs/data.md trains one"
-        raise _refused(f"the tokenizer {short_path(file)} cannot be read: {why}", help) from None
+        raise _refused(f"the tokenizer {short_path(file)} cannot be read: {reason(error)}", help) from None
     except Exception as error:  # the library raises plain Exception
-        why = f"the tokenizer {short_path(file)} is no file of the library tokenizers: {error}"
-        raise _refused(why, f"give --tokenizer the {FILE} that the library has saved") from None
+        what = f"the tokenizer {short_path(file)} is no file of the library tokenizers: {error}"
+        raise _refused(what, f"give --tokenizer the {FILE} that the library has saved") from None
 
 
 def train_tokenizer(

@@ -95,11 +95,12 @@ class LayerBench:
         stages = [model.build_stage(range(k, k + 1), seed=0).to(device) for k in self._chosen]
         inputs, targets, fields = model.example(description.samples)
         if targets is None:
-            raise ValueError(f"the loss of {model.name} is not known, and its last layer is measured with it: give --loss")
+            why = "its last layer is measured with its loss"
+            raise ValueError(f"the targets of {model.name} are not known, but {why}: give cut the targets")
         samples = tuple(range(description.samples))
         batch = TensorBatch(inputs, targets, fields, 1, [1.0], [Draws(0, 0, samples)])
-        table = [description.layers[k].boundary for k in self._chosen]
-        self._layers = _Passes(stages, table, model, batch, device)
+        boundaries = [description.layers[k].boundary for k in self._chosen]
+        self._layers = _Passes(stages, boundaries, model, batch, device)
         empty = TensorBatch((torch.zeros(1),), (torch.zeros(1),), {}, 1, [1.0], [Draws(0, 0, (0,))])
         self._rounds: list[tuple[Seconds, Seconds]] = []
         self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), empty, device)
@@ -133,7 +134,7 @@ class LayerBench:
 
 
 def runs_of_equal(layers: Sequence[Layer]) -> list[list[int]]:
-    """Return the numbers of the layers, those together that follow each other and differ in nothing but their names."""
+    """Return the numbers of the layers, in runs of layers that follow each other and differ in nothing but their names."""
     numbered = groupby(enumerate(layers), key=lambda entry: replace(entry[1], name="-"))
     return [[k for k, _ in run] for _, run in numbered]
 
@@ -150,7 +151,7 @@ class _Medians:
     seconds: Mapping[Op, float]
 
     def without(self, other: _Medians) -> _Medians:
-        """Return these times less others, at least 0."""
+        """Return these times minus the others, at least 0."""
         return _Medians({op: max(0.0, s - other.seconds[op]) for op, s in self.seconds.items()})
 
     def layer_times(self, kept_bytes: int) -> LayerTimes:
@@ -163,24 +164,30 @@ def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
 
 
 class _Passes:
-    """One micro-batch through a chain of stages: with full backwards, with split ones, and with recomputation."""
+    """One micro-batch through a chain of stages: with full backwards, with split ones, and with recomputation.
+
+    boundaries: the tensors that each stage passes to the next one.
+    """
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        table: Sequence[Sequence[Spec]],
+        boundaries: Sequence[Sequence[Spec]],
         objective: Objective,
         batch: TensorBatch,
         device: torch.device,
     ) -> None:
         self._iteration, self._batch = Iteration(objective, device), batch
-        self._full = _works(stages, table, self._iteration)
-        self._split = _works(stages, table, self._iteration)
+        self._full = _works(stages, boundaries, self._iteration)
+        self._split = _works(stages, boundaries, self._iteration)
         for work in self._split:
             work.split_backward()
 
     def seconds(self, clock: Clock) -> Seconds:
-        """Run the passes and return how long every operation of every stage took."""
+        """Run the passes and return how long every operation of every stage took.
+
+        Operations that are in several passes have the times of the first of these.
+        """
         numbers = range(len(self._full))
         self._begin()
         found = clock.seconds(
@@ -204,7 +211,7 @@ class _Passes:
         self._iteration.begin(self._batch)
 
 
-def _works(stages: Sequence[Stage], table: Sequence[Sequence[Spec]], iteration: Iteration) -> list[Work]:
+def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[Spec]], iteration: Iteration) -> list[Work]:
     """Return the work of each stage, each of which reads what the one before it makes."""
     last = len(stages) - 1
     acts = [None, *(Slot(Key("act", 0, n, 0)) for n in range(1, last + 1)), None]
@@ -215,9 +222,9 @@ def _works(stages: Sequence[Stage], table: Sequence[Sequence[Spec]], iteration: 
             stage,
             0,
             input=acts[n],
-            needs_gradient=() if n == 0 else [spec.gradient for spec in table[n - 1]],
+            needs_gradient=() if n == 0 else [spec.gradient for spec in boundaries[n - 1]],
             output=acts[n + 1],
-            kept=[spec.kept for spec in table[n]],
+            kept=[spec.kept for spec in boundaries[n]],
             output_gradient=grads[n + 1],
             input_gradient=grads[n],
         )

@@ -22,7 +22,7 @@ from chimerac.interpreter.transport.processes import Processes
 Floats = npt.NDArray[np.float64]
 SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes
 WARM_UP = 3
-SLOPE = 1e-18  # seconds per byte: the least that a profile may say
+MIN_SLOPE = 1e-18  # seconds per byte: the least that a profile may say
 # Between neighbours it has a channel in each direction. With one rank and W replicas it has an all-reduce over W ranks.
 _CHAIN = """schedule chain
 param D = 2
@@ -34,7 +34,10 @@ order ticks { F(s, m) at s  B(s, m) at 2 * D - s }
 
 
 def point_to_point(transport: Processes, repeats: int) -> Link:
-    """Return the link between neighbours; called by all ranks together, of which there are at least two."""
+    """Return the link between neighbours as rank 0 measures it; called by all ranks together, of which there are at least two.
+
+    What other ranks return is not meant for use.
+    """
     transport.connect(program_for(_CHAIN, {"D": transport.world}, 1, None))
     peer = transport.rank ^ 1
 
@@ -60,7 +63,10 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
 
 
 def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]:
-    """Return the times of all-reduces over 2, 4, 8, ... ranks and over all; called by all ranks together."""
+    """Return the times of all-reduces over 2, 4, 8, ... ranks and over all, as rank 0 measures them; called by all together.
+
+    What other ranks return is not meant for use.
+    """
     groups = sorted({2**k for k in range(1, transport.world.bit_length()) if 2**k < transport.world} | {transport.world})
     found = []
     for ranks in groups:
@@ -79,7 +85,7 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
 def _medians(
     transport: Processes, runs: Mapping[int, Callable[[], object]], takes_part: bool, repeats: int
 ) -> dict[int, float]:
-    """Return the median seconds of each run on rank 0. All ranks begin a run together; takes_part: whether this one runs."""
+    """Return the median seconds of each run on this rank. All ranks begin a run together; takes_part: whether this one runs."""
     found: dict[int, list[float]] = {size: [] for size in runs}
     for number in range(WARM_UP + repeats):
         for size, run in runs.items():
@@ -103,8 +109,8 @@ def fitted(seconds: Mapping[int, float]) -> tuple[float, float]:
     slope, latency = _line(sizes, times)
     if latency < 0:
         latency, slope = 0.0, float((sizes / times).sum() / ((sizes / times) ** 2).sum())
-    if slope < SLOPE:  # larger messages did not take longer
-        latency, slope = float(times.min()), SLOPE
+    if slope < MIN_SLOPE:  # larger messages did not take longer
+        latency, slope = float(times.min()), MIN_SLOPE
     return round(latency, 12), float(f"{1 / slope:.6g}")
 
 

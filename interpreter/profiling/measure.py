@@ -79,7 +79,7 @@ def _joined(device: str, local: int, here: int) -> Processes:
 
 
 def profile_of(choice: Choice, transport: Processes) -> Profile:
-    """Return the profile, the same on all ranks; called by all of them together."""
+    """Return the profile; called by all ranks together. The times of links are valid on rank 0 only."""
     sizes, descriptions, overhead = [], [], None
     for samples in sorted(set(choice.samples)):
         model = choice.build(samples)

@@ -107,7 +107,7 @@ class Checkpoints:
         return [] if self.settings.asynchronous and not last else self._finish()
 
     def _report_failure(self, save: Callable[[], list[str]]) -> list[str]:
-        """Return the messages of a save. If it fails, they are its findings."""
+        """Call a function that saves and return its messages. If it fails, return its findings as messages."""
         try:
             return save()
         except ChimeraError as error:
@@ -119,7 +119,7 @@ class Checkpoints:
         from chimerac.interpreter.pipeline.checkpoint import start_save  # start-up: 0.9 s, for runs with checkpoints only
 
         folder, trainer = self.settings.folder, self.trainer
-        self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))
+        self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))  # if this fails, the save can still be written
         self._pending = start_save(
             folder / f"{PREFIX}{done:08}",
             trainer.pipeline,

@@ -16,7 +16,7 @@ from chimerac.interpreter.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class FirstSamples(Samples):
-    """The first `count` samples of a source. The targets of all later samples are ignored."""
+    """The first `count` samples of a source. Later numbers repeat them, with ignored targets, to fill the last batch."""
 
     source: Samples
     count: int

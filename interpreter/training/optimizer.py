@@ -26,12 +26,12 @@ def decay_groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list
     return [group for group in groups if group["params"]]
 
 
-def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Settings) -> AdamW | None:
+def build_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> AdamW | None:
     """Return AdamW for these parameters. Return None if there are none, because AdamW does not accept an empty list.
 
-    The trainer sets the rate of each iteration before its step, from `learning_rate`.
+    The trainer sets the learning rate before each update, from `learning_rate`.
     """
-    groups = decay_groups(named_parameters.values(), settings)
+    groups = decay_groups(parameters, settings)
     return AdamW(groups, **_options(groups, settings)) if groups else None
 
 
@@ -54,7 +54,8 @@ def _options(groups: Iterable[Mapping[str, Any]], settings: Settings) -> dict[st
 def learning_rate(settings: Settings, iteration: int) -> float:
     """Return the rate of one iteration, from 0.
 
-    It rises linearly over the warm-up to `settings.rate`, and then falls to `settings.rate_floor` times that.
+    It rises linearly over the warm-up to `settings.rate`. Then it falls towards `settings.rate_floor` times that, or stays the
+    same if the schedule is `constant`.
     """
     warm_up = settings.warm_up_iterations
     if iteration < warm_up:

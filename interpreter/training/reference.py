@@ -54,7 +54,7 @@ def largest_difference(trainer: Trainer) -> float:
 
 
 def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
-    """Return the largest relative difference ||g - r|| / ||r|| of a parameter of a stage.
+    """Return the largest relative difference ||g - r|| / ||r|| over the parameters of a stage.
 
     g: the gradient in the pipeline; r: the gradient in the reference, whose parameters are `expected`. The relative error of a
     gradient near zero means nothing. So ||r|| is replaced by a thousandth of the largest ||r|| of the stage where it is less.
@@ -62,7 +62,7 @@ def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     parameters = stage.parameters_by_name()
     reference = [_gradient(expected[name]) for name in parameters]
     norms = [float(r.double().norm()) for r in reference]
-    least = 1e-3 * max(norms, default=0.0) + 1e-30  # 1e-30: no division by zero where all gradients are zero
+    least = 1e-3 * max(norms, default=0.0) + 1e-30  # 1e-30: so that there is no division by zero where all gradients are zero
     largest = 0.0
     for p, r, norm in zip(parameters.values(), reference, norms, strict=True):
         g = _gradient(p)
@@ -85,7 +85,7 @@ def train(whole: Stage, model: Model, source: Samples, settings: Settings, sampl
     for models that compute over the samples of a micro-batch, such as batch normalization.
     """
     parameters = list(whole.parameters())
-    optimizer = build_optimizer(dict(whole.named_parameters()), settings)
+    optimizer = build_optimizer(parameters, settings)
     assert optimizer is not None, "a model without parameters"
     size = samples // parts
     for iteration in range(settings.iterations):

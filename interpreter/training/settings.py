@@ -19,9 +19,9 @@ class Settings:
     micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`). rate: the highest learning
     rate. clip: the largest norm of the gradient. warm_up: iterations in which the rate rises; None: a tenth of all.
     rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas, weight_decay: of AdamW. accumulate:
-    batches whose gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: leave out an
-    update whose loss or gradient is not finite; max_skipped: how many in a row. zero: shard the optimizer's state over the
-    copies of a stage. compile_stages: compile the stages with torch.compile.
+    batches whose gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: skip an
+    update whose loss or gradient is not finite; max_skipped: at most so many in a row. zero: shard the optimizer's state
+    over the copies of a stage. compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int

@@ -32,7 +32,7 @@ from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.trainer import Trainer
 
-NO_WAIT_NS = 100_000  # a wait that is shorter was for something that was there already
+NO_WAIT_NS = 100_000  # a shorter wait is not counted: what the rank needed was there already
 
 
 class Sleeper:
@@ -111,8 +111,8 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 class TimedStage(nn.Module):
     """A stage that sleeps for the costs of the program.
 
-    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward keeps nothing here. Their
-    graph is built when it is run again.
+    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward is run again. Only this
+    second forward builds a graph.
     """
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
@@ -127,8 +127,8 @@ class TimedStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
         micro_batch = current_draws().samples[0] // self.size % self.micro_batches
-        is_second = torch.is_grad_enabled() and micro_batch in self.recomputed
-        self.sleeper.sleep(self.costs.recompute if is_second else self.costs.forward)
+        is_recomputation = torch.is_grad_enabled() and micro_batch in self.recomputed
+        self.sleeper.sleep(self.costs.recompute if is_recomputation else self.costs.forward)
         if self.is_first:
             x = torch.zeros(self.shape) + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
@@ -190,7 +190,7 @@ def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> Measur
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration with the median makespan; the shorter one of two."""
+    """Return the iteration with the median makespan; of an even number, the shorter one of the two in the middle."""
     middle = statistics.median_low([t.makespan for t in found])
     return next(t for t in found if t.makespan == middle)
 

@@ -26,8 +26,8 @@ from chimerac.interpreter.transport import Transport
 class Result:
     """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
 
-    figures: the measurements of each rank, by rank. is_skipped: whether the update was left out, because the loss or the norm
-    is not finite.
+    figures: the measurements of each rank, by rank. is_skipped: whether the update was skipped, because the loss or the norm is
+    not finite.
     """
 
     loss: float
@@ -41,8 +41,8 @@ class Trainer:
     """One rank's pipeline and optimizer.
 
     source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
-    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were left out, and in_a_row:
-    how many of them since the last update.
+    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were skipped; in_a_row: how many
+    of them since the last update that was made.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Trainer:
         self.optimizer = (
             build_sharded_optimizer(self.pipeline, settings)
             if settings.zero
-            else build_optimizer(dict(self.pipeline.named_parameters()), settings)
+            else build_optimizer(self.pipeline.parameters(), settings)
         )
 
     @property
@@ -90,7 +90,7 @@ class Trainer:
     def gradients(self, iteration: int) -> float:
         """Run the pipeline on every batch of an iteration, and return this rank's share of the loss.
 
-        Afterwards all gradients are complete.
+        Afterwards each gradient is summed over all copies of its stage, in all replicas.
         """
         *unsynced, last = self.batches(iteration, self.pipeline.replica)
         return sum([self.pipeline.run(batch, sync=False) for batch in unsynced]) + self.pipeline.run(last)
@@ -100,8 +100,8 @@ class Trainer:
 
         loss: this rank's share of it. figures: this rank's measurements, equally many on every rank.
 
-        Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite. If such updates are left out, it is
-        raised for the first one after the largest number in a row.
+        Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite. With `skip_nonfinite` such an update
+        is skipped, and E812 is raised only if `max_skipped` updates before it were skipped in a row.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)

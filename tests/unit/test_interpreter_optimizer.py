@@ -57,7 +57,7 @@ def test_updates_equal_adamw_written_out_and_only_matrices_decay() -> None:
     torch.manual_seed(0)
     start = {"matrix": torch.randn(3, 4), "table": torch.randn(5, 2), "norm": torch.randn(4), "scalar": torch.randn(())}
     named = {name: nn.Parameter(value.clone()) for name, value in start.items()}
-    optimizer = build_optimizer(named, s)
+    optimizer = build_optimizer(named.values(), s)
     assert optimizer is not None
     expected = {name: value.double() for name, value in start.items()}
     mean = {name: torch.zeros_like(value) for name, value in expected.items()}
@@ -81,7 +81,7 @@ def test_updates_equal_adamw_written_out_and_only_matrices_decay() -> None:
 
 def test_an_update_allocates_nothing() -> None:
     named = {"matrix": nn.Parameter(torch.ones(100, 50)), "norm": nn.Parameter(torch.ones(300))}
-    optimizer = build_optimizer(named, SETTINGS)
+    optimizer = build_optimizer(named.values(), SETTINGS)
     assert optimizer is not None
     for p in named.values():
         p.grad = torch.ones_like(p)
@@ -93,7 +93,7 @@ def test_an_update_allocates_nothing() -> None:
 
 def test_parameters_without_a_fused_kernel_are_updated_too() -> None:
     p = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    optimizer = build_optimizer({"p": p}, SETTINGS)
+    optimizer = build_optimizer([p], SETTINGS)
     p.grad = torch.ones_like(p)
     assert optimizer is not None
     optimizer.step()
@@ -101,11 +101,11 @@ def test_parameters_without_a_fused_kernel_are_updated_too() -> None:
 
 
 def test_a_rank_without_parameters_has_no_optimizer() -> None:
-    assert build_optimizer({}, SETTINGS) is None
+    assert build_optimizer([], SETTINGS) is None
 
 
 def test_a_rank_with_only_norms_has_an_optimizer_without_weight_decay() -> None:
-    only_norms = build_optimizer({"norm": nn.Parameter(torch.ones(3))}, SETTINGS)
+    only_norms = build_optimizer([nn.Parameter(torch.ones(3))], SETTINGS)
     assert only_norms is not None and [g["weight_decay"] for g in only_norms.param_groups] == [0.0]
 
 

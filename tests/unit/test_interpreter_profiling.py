@@ -75,10 +75,10 @@ def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None
     assert not any(work.ran or (work.input is not None and work.input.values is not None) for work in works)
 
 
-def test_a_model_without_a_loss_is_refused() -> None:
+def test_a_model_whose_targets_are_not_known_is_refused() -> None:
     inputs = MODEL.example(2)
     without = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
-    with pytest.raises(ValueError, match="the loss of gpt-nano/5 is not known"):
+    with pytest.raises(ValueError, match=r"the targets of gpt-nano/5 are not known.*give cut the targets"):
         LayerBench(without, DESCRIPTION, CPU)
 
 

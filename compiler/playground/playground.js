@@ -252,6 +252,7 @@ async function begin() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(part("theme").textContent));
   part("theme").addEventListener("click", () => theme({ Auto: "Light", Light: "Dark", Dark: "Auto" }[part("theme").textContent]));
   const offered = await (await fetch("offered.json")).json();
+  timeline.setColours(offered.colours);
   state.schedules = offered.schedules;
   state.products = [{ emit: "", suffix: ".sched", what: "the text" }, ...offered.products];
   const own = new Option("(a file of your own)", "");

@@ -22,17 +22,17 @@ from importlib.resources import files
 from typing import Any
 
 from chimerac.chimera_ir.limits import TEXT
+from chimerac.compiler.draw.shades import page_colours
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.offered import Content, Product, stopped
 from chimerac.compiler.playground.pool import BusyError, GoneError, LostError, Pool
 
 ADDRESS = "127.0.0.1"
+SCRIPTS = ("playground.js", "editor.js", "timeline.js")
 _TYPES = {
     "playground.html": "text/html; charset=utf-8",
     "playground.css": "text/css; charset=utf-8",
-    "playground.js": "text/javascript; charset=utf-8",
-    "editor.js": "text/javascript; charset=utf-8",
-    "timeline.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(SCRIPTS, "text/javascript; charset=utf-8"),
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
@@ -128,6 +128,7 @@ def _pages(content: Content) -> dict[str, tuple[str, bytes]]:
         "schedules": [{"name": name, "title": content.titles.get(name, "")} for name in content.schedules],
         "products": [{"emit": p.emit, "suffix": p.suffix, "what": p.what} for p in content.products],
         "first": {"name": content.first[0], "text": content.first[1]},
+        "colours": page_colours(),
     }
     pages["offered.json"] = ("application/json", json.dumps(offered).encode("ascii"))
     for name, text in content.schedules.items():

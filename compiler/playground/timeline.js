@@ -2,15 +2,6 @@
 
 const ROW = 30, TOP = 24, BOTTOM = 8, HEAD = 62, LABEL = 9;
 const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient", R: "recomputation" };
-// A row for each pipe, a column for each of F, B, I, W, R. The lightness differs as well as the hue.
-const SHADES = [
-  ["#9cc8f5", "#3f7fc4", "#5fa3d8", "#27598f", "#d3e6fa"],
-  ["#f7cf8f", "#d58a1f", "#e6a94b", "#9a5d0d", "#fbe9cd"],
-  ["#a5dcb5", "#3e9a5e", "#63b981", "#256b3e", "#d8f0df"],
-  ["#e4b4e0", "#a9539f", "#c47cbc", "#763470", "#f4dff2"],
-  ["#c3bcf0", "#6a5bc0", "#8d81d6", "#463a8d", "#e5e2f9"],
-];
-
 export class Timeline {
   constructor(parent, status, onZoom) {
     this.status = status;
@@ -36,6 +27,12 @@ export class Timeline {
     this.scroller.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     new ResizeObserver(() => this.layOut()).observe(parent);
   }
+
+  /** Take the colours that page_colours of compiler/draw/shades.py returns. */
+  setColours({ shades, texts }) { this.shades = shades; this.texts = texts; }
+
+  /** Return the shades of a pipe by operation. */
+  shadesOf(pipe) { return this.shades[pipe % this.shades.length]; }
 
   show(data) {
     this.data = data;
@@ -111,13 +108,13 @@ export class Timeline {
       let low = 0, high = row.length;
       while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
       for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) {
-        const bar = row[k], shades = SHADES[b.pipe[bar] % SHADES.length];
+        const bar = row[k];
         const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75);
-        g.fillStyle = shades[b.op[bar]] ?? shades[0];
+        g.fillStyle = this.shadesOf(b.pipe[bar])[b.op[bar]];
         g.fillRect(begin, y + 3, width > 3 ? width - 1 : width, ROW - 6);
         const pair = b.pair[bar];
         if (pair) { // two tasks at once: the second one has the lower half
-          g.fillStyle = (SHADES[pair[2] % SHADES.length])[pair[1]];
+          g.fillStyle = this.shadesOf(pair[2])[pair[1]];
           g.fillRect(begin, y + ROW / 2, width > 3 ? width - 1 : width, ROW / 2 - 3);
         }
         if (bar === this.selected || bar === this.hovered) {
@@ -130,16 +127,14 @@ export class Timeline {
           font(12, 500);
           if (g.measureText(label).width + 4 <= width) {
             const visible = Math.max(begin, HEAD);
-            g.fillStyle = [1, 3].includes(b.op[bar]) ? "#ffffff" : "#10141a";
-            if (b.pipe[bar] % SHADES.length === 1 && b.op[bar] === 1) g.fillStyle = "#10141a";
+            g.fillStyle = this.texts[b.op[bar]];
             g.textAlign = "center";
             const middle = (Math.max(visible, begin) + Math.min(begin + width, w)) / 2;
             if (!pair) g.fillText(label, middle, y + ROW / 2 + 0.5);
             else {
               font(10, 600);
-              g.fillStyle = "#10141a";
               g.fillText(label, middle, y + 9.5);
-              g.fillStyle = [1, 3].includes(pair[1]) && pair[2] % SHADES.length !== 1 ? "#ffffff" : "#10141a";
+              g.fillStyle = this.texts[pair[1]];
               g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
             }
           }
@@ -260,14 +255,14 @@ export class Timeline {
   legend() {
     const d = this.data, kinds = new Map();
     for (let k = 0; k < d.bars.rank.length; k += 1) {
-      const pipe = d.bars.pipe[k] % SHADES.length;
+      const pipe = d.bars.pipe[k] % this.shades.length;
       if (!kinds.has(pipe)) kinds.set(pipe, new Set());
       kinds.get(pipe).add(d.bars.op[k]);
     }
-    const name = (pipe) => d.pipes.filter((_, k) => k % SHADES.length === pipe).slice(0, 3).join(", ");
+    const name = (pipe) => d.pipes.filter((_, k) => k % this.shades.length === pipe).slice(0, 3).join(", ");
     return [...kinds].sort(([a], [c]) => a - c).map(([pipe, ops]) => ({
       name: d.pipes.length > 1 ? name(pipe) : "",
-      kinds: [...ops].sort().map((op) => ({ shade: SHADES[pipe][op], word: WORDS[d.letters[op]] ?? "" })),
+      kinds: [...ops].sort().map((op) => ({ shade: this.shadesOf(pipe)[op], word: WORDS[d.letters[op]] ?? "" })),
     }));
   }
 }

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.analyze.viewed import viewed
 from chimerac.compiler.command.main import main
+from chimerac.compiler.draw.shades import shade
 from chimerac.compiler.draw.viewer.page import page as page_text
 from tests.helpers_browser import browser
 
@@ -240,6 +242,22 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
 def brightness(page: Any) -> int:
     x, y, z = page.evaluate("[...viewer.lanes.context.getImageData(5, viewer.lanes.canvas.height - 3, 1, 1).data].slice(0, 3)")
     return int(x + y + z)
+
+
+def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
+    p = compile_schedule("gpipe", {"D": 2, "N": 2}).program
+    page = opened(one("gpipe", D=2, N=2))
+    for row in np.flatnonzero(p.table.is_task).tolist():
+        x, y, z = page.evaluate(
+            """(row) => {
+                const p = viewer.state.panels[0], ratio = devicePixelRatio;
+                const lane = viewer.state.layout.rows.find((r) => r.rank === p.rankOf[row]).lanes.tasks;
+                const x = viewer.lanes.x(p.start[row] / p.scale) + 2, y = lane[0] + 2 - viewer.state.scroll;
+                return [...viewer.lanes.context.getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);
+            }""",
+            row,
+        )
+        assert f"#{x:02x}{y:02x}{z:02x}" == shade(0, int(p.table.op[row]))
 
 
 def test_light_and_dark(opened: Opener) -> None:

@@ -1,5 +1,8 @@
 // The data of the page: columns of numbers become typed arrays, and what joins instructions can be looked up by row.
 
+/** What page.py wrote into the page: {command, parameters, colours, panels}. */
+const PAGE = JSON.parse(document.getElementById("data").textContent);
+
 /** Return the typed array of a column of columns.py. */
 function decode(column) {
   const types = { Uint8Array, Int16Array, Int32Array, Float64Array };

@@ -179,17 +179,17 @@ class Lanes {
       const width = Math.max(to - from - (to - from > 3 ? 1 : 0), 0.6);
       const op = p.op[row];
       const pipe = p.pipe[row];
-      c.fillStyle = PIPES[pipe % PIPES.length][op];
+      c.fillStyle = SHADES[pipe % SHADES.length][op];
       c.fillRect(from, top, width, height);
       if (width < 5) continue;
       const lines = PIPE_PATTERNS[pipe % PIPE_PATTERNS.length];
       if (lines !== "none") {
-        c.fillStyle = pattern(c, lines, op === WEIGHT ? "#ffffff2e" : "#0000001c");
+        c.fillStyle = pattern(c, lines, LINES[op]);
         c.fillRect(from, top, width, height);
       }
       if (width > 2 * letter) {
         const text = label(p, row);
-        c.fillStyle = op === WEIGHT ? "#ffffff" : "#111111";
+        c.fillStyle = TEXTS[op];
         if (text.length * letter + 3 <= width) c.fillText(text, from + 3, top + height / 2 + 0.5);
         else c.fillText(text[0], from + (width - letter) / 2, top + height / 2 + 0.5);
       }
@@ -224,7 +224,7 @@ class Lanes {
     };
     for (let i = first; i < stop; i++) {
       const row = rows[i];
-      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % PIPES.length) * 5 + p.op[row]]);
+      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
     }
     if (withIdle) {
       const bars = p.idleOf.of(rank);
@@ -266,10 +266,10 @@ class Lanes {
   channelsOf(p) {
     if (!this.channels.has(p)) {
       const shades = [];
-      const channelOf = new Int32Array(PIPES.length * 5).fill(-1);
+      const channelOf = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
       for (const row of p.tasks.all) {
-        const kind = (p.pipe[row] % PIPES.length) * 5 + p.op[row];
-        if (channelOf[kind] < 0) channelOf[kind] = shades.push(PIPES.flat()[kind]) - 1;
+        const kind = (p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row];
+        if (channelOf[kind] < 0) channelOf[kind] = shades.push(SHADES.flat()[kind]) - 1;
       }
       const causeOf = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
       this.channels.set(p, { channelOf, causeOf, shades: Uint32Array.from(shades.map(packed)) });

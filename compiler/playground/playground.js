@@ -8,7 +8,7 @@ const part = (id) => document.getElementById(id);
 const state = { given: {}, name: "", shipped: "", waiting: false, busy: false, timer: 0, answer: null };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), bubble: part("bubble") }, changed);
-const timeline = new Timeline(part("timeline"), part("task"), () => {});
+const timeline = new Timeline(part("timeline"), part("task"));
 
 async function ask(kind, body) {
   const answer = await fetch(kind, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -238,7 +238,7 @@ function theme(choice) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   part("theme").textContent = choice;
   part("theme").setAttribute("aria-label", `Colours: ${choice === "Auto" ? "as the system has them" : choice.toLowerCase()}`);
-  timeline.later();
+  timeline.redraw();
 }
 
 function divide(percent) {
@@ -253,6 +253,8 @@ async function begin() {
   part("theme").addEventListener("click", () => theme({ Auto: "Light", Light: "Dark", Dark: "Auto" }[part("theme").textContent]));
   const offered = await (await fetch("offered.json")).json();
   timeline.setColours(offered.colours);
+  timeline.words = offered.words;
+  editor.setKeywords(offered.keywords);
   state.schedules = offered.schedules;
   state.products = [{ emit: "", suffix: ".sched", what: "the text" }, ...offered.products];
   const own = new Option("(a file of your own)", "");

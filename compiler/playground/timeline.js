@@ -1,11 +1,11 @@
 // The timeline: a row for each rank, a bar for each task. Only what is visible is drawn, so thousands of tasks scroll smoothly.
 
+// In pixels: the row of a rank, the axis above all rows, the space below them, the names of the ranks, the least bar with a text.
 const ROW = 30, TOP = 24, BOTTOM = 8, HEAD = 62, LABEL = 9;
-const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient", R: "recomputation" };
 export class Timeline {
-  constructor(parent, status, onZoom) {
+  /** parent: the element that the timeline fills; status: the one that describes a task. */
+  constructor(parent, status) {
     this.status = status;
-    this.onZoom = onZoom;
     this.scroller = document.createElement("div");
     this.scroller.className = "scroller";
     this.scroller.tabIndex = 0;
@@ -19,21 +19,22 @@ export class Timeline {
     parent.append(this.scroller);
     this.zoom = 1;
     this.selected = this.hovered = -1;
-    this.scroller.addEventListener("scroll", () => this.later());
+    this.scroller.addEventListener("scroll", () => this.redraw());
     this.scroller.addEventListener("keydown", (event) => this.key(event));
     this.scroller.addEventListener("mousemove", (event) => this.point(event));
-    this.scroller.addEventListener("mouseleave", () => { this.hovered = -1; this.say(); this.later(); });
-    this.scroller.addEventListener("click", (event) => { this.point(event); this.selected = this.hovered; this.say(); this.later(); });
+    this.scroller.addEventListener("mouseleave", () => { this.hovered = -1; this.say(); this.redraw(); });
+    this.scroller.addEventListener("click", (event) => { this.point(event); this.selected = this.hovered; this.say(); this.redraw(); });
     this.scroller.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     new ResizeObserver(() => this.layOut()).observe(parent);
   }
 
-  /** Take the colours that page_colours of compiler/draw/shades.py returns. */
+  /** Take the colours of tasks: what page_colours of compiler/draw/shades.py returns. */
   setColours({ shades, texts }) { this.shades = shades; this.texts = texts; }
 
   /** Return the shades of a pipe by operation. */
   shadesOf(pipe) { return this.shades[pipe % this.shades.length]; }
 
+  /** Show the answer of the server for a text without findings. */
   show(data) {
     this.data = data;
     this.end = data.until ?? data.makespan;
@@ -52,33 +53,35 @@ export class Timeline {
     this.say();
   }
 
+  /** Set the size of the drawing after a change of the page or of the zoom. */
   layOut() {
     if (!this.data) return;
     const wide = Math.max(this.scroller.clientWidth, 200);
     const height = TOP + this.data.ranks * ROW + BOTTOM;
     this.width = HEAD + (wide - HEAD - 14) * this.zoom + 14;
-    this.per = (this.width - HEAD - 14) / Math.max(this.end, 1);
+    this.perTime = (this.width - HEAD - 14) / Math.max(this.end, 1); // pixels of an integer of time
     this.spacer.style.width = `${this.width}px`;
     this.spacer.style.height = `${height}px`;
     this.visibleHeight = Math.min(height, Math.max(160, Math.floor(window.innerHeight * 0.6)));
     this.scroller.style.height = `${this.visibleHeight + (this.zoom > 1 ? 14 : 0)}px`;
-    this.later();
+    this.redraw();
   }
 
+  /** Zoom so that the time at a share of the visible width stays in its place. */
   setZoom(zoom, at = 0.5) {
     const x = this.scroller.clientWidth * at;
-    const time = (this.scroller.scrollLeft + x - HEAD) / this.per;
+    const time = (this.scroller.scrollLeft + x - HEAD) / this.perTime;
     this.zoom = Math.min(Math.max(zoom, 1), Math.max(1, this.end / this.data.scale * 60 / 400, 64));
     this.layOut();
-    this.scroller.scrollLeft = time * this.per + HEAD - x;
-    this.onZoom(this.zoom);
+    this.scroller.scrollLeft = time * this.perTime + HEAD - x;
   }
 
-  later() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
+  /** Paint before the next frame of the browser. */
+  redraw() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
 
   paint() {
     if (!this.data) return;
-    const { data, per } = this, b = data.bars, ratio = window.devicePixelRatio || 1;
+    const { data, perTime } = this, b = data.bars, ratio = window.devicePixelRatio || 1;
     const w = this.scroller.clientWidth, h = this.visibleHeight;
     this.canvas.width = Math.round(w * ratio);
     this.canvas.height = Math.round(h * ratio);
@@ -91,9 +94,9 @@ export class Timeline {
     g.fillStyle = back;
     g.fillRect(0, 0, w, h);
     const left = this.scroller.scrollLeft, top = this.scroller.scrollTop;
-    const x = (time) => HEAD + time * per - left;
-    const from = Math.max(0, (left - 4) / per), to = (left + w - HEAD) / per;
-    const first = Math.max(0, Math.floor((top) / ROW)), last = Math.min(data.ranks, Math.ceil((top + h) / ROW) + 1);
+    const x = (time) => HEAD + time * perTime - left;
+    const from = Math.max(0, (left - 4) / perTime), to = (left + w - HEAD) / perTime;
+    const first = Math.max(0, Math.floor(top / ROW)), last = Math.min(data.ranks, Math.ceil((top + h) / ROW) + 1);
     g.textBaseline = "middle";
     const font = (size, weight = 400) => { g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`; };
     g.save();
@@ -103,7 +106,7 @@ export class Timeline {
     for (let rank = first; rank < last; rank += 1) {
       const y = TOP + rank * ROW - top;
       g.fillStyle = lane;
-      g.fillRect(x(0), y + 3, this.end * per, ROW - 6);
+      g.fillRect(x(0), y + 3, this.end * perTime, ROW - 6);
       const row = this.rows[rank];
       let low = 0, high = row.length;
       while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
@@ -169,31 +172,33 @@ export class Timeline {
     g.fillRect(0, 0, w, TOP);
     font(11);
     g.textAlign = "center";
-    const unit = niceStep(64 / (per * data.scale)), end = this.end / data.scale;
-    for (let k = Math.floor(from / data.scale / unit); k * unit <= Math.min(end, to / data.scale) + 1e-9; k += 1) {
-      const at = x(k * unit * data.scale);
+    const distance = markDistance(64 / (perTime * data.scale)), end = this.end / data.scale;
+    for (let k = Math.floor(from / data.scale / distance); k * distance <= Math.min(end, to / data.scale) + 1e-9; k += 1) {
+      const at = x(k * distance * data.scale);
       if (at < HEAD - 1) continue;
       g.fillStyle = line;
       g.fillRect(at, TOP - 5, 1, 5);
       g.fillStyle = dim;
-      g.fillText(String(Number((k * unit).toPrecision(6))), Math.min(at, w - 12), 10);
+      g.fillText(String(Number((k * distance).toPrecision(6))), Math.min(at, w - 12), 10);
     }
   }
 
+  /** Return the text of a bar: its micro-batches, with the letter of its task where that has room. */
   label(bar, width) {
     const b = this.data.bars;
-    const short = b.name[bar], letter = this.data.letters[b.op[bar]];
-    return width > 26 + 6 * short.length ? `${letter}${short}` : short;
+    const ids = b.name[bar], letter = this.data.letters[b.op[bar]];
+    return width > 26 + 6 * ids.length ? `${letter}${ids}` : ids;
   }
 
   describe(bar) {
     const d = this.data, b = d.bars, time = (t) => String(Number((t / d.scale).toPrecision(6)));
     const pair = b.pair[bar] ? ` together with ${b.pair[bar][0]}` : "";
     const pipe = d.pipes.length > 1 ? `, pipe ${d.pipes[b.pipe[bar]]}` : "";
-    return `${WORDS[d.letters[b.op[bar]]] ?? "task"} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
+    return `${this.words[d.letters[b.op[bar]]]} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
       `rank ${b.rank[bar]}, from ${time(b.start[bar])} to ${time(b.end[bar])}`;
   }
 
+  /** Describe the task below the pointer, else the selected one. */
   say() {
     const bar = this.hovered >= 0 ? this.hovered : this.selected;
     this.status.textContent = bar >= 0 ? this.describe(bar) : "";
@@ -201,11 +206,13 @@ export class Timeline {
 
   point(event) {
     const r = this.scroller.getBoundingClientRect();
-    const time = (event.clientX - r.left + this.scroller.scrollLeft - HEAD) / this.per;
-    const rank = Math.floor((event.clientY - r.top + this.scroller.scrollTop - TOP) / ROW);
-    const b = this.data?.bars, row = this.rows?.[rank] ?? [];
+    const x = event.clientX - r.left, y = event.clientY - r.top;
+    const time = (x + this.scroller.scrollLeft - HEAD) / this.perTime;
+    const rank = Math.floor((y + this.scroller.scrollTop - TOP) / ROW);
+    // The names of the ranks and the time axis hide what is scrolled below them.
+    const b = this.data?.bars, row = (x >= HEAD && y >= TOP && this.rows?.[rank]) || [];
     const hit = row.find((k) => b.start[k] <= time && time < b.end[k]) ?? -1;
-    if (hit !== this.hovered) { this.hovered = hit; this.say(); this.later(); }
+    if (hit !== this.hovered) { this.hovered = hit; this.say(); this.redraw(); }
   }
 
   wheel(event) {
@@ -221,7 +228,7 @@ export class Timeline {
     if (event.key === "+" || event.key === "=") this.setZoom(this.zoom * 1.5);
     else if (event.key === "-") this.setZoom(this.zoom / 1.5);
     else if (event.key === "0") this.setZoom(1);
-    else if (event.key === "Escape") { this.selected = -1; this.say(); this.later(); }
+    else if (event.key === "Escape") { this.selected = -1; this.say(); this.redraw(); }
     else if (go || down || event.key === "Home" || event.key === "End") {
       const rank = this.selected < 0 ? 0 : b.rank[this.selected];
       let next;
@@ -242,13 +249,13 @@ export class Timeline {
     this.selected = bar;
     this.hovered = -1;
     const b = this.data.bars, s = this.scroller;
-    const begin = HEAD + b.start[bar] * this.per, end = HEAD + b.end[bar] * this.per, y = TOP + b.rank[bar] * ROW;
+    const begin = HEAD + b.start[bar] * this.perTime, end = HEAD + b.end[bar] * this.perTime, y = TOP + b.rank[bar] * ROW;
     if (begin - HEAD < s.scrollLeft) s.scrollLeft = begin - HEAD - 20;
     if (end > s.scrollLeft + s.clientWidth) s.scrollLeft = end - s.clientWidth + 20;
     if (y - TOP < s.scrollTop) s.scrollTop = y - TOP;
     if (y + ROW > s.scrollTop + this.visibleHeight) s.scrollTop = y + ROW - this.visibleHeight;
     this.say();
-    this.later();
+    this.redraw();
   }
 
   /** Return what the legend shows: for each pipe and kind of task its shade and its name. */
@@ -262,12 +269,13 @@ export class Timeline {
     const name = (pipe) => d.pipes.filter((_, k) => k % this.shades.length === pipe).slice(0, 3).join(", ");
     return [...kinds].sort(([a], [c]) => a - c).map(([pipe, ops]) => ({
       name: d.pipes.length > 1 ? name(pipe) : "",
-      kinds: [...ops].sort().map((op) => ({ shade: this.shadesOf(pipe)[op], word: WORDS[d.letters[op]] ?? "" })),
+      kinds: [...ops].sort().map((op) => ({ shade: this.shadesOf(pipe)[op], word: this.words[d.letters[op]] })),
     }));
   }
 }
 
-function niceStep(least) {
+/** Return the distance of the marks of the time axis: 1, 2 or 5 times a power of ten, at least so much. */
+function markDistance(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((x) => x * power).find((x) => x >= least - 1e-12);
 }

@@ -24,6 +24,7 @@ from chimerac.compiler.library import find, names
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.pool import GoneError, LostError, Pool
 from chimerac.compiler.playground.server import Playground
+from chimerac.compiler.syntax.grammar import keywords
 from tests.helpers_command import COMMAND, SIGINT_ON
 from tests.helpers_playground import playground
 
@@ -82,6 +83,7 @@ def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> Non
     offered = json.loads(body)
     assert (status, [x["name"] for x in offered["schedules"]]) == (200, names())
     assert offered["colours"] == json.loads(json.dumps(page_colours()))
+    assert set(offered["keywords"]) == keywords()
     status, body = sent(server, request(server, "GET", f"/{server.token}/schedules/gpipe"))
     assert (status, body.decode()) == (200, find("gpipe").text)
 

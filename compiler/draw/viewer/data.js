@@ -1,6 +1,6 @@
 // The data of the page: columns of numbers become typed arrays, and what joins instructions can be looked up by row.
 
-/** What page.py wrote into the page: {command, parameters, colours, panels}. */
+/** What page.py wrote into the page: {command, parameters, colours, words, panels}. */
 const PAGE = JSON.parse(document.getElementById("data").textContent);
 
 /** Return the typed array of a column of columns.py. */

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from chimerac.compiler.draw.shades import page_colours
+from chimerac.compiler.draw.timeline import WORDS
 
 SCRIPTS = ("data.js", "text.js", "canvas.js", "lanes.js", "explain.js", "viewer.js")  # one scope, in this order
 
@@ -34,6 +35,7 @@ def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters
         "command": list(command),
         "parameters": None if parameters is None else dict(parameters),
         "colours": page_colours(),
+        "words": WORDS,
         "panels": list(panels),
     }
     parts = {"policy": policy, "style": style, "data": _data(found), "script": script}

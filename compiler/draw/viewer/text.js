@@ -1,12 +1,6 @@
 // Words for instructions, times, waits and idle time.
 
-const KINDS = {
-  F: "forward",
-  B: "backward",
-  I: "input gradient",
-  W: "weight gradient",
-  R: "recomputation",
-};
+const WORDS = PAGE.words; // by letter of a task
 // By cause of compiler/analyze/causes.py: its letter in the drawing, its name, and what a rank waits for.
 const CAUSES = {
   fill: ["S", "start-up", "its first task waits for a value that another rank has not computed yet"],
@@ -74,7 +68,7 @@ function inWords(p, row) {
   const form = p.forms[p.op[row]];
   const ids = microBatches(p, row);
   const of = `${ids.length > 1 ? "micro-batches" : "micro-batch"} ${idsText(ids)}`;
-  if (form.letter) return `${KINDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
+  if (form.letter) return `${WORDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
   if (form.op === "ALLREDUCE") {
     const joined = p.collectives[p.operand[row]];
     return `starts to sum the gradients of ${joined.group} over ranks ${idsText(joined.ranks)}`;

@@ -690,7 +690,7 @@ function showLegend() {
       c.fillStyle = SHADES[0][op];
       c.fillRect(0, 0, 22, 16);
       letters(c, form.letter, TEXTS[op]);
-    }, KINDS[form.letter]);
+    }, WORDS[form.letter]);
   });
   if (panels.some((p) => p.pipes.length > 1)) {
     const p = panels.reduce((a, b) => (b.pipes.length > a.pipes.length ? b : a));

@@ -49,8 +49,8 @@ def draw_timeline(
 
     ranks: those to draw, default all. columns: the width of a line; a longer timeline continues in further lines. A line
     is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that divides all starts and
-    ends. stops: by rank, a text after its last character, which is not cut. bands: show only this many of the last lines of
-    each rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
+    ends. stops: by rank, a text after its last character, which is not cut. bands: draw only so many of the last lines of each
+    rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)

@@ -5,6 +5,8 @@ import { Timeline } from "./timeline.js";
 
 const WAIT = 120; // milliseconds without a change, after which the text is sent
 const part = (id) => document.getElementById(id);
+// given: parameters by name; name, shipped: of the text that was opened, and that text; timer: of the next compilation; waiting:
+// the text has changed while an answer is awaited; answer: the last one, null if it has findings.
 const state = { given: {}, name: "", shipped: "", waiting: false, busy: false, timer: 0, answer: null };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), bubble: part("bubble") }, changed);
@@ -83,13 +85,18 @@ function item(found) {
   return row;
 }
 
+/** Return '3', or '1 to 4' for different numbers. */
+function spanText(numbers) {
+  const sorted = [...numbers].sort((a, b) => Number(a) - Number(b)), least = sorted[0], greatest = sorted.at(-1);
+  return least === greatest ? String(least) : `${least} to ${greatest}`;
+}
+
 function figures(answer) {
-  const few = (list) => { const all = [...new Set(list)]; return all.length === 1 ? String(all[0]) : `${all.reduce((a, b) => (Number(a) <= Number(b) ? a : b))} to ${all.reduce((a, b) => (Number(a) >= Number(b) ? a : b))}`; };
   const rows = [
     ["Makespan", `${answer.makespanText}${answer.unit ? ` ${answer.unit}` : ""}`],
     ["Bubble ratio", `${(answer.bubbleRatio * 100).toFixed(1)} %`],
-    ["Idle per rank", few(answer.idle)],
-    ["Activations at the peak", few(answer.activations)],
+    ["Idle per rank", spanText(answer.idle)],
+    ["Activations at the peak", spanText(answer.activations)],
     ["Ranks", answer.ranks], ["Stages", answer.stages], ["Micro-batches", answer.microBatches],
     ["Instructions", answer.instructions.toLocaleString("en")],
   ];

@@ -162,8 +162,8 @@ def _bars(s: Simulation) -> dict[str, Any]:
         return f"{FORMS[op].letter}{name(row)}", op, int(p.table.pipe[row])
 
     begin, end = s.collective_times
-    sums = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
-    joined = p.table.operand[sums]
+    all_reduces = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
+    joined = p.table.operand[all_reduces]
     return {
         "until": until,
         "untilText": None if until is None else s.time(until),
@@ -178,8 +178,8 @@ def _bars(s: Simulation) -> dict[str, Any]:
             "name": [name(row) for row in rows],
             "pair": {k: second_of(row + 1) for k, row in enumerate(rows) if row + 1 in fused},
         },
-        "sums": {
-            "rank": p.rank_of[sums].tolist(),
+        "allReduces": {
+            "rank": p.rank_of[all_reduces].tolist(),
             "start": begin[joined].tolist(),
             "end": end[joined].tolist(),
         },

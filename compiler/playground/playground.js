@@ -119,7 +119,7 @@ function legend(answer) {
       nodes.push(entry);
     }
   }
-  if (answer.sums.rank.length) { const entry = span("", ""); entry.append(swatch("M3 11h10l-5-9z", "currentColor"), "all-reduce of gradients"); nodes.push(entry); }
+  if (answer.allReduces.rank.length) { const entry = span("", ""); entry.append(swatch("M3 11h10l-5-9z", "currentColor"), "all-reduce of gradients"); nodes.push(entry); }
   nodes.push(span("", "numbers are micro-batches"));
   part("legend").replaceChildren(...nodes);
 }

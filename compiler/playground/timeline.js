@@ -43,12 +43,12 @@ export class Timeline {
     this.rows = Array.from({ length: data.ranks }, () => []);
     for (let k = 0; k < b.rank.length; k += 1) if (b.end[k] > b.start[k]) this.rows[b.rank[k]].push(k);
     for (const row of this.rows) row.sort((x, y) => b.start[x] - b.start[y]);
-    this.sumsOf = Array.from({ length: data.ranks }, () => []);
-    data.sums.rank.forEach((rank, k) => this.sumsOf[rank].push(k));
+    this.allReducesOf = Array.from({ length: data.ranks }, () => []);
+    data.allReduces.rank.forEach((rank, k) => this.allReducesOf[rank].push(k));
     if (this.selected >= b.rank.length) this.selected = -1;
-    const sums = data.sums.rank.length;
+    const allReduces = data.allReduces.rank.length;
     this.scroller.setAttribute("aria-label", `Timeline of ${data.schedule}: ${data.ranks} ranks, ${data.tasks} tasks` +
-      `${sums ? `, ${sums} all-reduces` : ""}, makespan ${data.makespanText}`);
+      `${allReduces ? `, ${allReduces} all-reduces` : ""}, makespan ${data.makespanText}`);
     this.layOut();
     this.say();
   }
@@ -144,8 +144,8 @@ export class Timeline {
         }
       }
       g.fillStyle = text;
-      for (const k of this.sumsOf[rank]) { // an all-reduce: a mark where it begins, a line to its end
-        const begin = data.sums.start[k], end = data.sums.end[k];
+      for (const k of this.allReducesOf[rank]) { // an all-reduce: a mark where it begins, a line to its end
+        const begin = data.allReduces.start[k], end = data.allReduces.end[k];
         if (end < from || begin > to) continue;
         const at = x(begin);
         g.fillRect(at, y + ROW - 4, Math.max(x(end) - at, 0), 2);

@@ -11,10 +11,10 @@ const CAUSES = {
   drain: ["D", "drain", "the tasks are done and other ranks still work"],
 };
 
-/** Return a number with at most four digits after the first that is not 0, without zeros at its end. */
+/** Return an integer as it is, and any other number with four significant digits, seven from 1000 on. */
 function number(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
-  return String(Number(value.toPrecision(value >= 1000 ? 7 : 4)));
+  return String(Number(value.toPrecision(Math.abs(value) >= 1000 ? 7 : 4)));
 }
 
 /** Return an integer of a panel's times as a number in its unit, without the unit. */

@@ -299,7 +299,7 @@ function showDetails() {
   const line = lineText(p, row);
   fact("Source", line ? element("code", {}, line) : `instruction ${row - p.offsets[p.rankOf[row]]} of the program`);
   fact("Memory", `${amount(p, p.memory.during[row])} while it runs, ${amount(p, p.memory.after[row])} after it`);
-  if (p.stepOf.has(row)) fact("Critical path", `part ${p.stepOf.get(row) + 1} of ${p.path.row.length}`);
+  if (p.pathPartOf.has(row)) fact("Critical path", `part ${p.pathPartOf.get(row) + 1} of ${p.path.row.length}`);
   const [low, high] = [p.offsets[p.rankOf[row]], p.offsets[p.rankOf[row] + 1]];
   const first = Math.max(low, Math.min(row - 4, high - 9));
   const stream = [];
@@ -362,13 +362,13 @@ function say(text) {
   byId("spoken").textContent = text;
 }
 
-/** Select the next row whose text has all words of the search field. */
+/** Select the next row whose text has all words of the search field, or the one before. */
 function search(backwards) {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter((word) => word);
   if (!words.length || !panels.length) return;
   const p = state.selected?.panel ?? panels[0];
   const direction = backwards ? -1 : 1;
-  const from = state.selected ? state.selected.row : -1;
+  const from = state.selected ? state.selected.row : backwards ? 0 : -1;
   const matches = (row) => {
     const name = p.isTask[p.op[row]] ? label(p, row).toLowerCase() : "";
     const text = ` ${instructionText(p, row)} rank ${p.rankOf[row]} `.toLowerCase();
@@ -378,7 +378,7 @@ function search(backwards) {
     const row = (((from + direction * k) % p.size) + p.size) % p.size;
     if (matches(row)) {
       select(p, row);
-      byId("found").textContent = `${nameOf(p, row)}`;
+      byId("found").textContent = nameOf(p, row);
       return;
     }
   }
@@ -426,7 +426,7 @@ function tipLines({ panel: p, row, bar }) {
     `${letter}: idle, ${name}`,
     `rank ${p.idle.rank[bar]}, ${time(p, start)} to ${withUnit(p, end)}, takes ${time(p, end - start)}`,
     meaning,
-    `${reason(p, p.idle.rank[bar], bar, start)}`,
+    reason(p, p.idle.rank[bar], bar, start),
   ];
 }
 

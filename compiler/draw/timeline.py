@@ -200,8 +200,8 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     scale: integers of time in a unit.
     """
     total, each = Fraction(end, scale), scale * per_time  # characters for a unit
-    steps = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
-    power, step = next((k, s) for k, s in steps if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
+    distances = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
+    power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
     line, first, last = "", ceil(band.start / each / step), min(total, band.stop / each) // step
     for t in (k * step for k in range(first, last + 1)):
         place = int(t * each) - band.start

@@ -79,107 +79,120 @@ export class Timeline {
   /** Paint before the next frame of the browser. */
   redraw() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
 
+  /** Draw what is visible: first the rows, then the names of the ranks and the axis over their edges. */
   paint() {
     if (!this.data) return;
-    const { data, perTime } = this, b = data.bars, ratio = window.devicePixelRatio || 1;
-    const w = this.scroller.clientWidth, h = this.visibleHeight;
-    this.canvas.width = Math.round(w * ratio);
-    this.canvas.height = Math.round(h * ratio);
-    this.canvas.style.width = `${w}px`;
-    this.canvas.style.height = `${h}px`;
-    const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const [back, lane, line, text, dim, accent] = ["--back", "--lane", "--line", "--text", "--dim", "--accent"].map(colour);
-    g.scale(ratio, ratio);
-    g.fillStyle = back;
-    g.fillRect(0, 0, w, h);
+    const { data, perTime } = this, ratio = window.devicePixelRatio || 1;
+    const width = this.scroller.clientWidth, height = this.visibleHeight;
     const left = this.scroller.scrollLeft, top = this.scroller.scrollTop;
-    const x = (time) => HEAD + time * perTime - left;
-    const from = Math.max(0, (left - 4) / perTime), to = (left + w - HEAD) / perTime;
-    const first = Math.max(0, Math.floor(top / ROW)), last = Math.min(data.ranks, Math.ceil((top + h) / ROW) + 1);
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const names = ["back", "lane", "line", "text", "dim", "accent"];
+    const frame = {
+      g, width, height, top,
+      colours: Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])),
+      x: (time) => HEAD + time * perTime - left,
+      from: Math.max(0, (left - 4) / perTime), // the times and the ranks in view
+      to: (left + width - HEAD) / perTime,
+      first: Math.max(0, Math.floor(top / ROW)),
+      last: Math.min(data.ranks, Math.ceil((top + height) / ROW) + 1),
+    };
+    g.scale(ratio, ratio);
+    g.fillStyle = frame.colours.back;
+    g.fillRect(0, 0, width, height);
     g.textBaseline = "middle";
-    const font = (size, weight = 400) => { g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`; };
     g.save();
     g.beginPath();
-    g.rect(HEAD, TOP, w - HEAD, h - TOP);
+    g.rect(HEAD, TOP, width - HEAD, height - TOP);
     g.clip();
-    for (let rank = first; rank < last; rank += 1) {
-      const y = TOP + rank * ROW - top;
-      g.fillStyle = lane;
-      g.fillRect(x(0), y + 3, this.end * perTime, ROW - 6);
-      const row = this.rows[rank];
-      let low = 0, high = row.length;
-      while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
-      for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) {
-        const bar = row[k];
-        const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75);
-        g.fillStyle = this.shadesOf(b.pipe[bar])[b.op[bar]];
-        g.fillRect(begin, y + 3, width > 3 ? width - 1 : width, ROW - 6);
-        const pair = b.pair[bar];
-        if (pair) { // two tasks at once: the second one has the lower half
-          g.fillStyle = this.shadesOf(pair[2])[pair[1]];
-          g.fillRect(begin, y + ROW / 2, width > 3 ? width - 1 : width, ROW / 2 - 3);
-        }
-        if (bar === this.selected || bar === this.hovered) {
-          g.strokeStyle = bar === this.selected ? text : accent;
-          g.lineWidth = 2;
-          g.strokeRect(begin + 1, y + 4, Math.max(width - 3, 1), ROW - 8);
-        }
-        if (width >= LABEL) {
-          const label = this.label(bar, width);
-          font(12, 500);
-          if (g.measureText(label).width + 4 <= width) {
-            const visible = Math.max(begin, HEAD);
-            g.fillStyle = this.texts[b.op[bar]];
-            g.textAlign = "center";
-            const middle = (Math.max(visible, begin) + Math.min(begin + width, w)) / 2;
-            if (!pair) g.fillText(label, middle, y + ROW / 2 + 0.5);
-            else {
-              font(10, 600);
-              g.fillText(label, middle, y + 9.5);
-              g.fillStyle = this.texts[pair[1]];
-              g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
-            }
-          }
-        }
-      }
-      g.fillStyle = text;
-      for (const k of this.allReducesOf[rank]) { // an all-reduce: a mark where it begins, a line to its end
-        const begin = data.allReduces.start[k], end = data.allReduces.end[k];
-        if (end < from || begin > to) continue;
-        const at = x(begin);
-        g.fillRect(at, y + ROW - 4, Math.max(x(end) - at, 0), 2);
-        g.beginPath();
-        g.moveTo(at - 4, y + ROW - 1);
-        g.lineTo(at + 4, y + ROW - 1);
-        g.lineTo(at, y + ROW - 8);
-        g.fill();
-      }
-    }
+    for (let rank = frame.first; rank < frame.last; rank += 1) this.paintRow(frame, rank);
     g.restore();
-    g.fillStyle = back;
-    g.fillRect(0, 0, HEAD, h);
-    g.fillRect(0, 0, w, TOP);
-    font(12);
-    g.textAlign = "left";
-    for (let rank = first; rank < last; rank += 1) {
-      const y = TOP + rank * ROW - top + ROW / 2;
-      if (y < TOP) continue;
-      g.fillStyle = dim;
-      g.fillText(`rank ${rank}`, 10, y);
+    this.paintNames(frame);
+    this.paintAxis(frame);
+  }
+
+  paintRow(frame, rank) {
+    const { g, x, from, to, colours } = frame, b = this.data.bars, row = this.rows[rank];
+    const y = TOP + rank * ROW - frame.top;
+    g.fillStyle = colours.lane;
+    g.fillRect(x(0), y + 3, this.end * this.perTime, ROW - 6);
+    let low = 0, high = row.length;
+    while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
+    for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) this.paintBar(frame, row[k], y);
+    const { start, end } = this.data.allReduces;
+    g.fillStyle = colours.text;
+    for (const k of this.allReducesOf[rank]) { // a mark where it begins, a line to its end
+      if (end[k] < from || start[k] > to) continue;
+      const at = x(start[k]);
+      g.fillRect(at, y + ROW - 4, Math.max(x(end[k]) - at, 0), 2);
+      g.beginPath();
+      g.moveTo(at - 4, y + ROW - 1);
+      g.lineTo(at + 4, y + ROW - 1);
+      g.lineTo(at, y + ROW - 8);
+      g.fill();
     }
-    g.fillStyle = back;
-    g.fillRect(0, 0, w, TOP);
-    font(11);
+  }
+
+  /** Draw a task with its text. Of an overlapped pair the second task has the lower half. */
+  paintBar({ g, x, colours, width: visibleWidth }, bar, y) {
+    const b = this.data.bars, pair = b.pair[bar];
+    const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75), filled = width > 3 ? width - 1 : width;
+    g.fillStyle = this.shadesOf(b.pipe[bar])[b.op[bar]];
+    g.fillRect(begin, y + 3, filled, ROW - 6);
+    if (pair) {
+      g.fillStyle = this.shadesOf(pair[2])[pair[1]];
+      g.fillRect(begin, y + ROW / 2, filled, ROW / 2 - 3);
+    }
+    if (bar === this.selected || bar === this.hovered) {
+      g.strokeStyle = bar === this.selected ? colours.text : colours.accent;
+      g.lineWidth = 2;
+      g.strokeRect(begin + 1, y + 4, Math.max(width - 3, 1), ROW - 8);
+    }
+    if (width < LABEL) return;
+    const label = this.label(bar, width);
+    setFont(g, 12, 500);
+    if (g.measureText(label).width + 4 > width) return;
+    const middle = (Math.max(begin, HEAD) + Math.min(begin + width, visibleWidth)) / 2;
     g.textAlign = "center";
-    const distance = markDistance(64 / (perTime * data.scale)), end = this.end / data.scale;
-    for (let k = Math.floor(from / data.scale / distance); k * distance <= Math.min(end, to / data.scale) + 1e-9; k += 1) {
-      const at = x(k * distance * data.scale);
+    g.fillStyle = this.texts[b.op[bar]];
+    if (!pair) {
+      g.fillText(label, middle, y + ROW / 2 + 0.5);
+      return;
+    }
+    setFont(g, 10, 600);
+    g.fillText(label, middle, y + 9.5);
+    g.fillStyle = this.texts[pair[1]];
+    g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
+  }
+
+  paintNames({ g, height, top, first, last, colours }) {
+    g.fillStyle = colours.back;
+    g.fillRect(0, 0, HEAD, height);
+    setFont(g, 12);
+    g.textAlign = "left";
+    g.fillStyle = colours.dim;
+    for (let rank = first; rank < last; rank += 1) {
+      const middle = TOP + rank * ROW - top + ROW / 2;
+      if (middle >= TOP) g.fillText(`rank ${rank}`, 10, middle);
+    }
+  }
+
+  paintAxis({ g, width, x, from, to, colours }) {
+    const { scale } = this.data, distance = markDistance(64 / (this.perTime * scale));
+    g.fillStyle = colours.back;
+    g.fillRect(0, 0, width, TOP);
+    setFont(g, 11);
+    g.textAlign = "center";
+    for (let k = Math.floor(from / scale / distance); k * distance <= Math.min(this.end, to) / scale + 1e-9; k += 1) {
+      const at = x(k * distance * scale);
       if (at < HEAD - 1) continue;
-      g.fillStyle = line;
+      g.fillStyle = colours.line;
       g.fillRect(at, TOP - 5, 1, 5);
-      g.fillStyle = dim;
-      g.fillText(String(Number((k * distance).toPrecision(6))), Math.min(at, w - 12), 10);
+      g.fillStyle = colours.dim;
+      g.fillText(String(Number((k * distance).toPrecision(6))), Math.min(at, width - 12), 10);
     }
   }
 
@@ -272,6 +285,10 @@ export class Timeline {
       kinds: [...ops].sort().map((op) => ({ shade: this.shadesOf(pipe)[op], word: this.words[d.letters[op]] })),
     }));
   }
+}
+
+function setFont(g, size, weight = 400) {
+  g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`;
 }
 
 /** Return the distance of the marks of the time axis: 1, 2 or 5 times a power of ten, at least so much. */

@@ -43,7 +43,10 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
 
 
 def _visible(times: Sequence[float], amounts: Sequence[int]) -> tuple[list[float], list[int]]:
-    """Return the points of a curve without dips that last no time: at each time the largest amount, then the last one."""
+    """Return at most two points of a curve for each time: the largest amount at it, if that is a peak, and the last amount.
+
+    So a dip that lasts no time is not drawn.
+    """
     found: list[tuple[float, int]] = []
     k = 0
     while k < len(times):

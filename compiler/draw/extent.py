@@ -43,12 +43,12 @@ class Extent:
 
 
 def text_inches(text: str, points: float) -> float:
-    """Return about the width of a text, at least that of digits."""
+    """Return about the width of a text in inches, as if all its characters were digits. points: the size of its font."""
     return DIGIT * points / 72 * len(text)
 
 
 def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None) -> Extent:
-    """Return the extent of panels with one time axis. inches: of the axis; None for as many as the tasks need.
+    """Return the extent of panels with one time axis. inches: the width of the axis; None for as wide as the tasks need.
 
     A short task is one at the tenth percentile of the lengths. Where it would be narrower than `LEAST`, the middle of the
     iteration is left out.
@@ -69,7 +69,7 @@ def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None
 
 
 def font_size(boxes: Sequence[Boxes], at: Extent) -> float:
-    """Return the largest size at which nine of ten numbers fit into their boxes, within limits."""
+    """Return the largest size in points at which nine of ten numbers fit into their boxes, from LEAST_FONT to FONT."""
     needs = [
         text_inches(number, 1.0) / max((end - start) * at.inches_per_unit - 0.03, 1e-9)
         for b in boxes

@@ -1,4 +1,4 @@
-"""The layout of a picture: the sizes of its parts in inches, and which texts fit where. No package draws here."""
+"""The layout of a picture: the sizes of its parts in inches, and which texts fit where. It does not need matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.table import Ints
 from chimerac.compiler.draw.extent import BREAK, Extent, extent, font_size, text_inches
 from chimerac.compiler.draw.legend import legend, notes, wrapped
-from chimerac.compiler.draw.panels import Boxes, Panel, boxes_of, sums_of
+from chimerac.compiler.draw.panels import Boxes, Panel, all_reduces_of, boxes_of
 
 ROW, ROW_WITH_STAGE = 0.22, 0.3  # inches: the height of a box
 GAP = 0.05  # between two rows
@@ -42,8 +42,8 @@ class Layout:
         all_boxes, self.boxes = self.boxes, [_shown(b, self.extent) for b in self.boxes]
         self.font = font_size(self.boxes, self.extent)
         self.row = ROW_WITH_STAGE if any(any(b.stage) for b in self.boxes) else ROW
-        self.sums = [sums_of(p) for p in panels]
-        self.lane = LANE if any(len(s.rank) for s in self.sums) else 0.0
+        self.all_reduces = [all_reduces_of(p) for p in panels]
+        self.lane = LANE if any(len(s.rank) for s in self.all_reduces) else 0.0
         self.usual_digits = [_usual_digits(p, b) for p, b in zip(panels, self.boxes, strict=True)]
         self.entries = legend(panels, self.lane > 0, any(any(b.stage) for b in self.boxes))
         self.notes = notes(panels, all_boxes, self.extent, self._hides_numbers())
@@ -87,7 +87,7 @@ def _usual_digits(panel: Panel, boxes: Boxes) -> dict[int, int]:
 
 
 def _of_ranks(boxes: Boxes, ranks: Sequence[int]) -> Boxes:
-    """Return the boxes of some ranks."""
+    """Return the boxes of these ranks."""
     return _taken(boxes, np.flatnonzero(np.isin(boxes.rank, list(ranks))))
 
 

@@ -14,7 +14,7 @@ from chimerac.compiler.draw.shades import PIPES, shade
 from chimerac.compiler.draw.timeline import WORDS, ids_text
 
 CHARACTER = 0.57  # of the size of the font: about the width of a character of a text
-MAX_PIPES = 8  # that are named
+MAX_PIPES = 8  # more pipes are not named
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Swatch:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What samples stand for."""
+    """What its samples mean."""
 
     swatches: tuple[Swatch, ...]
     text: str
 
 
-def legend(panels: Sequence[Panel], has_sums: bool, has_stages: bool) -> list[list[Entry]]:
+def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> list[list[Entry]]:
     """Return the legend in groups: the kinds of tasks; the pipes of a single panel; marks, and what the numbers are."""
     tables = [p.program.table for p in panels]
     used = [form.op for form in FORMS if form.letter and any((t.op == form.op).any() for t in tables)]
@@ -51,8 +51,8 @@ def legend(panels: Sequence[Panel], has_sums: bool, has_stages: bool) -> list[li
             named.append(Entry(tuple(_swatch(k, op) for op in used), f"pipe {pipe.name}: micro-batches {ids}"))
         if len(pipes) > MAX_PIPES:
             named.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
-    if has_sums:
-        mark = any(p.sums is None or (p.sums[0] == p.sums[1]).any() for p in panels)
+    if has_all_reduces:
+        mark = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
         swatch = Swatch(mark="▲") if mark else Swatch("#ffffff", "xxxxxxxx")
         marks.append(Entry((swatch,), "all-reduce of the gradients of a stage"))
     if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):

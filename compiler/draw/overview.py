@@ -23,11 +23,11 @@ def draw_overview(
     columns: int | None = None,
     ranks: Sequence[int] | None = None,
 ) -> str:
-    """Return the drawing of a timeline, whose line ends at `end`.
+    """Return the drawing of a timeline that ends at `end`.
 
     A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
-    it. longest: the time of a line of `columns` characters, rank and borders included. ranks: those to draw, default the first
-    16.
+    it. longest: the time, in units, of a line of `columns` characters, with the name of the rank and the borders. columns:
+    default COLUMNS. ranks: those to draw, default the first MAX_RANKS.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")

@@ -1,4 +1,4 @@
-"""What a picture shows of one program: its timeline, and what is drawn beside the tasks. No package draws here."""
+"""What a picture shows of one program: its timeline, and what is drawn beside the tasks. It does not need matplotlib."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class MemoryCurve:
 class Panel:
     """A timeline with its program. Times are in the integers of the timeline.
 
-    title, facts: drawn above it, left and right. end: of the iteration. sums: when each of `Program.collectives` began and
-    ended; None for all-reduces whose launch alone is known, which are drawn as marks. counts_idle: write numbers into the idle
-    slots, which is for tasks of one unit each.
+    title, facts: drawn above it, left and right. end: of the iteration. all_reduces: when each of `Program.collectives` began
+    and ended; None if only their launches are known: all-reduces are then drawn as marks. counts_idle: number the idle slots,
+    for tasks that take one unit each.
     """
 
     title: str
@@ -54,7 +54,7 @@ class Panel:
     timeline: Timeline
     end: int
     messages: Messages | None = None
-    sums: tuple[Ints, Ints] | None = None
+    all_reduces: tuple[Ints, Ints] | None = None
     memory: MemoryCurve | None = None
     counts_idle: bool = False
 
@@ -119,7 +119,7 @@ def boxes_of(panel: Panel) -> Boxes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class AllReduces:
     """The all-reduces of the ranks that join them, as columns; times are in units. A mark has no length."""
 
     rank: Ints
@@ -128,14 +128,16 @@ class Sums:
     name: tuple[str, ...]
 
 
-def sums_of(panel: Panel) -> Sums:
+def all_reduces_of(panel: Panel) -> AllReduces:
     """Return the all-reduces of a panel. The name of one is its stage, or that of its tied parameters."""
     p, bars = panel.program, panel.timeline
     launched = bars.take(p.table.op[bars.row] == Op.ALLREDUCE)
     number = p.table.operand[launched.row]
-    start, end = (launched.end, launched.end) if panel.sums is None else (panel.sums[0][number], panel.sums[1][number])
+    start = end = launched.end
+    if panel.all_reduces is not None:
+        start, end = (times[number] for times in panel.all_reduces)
     names = tuple(p.collectives[k].group.removeprefix("stage ") for k in number.tolist())
-    return Sums(launched.rank, panel.units(start), panel.units(end), names)
+    return AllReduces(launched.rank, panel.units(start), panel.units(end), names)
 
 
 def idle_slots_of(panel: Panel) -> list[tuple[int, int, int]]:

@@ -1,8 +1,8 @@
 """Pictures of timelines for papers: SVG, PNG and PDF, with matplotlib (the extra `draw`).
 
 A row for each rank, time to the right, a box for each task with the number of its micro-batch; idle time is white. The
-same input gives the same bytes: no date is written, fonts are those of matplotlib and are in the file, and no settings of a
-user count.
+same input gives the same bytes: no date is written, fonts are those of matplotlib and are in the file, and a user's settings
+of matplotlib have no effect.
 """
 
 from __future__ import annotations

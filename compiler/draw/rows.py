@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """Where the row of a rank is: the upper edges of its boxes and of its lane for all-reduces, in inches from the panel's."""
+    """Where the row of a rank is, in inches from the upper edge of the axes: the tops of its boxes and of its all-reduces."""
 
     rank: int
     top: float
@@ -29,7 +29,7 @@ class Row:
 
 
 class Rows:
-    """The rows of one panel. number: of the panel in the layout."""
+    """The rows of one panel. number: the index of the panel in the layout."""
 
     def __init__(self, layout: Layout, number: int, rows: Sequence[Row]) -> None:
         self.layout, self.number, self.rows = layout, number, rows
@@ -51,7 +51,7 @@ class Rows:
         self._messages(axes)
         for row in rows:
             self._tasks(axes, f"panel-{self.number}-part-{part}-rank-{row.rank}", row)
-        self._sums(axes)
+        self._all_reduces(axes)
         if panel.counts_idle:
             tops = {row.rank: row.top for row in rows}
             for rank, slot, count in idle_slots_of(panel):
@@ -132,12 +132,13 @@ class Rows:
         if lines:
             axes.add_collection(LineCollection(lines, colors=FAINT, linewidths=0.6, zorder=1))
 
-    def _sums(self, axes: Axes) -> None:
+    def _all_reduces(self, axes: Axes) -> None:
         """Draw the all-reduces below the boxes of the ranks that join them: a bar where they take time, else a mark."""
-        sums, lanes = self.layout.sums[self.number], {row.rank: row.lane + 0.045 for row in self.rows}
+        found, lanes = self.layout.all_reduces[self.number], {row.rank: row.lane + 0.045 for row in self.rows}
         low, high = axes.get_xlim()
         marks: dict[tuple[int, float], list[str]] = {}  # at one time on one rank: one mark with several names
-        for rank, start, end, name in zip(sums.rank.tolist(), sums.start.tolist(), sums.end.tolist(), sums.name, strict=True):
+        columns = (found.rank.tolist(), found.start.tolist(), found.end.tolist(), found.name)
+        for rank, start, end, name in zip(*columns, strict=True):
             if rank not in lanes or end < low or start > high:
                 continue
             if end == start:

@@ -1,4 +1,4 @@
-"""Colours of pictures: a hue for each pipe, a shade for each kind of task.
+"""Colours of pictures and pages: a hue for each pipe, a shade for each kind of task.
 
 The shades of a hue differ in lightness, so they differ in grey print and for the colour-blind: lightness (CIELAB) is 86 for F,
 60 for B, 72 for I, 42 for W and 95 for R, which is hatched too. In grey print the numbers of the micro-batches tell the pipes
@@ -6,6 +6,8 @@ apart, since the legend says which micro-batches a pipe has.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from chimerac.chimera_ir.instructions import Op
 
@@ -28,3 +30,13 @@ def shade(pipe: int, op: int) -> str:
 def text_colour(op: int) -> str:
     """Return the colour of a number on a task; its contrast to the shade is at least 5 to 1."""
     return LIGHT if op == Op.BWD_WEIGHT else DARK
+
+
+def page_colours() -> dict[str, Any]:
+    """Return the colours for the scripts of the viewer and of the playground, as a value for JSON.
+
+    shades: by pipe, then by Op of a task; texts: by Op, the colour of a text on a shade; lines: by Op, the colour of the lines
+    over a shade, '#rrggbbaa'.
+    """
+    texts = [text_colour(op) for op in range(len(PIPES[0]))]
+    return {"shades": PIPES, "texts": texts, "lines": ["#ffffff2e" if text == LIGHT else "#0000001c" for text in texts]}

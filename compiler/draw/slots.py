@@ -11,6 +11,7 @@ import numpy as np
 from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.draw.timeline import ids_text
 
 
 def draw_slots(program: Program, timeline: Timeline) -> str:
@@ -47,5 +48,4 @@ def idle_slots(timeline: Timeline, program: Program) -> tuple[int, ...]:
 
 def _task(program: Program, row: int) -> str:
     t = program.table
-    ids = program.micro_batch_lists[int(t.operand[row])]
-    return f"{FORMS[t.op[row]].letter}{ids[0]}"
+    return f"{FORMS[t.op[row]].letter}{ids_text(program.micro_batch_lists[int(t.operand[row])])}"

@@ -49,8 +49,8 @@ def draw_timeline(
 
     ranks: those to draw, default all. columns: the width of a line; a longer timeline continues in further lines. A line
     is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that divides all starts and
-    ends. stops: by rank, a text after its last character, which is not cut. bands: show only this many of the last lines of
-    each rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
+    ends. stops: by rank, a text after its last character, which is not cut. bands: draw only so many of the last lines of each
+    rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)
@@ -200,14 +200,22 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     scale: integers of time in a unit.
     """
     total, each = Fraction(end, scale), scale * per_time  # characters for a unit
-    numbers = (Fraction(x) * Fraction(10) ** k for k in range(-9, 20) for x in (1, 2, 5))
-    step = next(s for s in numbers if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
+    distances = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
+    power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
     line, first, last = "", ceil(band.start / each / step), min(total, band.stop / each) // step
     for t in (k * step for k in range(first, last + 1)):
         place = int(t * each) - band.start
         if (0 <= place < len(band) or (not len(band) and t == 0)) and (not line or place > len(line)):
-            line = f"{line:<{place}}" + (str(t) if t.denominator == 1 else f"{float(t):g}")
-    return line or f"{float(band.start / each):.4g}"  # of a short band
+            line = f"{line:<{place}}" + _decimal(t, -power)
+    return line or _decimal(band.start / each, 2 - power)  # a short band without a mark: the time at which it begins
+
+
+def _decimal(number: Fraction, decimals: int) -> str:
+    """Return an integer as it is, and any other number with at most so many decimals. It has no exponent."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    text = f"{float(number):.{max(decimals, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _legend(program: Program, unit: str, is_cut: bool, columns: int | None, colour: bool) -> list[str]:

@@ -15,7 +15,7 @@ KEYWORDS: Mapping[str, str] = {
     "earlier": "another word for `smaller`",
     "else": "`if A then X else Y` in an expression; `if A { ... } else { ... }` in a listing",
     "end": "`sync at end`: all-reduces come after a rank's last task",
-    "fill": "`fill W(r, k) at EXPR`: the tick of the weight gradient number k of rank r, in the order of their input gradients",
+    "fill": "`fill W(r, k) at EXPR`: the tick of weight gradient k of rank r, counted in the order of its input gradients",
     "for": "`order listing for rank r`: a program for every rank",
     "greedy": "`order greedy { ... }`: a list scheduler finds the order, by preferences, keys and limits",
     "group": "`group F by EXPR`: one forward for so many micro-batches",

@@ -90,8 +90,7 @@ class Server(LanguageServer):
 
     def _diagnostics(self, uri: str, document: Document) -> list[lsp.Diagnostic]:
         if reason := document.result.get("stopped"):
-            first = next((d for d in Names(document.text).found if d.what == "schedule"), None)
-            where = range_of(document.text, *((first.start, first.end) if first else (0, 0)))
+            where = range_of(document.text, *_name_of_schedule(document.text))
             message = f"not verified: the compilation was stopped, because {reason}"
             return [lsp.Diagnostic(where, message, lsp.DiagnosticSeverity.Warning, source=SOURCE)]
         return [diagnostic(uri, document.text, found) for found in document.result["findings"]]
@@ -102,34 +101,35 @@ def diagnostic(uri: str, text: Text, found: dict[str, Any]) -> lsp.Diagnostic:
 
     A note that names a place of the text is shown there, and any other at the finding.
     """
-    where = range_of(text, *(_place(text, found)))
-    parts = [found["message"] + (f" ({found['label']})" if found["label"] else ""), *_lines("help", found["help"])]
+    where = range_of(text, *_place(text, found))
+    message = visible(found["message"] + (f" ({found['label']})" if found["label"] else ""))
+    helps = [f"help: {found['help']}"] if found["help"] else []
     related = []
-    for remark in [*found["notes"], *([f"help: {found['help']}"] if found["help"] else [])]:
+    for remark in [*found["notes"], *helps]:
         named = re.search(rf"{re.escape(name_of(uri))}:(\d+)(?::(\d+))?", remark)
         at = text.at(int(named[1]), int(named[2] or 1)) if named else None
         place = range_of(text, at, at) if at is not None else where
-        related.append(lsp.DiagnosticRelatedInformation(lsp.Location(uri, place), "\n".join(_shown(remark))))
+        related.append(lsp.DiagnosticRelatedInformation(lsp.Location(uri, place), _shown(remark)))
     # A parameter without a default is no mistake: the command line gives its value.
     severity = lsp.DiagnosticSeverity.Warning if found["code"] == "E204" else lsp.DiagnosticSeverity.Error
-    return lsp.Diagnostic(
-        where, "\n".join(map(visible, parts)), severity, found["code"], None, SOURCE, related_information=related or None
-    )
+    shown = "\n".join([message, *map(_shown, helps)])
+    return lsp.Diagnostic(where, shown, severity, found["code"], None, SOURCE, related_information=related or None)
 
 
-def _lines(kind: str, remark: str) -> list[str]:
-    first, *rest = remark.split("\n")
-    return [f"{kind}: {first}", *rest] if remark else []
-
-
-def _shown(remark: str) -> list[str]:
-    return [visible(line) for line in remark.split("\n")]
+def _shown(remark: str) -> str:
+    """Return a note or a help with its lines kept."""
+    return "\n".join(map(visible, remark.split("\n")))
 
 
 def _place(text: Text, found: dict[str, Any]) -> tuple[int, int]:
     """Return the offsets of a finding; those of the schedule's name if it is about no place of the text."""
     if found["start"] is not None:
         return found["start"], found["end"]
+    return _name_of_schedule(text)
+
+
+def _name_of_schedule(text: Text) -> tuple[int, int]:
+    """Return the offsets of the schedule's name; those of the beginning of a text without one."""
     name = next((d for d in Names(text).found if d.what == "schedule"), None)
     return (name.start, name.end) if name else (0, 0)
 

@@ -44,7 +44,7 @@ class Text:
 
     @cached_property
     def starts(self) -> list[int]:
-        """The offset at which each line starts."""
+        """Return the offset at which each line starts."""
         return [0, *(k + 1 for k, c in enumerate(self.text) if c == "\n")]
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class Text:
         return min(self.starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
 
     def word_at(self, offset: int) -> Word | None:
-        """Return the name, keyword or number at an offset, or the one that ends there; None in a comment."""
+        """Return the name or keyword at an offset, or the one that ends there; None if there is none, and in a comment."""
         line = bisect_right(self.starts, offset) - 1
         start = self.starts[line]
         end = self.text.find("\n", start)
@@ -85,6 +85,6 @@ class Text:
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
-        """The tokens of the text, without comments."""
+        """Return the tokens of the text, without comments."""
         found = TOKEN.finditer(self.text)
         return tuple(Word(m[0], m.start(), m.end()) for m in found if not m[0].startswith("#"))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, visible
 from chimerac.chimera_ir.instructions import FORMS, Op
-from chimerac.chimera_ir.table import OVERLAP
 from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.draw.timeline import fused_bars, ids_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 from chimerac.compiler.playground import limits
 from chimerac.compiler.resolve.budget import Budget
@@ -52,7 +51,6 @@ def drawn(text: str, parameters: Mapping[str, int]) -> dict[str, Any]:
         "instructions": len(program),
         "tasks": int(program.table.is_task.sum()),
         "pipes": [pipe.name for pipe in h.pipes],
-        "stagesShared": any(len(set(p.placement)) < len(p.placement) for p in h.pipes),
         "digest": program.digest,
         "unit": s.unit,
         "scale": s.scale,
@@ -137,10 +135,12 @@ def _parameters_of_wrong(text: str, given: Mapping[str, int]) -> list[dict[str, 
 
 
 def _bars(s: Simulation) -> dict[str, Any]:
-    """Return the bars of the tasks and the marks of the all-reduces. until: where the drawing ends; None if it is complete."""
+    """Return the bars of the tasks and the times of the all-reduces, at most `limits.BARS` of each.
+
+    until: when the first task starts that is left out; None if there is none.
+    """
     p, t = s.program, s.timeline
-    before = np.maximum(t.row - 1, 0)
-    second = (t.row > 0) & ((p.table.flags[before] & OVERLAP) != 0) & (t.start == t.end)  # drawn with the task before it
+    second = fused_bars(p, t)  # each is drawn with the task before it
     fused = set(t.row[second].tolist())
     bars = t.take(np.flatnonzero(p.table.is_task[t.row] & ~second))
     until = None
@@ -153,7 +153,7 @@ def _bars(s: Simulation) -> dict[str, Any]:
     def name(row: int) -> str:
         operand = int(p.table.operand[row])
         if operand not in names:
-            names[operand] = _span(p.micro_batch_lists[operand])
+            names[operand] = ids_text(p.micro_batch_lists[operand])
         return names[operand]
 
     def second_of(row: int) -> tuple[str, int, int]:
@@ -162,8 +162,8 @@ def _bars(s: Simulation) -> dict[str, Any]:
         return f"{FORMS[op].letter}{name(row)}", op, int(p.table.pipe[row])
 
     begin, end = s.collective_times
-    sums = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
-    joined = p.table.operand[sums]
+    all_reduces = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
+    joined = p.table.operand[all_reduces]
     return {
         "until": until,
         "untilText": None if until is None else s.time(until),
@@ -178,17 +178,9 @@ def _bars(s: Simulation) -> dict[str, Any]:
             "name": [name(row) for row in rows],
             "pair": {k: second_of(row + 1) for k, row in enumerate(rows) if row + 1 in fused},
         },
-        "sums": {
-            "rank": p.rank_of[sums].tolist(),
+        "allReduces": {
+            "rank": p.rank_of[all_reduces].tolist(),
             "start": begin[joined].tolist(),
             "end": end[joined].tolist(),
-            "text": [p.text(row) for row in sums[:2000].tolist()],
         },
     }
-
-
-def _span(ids: Sequence[int]) -> str:
-    """Return '3', or '0-3' for ascending micro-batches, or '0,2,5' with at most four of them."""
-    if len(ids) > 1 and all(b == a + 1 for a, b in pairwise(ids)):
-        return f"{ids[0]}-{ids[-1]}"
-    return ",".join(map(str, ids[:4])) + ("..." if len(ids) > 4 else "")

@@ -1,9 +1,8 @@
 // The editor: a textarea, and below it a layer with the same text that has the colours and the underlines. Both have the same
 // font and the same wrapping, so the browser itself puts every underline below its word, also with tabs and wide characters.
 
-const TOKENS = /(#[^\n]*)|\b(schedule|param|require|let|ranks|stages|pipe|stage|micro_batches|order|ticks|greedy|listing|rank|size|cost|sync|end|eager|idle|tied|window|in|on|at|fill|recompute|prefer|smaller|earlier|larger|later|group|by|limit|per|if|then|else|repeat|for|when|where|and|or|not)\b|\b([0-9]+)\b/g;
 const MAX_COLOURED = 60000; // characters of a text with colours
-const CLASSES = ["comment", "keyword", "literal"];
+const CLASSES = ["comment", "keyword", "literal"]; // of the groups of Editor.tokens
 
 export class Editor {
   constructor(parts, onChange) {
@@ -21,6 +20,9 @@ export class Editor {
   }
 
   get value() { return this.text.value; }
+
+  /** Take the words that are coloured as keywords. */
+  setKeywords(words) { this.tokens = new RegExp(`(#[^\\n]*)|\\b(${words.join("|")})\\b|\\b([0-9]+)\\b`, "g"); }
 
   /** Replace the whole text. The browser's undo still leads back to the text before. */
   replace(value) {
@@ -51,7 +53,7 @@ export class Editor {
     if (document.activeElement === this.text) this.atCaret();
   }
 
-  /** Return the findings after a change of the text: those before it stay, and those that it touches are left out. */
+  /** Return the findings after a change of the text: those behind it move with their text, and those that it touches are left out. */
   moved() {
     const now = this.value, before = this.painted ?? "";
     let same = 0;
@@ -69,7 +71,7 @@ export class Editor {
 
   paint() {
     const value = this.painted = this.value;
-    const pieces = value.length <= MAX_COLOURED ? coloured(value) : [];
+    const pieces = this.tokens && value.length <= MAX_COLOURED ? coloured(value, this.tokens) : [];
     const wrong = this.findings.map((x, k) => ({ begin: x.begin, end: Math.max(x.end, x.begin + 1), k }))
       .sort((a, b) => a.begin - b.begin || b.end - a.end);
     const cuts = new Set([0, value.length]);
@@ -203,9 +205,10 @@ export function span(kind, text) {
   return node;
 }
 
-function coloured(value) {
+/** Return the parts of a text that have a colour. */
+function coloured(value, tokens) {
   const found = [];
-  for (const match of value.matchAll(TOKENS)) {
+  for (const match of value.matchAll(tokens)) {
     const kind = CLASSES[match[1] !== undefined ? 0 : match[2] !== undefined ? 1 : 2];
     found.push({ begin: match.index, end: match.index + match[0].length, kind });
   }

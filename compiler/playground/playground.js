@@ -5,10 +5,12 @@ import { Timeline } from "./timeline.js";
 
 const WAIT = 120; // milliseconds without a change, after which the text is sent
 const part = (id) => document.getElementById(id);
+// given: parameters by name; name, shipped: of the text that was opened, and that text; timer: of the next compilation; waiting:
+// the text has changed while an answer is awaited; answer: the last one, null if it has findings.
 const state = { given: {}, name: "", shipped: "", waiting: false, busy: false, timer: 0, answer: null };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), bubble: part("bubble") }, changed);
-const timeline = new Timeline(part("timeline"), part("task"), () => {});
+const timeline = new Timeline(part("timeline"), part("task"));
 
 async function ask(kind, body) {
   const answer = await fetch(kind, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -83,13 +85,18 @@ function item(found) {
   return row;
 }
 
+/** Return '3', or '1 to 4' for different numbers. */
+function spanText(numbers) {
+  const sorted = [...numbers].sort((a, b) => Number(a) - Number(b)), least = sorted[0], greatest = sorted.at(-1);
+  return least === greatest ? String(least) : `${least} to ${greatest}`;
+}
+
 function figures(answer) {
-  const few = (list) => { const all = [...new Set(list)]; return all.length === 1 ? String(all[0]) : `${all.reduce((a, b) => (Number(a) <= Number(b) ? a : b))} to ${all.reduce((a, b) => (Number(a) >= Number(b) ? a : b))}`; };
   const rows = [
     ["Makespan", `${answer.makespanText}${answer.unit ? ` ${answer.unit}` : ""}`],
     ["Bubble ratio", `${(answer.bubbleRatio * 100).toFixed(1)} %`],
-    ["Idle per rank", few(answer.idle)],
-    ["Activations at the peak", few(answer.activations)],
+    ["Idle per rank", spanText(answer.idle)],
+    ["Activations at the peak", spanText(answer.activations)],
     ["Ranks", answer.ranks], ["Stages", answer.stages], ["Micro-batches", answer.microBatches],
     ["Instructions", answer.instructions.toLocaleString("en")],
   ];
@@ -112,7 +119,7 @@ function legend(answer) {
       nodes.push(entry);
     }
   }
-  if (answer.sums.rank.length) { const entry = span("", ""); entry.append(swatch("M3 11h10l-5-9z", "currentColor"), "all-reduce of gradients"); nodes.push(entry); }
+  if (answer.allReduces.rank.length) { const entry = span("", ""); entry.append(swatch("M3 11h10l-5-9z", "currentColor"), "all-reduce of gradients"); nodes.push(entry); }
   nodes.push(span("", "numbers are micro-batches"));
   part("legend").replaceChildren(...nodes);
 }
@@ -238,7 +245,7 @@ function theme(choice) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   part("theme").textContent = choice;
   part("theme").setAttribute("aria-label", `Colours: ${choice === "Auto" ? "as the system has them" : choice.toLowerCase()}`);
-  timeline.later();
+  timeline.redraw();
 }
 
 function divide(percent) {
@@ -252,6 +259,9 @@ async function begin() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(part("theme").textContent));
   part("theme").addEventListener("click", () => theme({ Auto: "Light", Light: "Dark", Dark: "Auto" }[part("theme").textContent]));
   const offered = await (await fetch("offered.json")).json();
+  timeline.setColours(offered.colours);
+  timeline.words = offered.words;
+  editor.setKeywords(offered.keywords);
   state.schedules = offered.schedules;
   state.products = [{ emit: "", suffix: ".sched", what: "the text" }, ...offered.products];
   const own = new Option("(a file of your own)", "");

@@ -22,17 +22,19 @@ from importlib.resources import files
 from typing import Any
 
 from chimerac.chimera_ir.limits import TEXT
+from chimerac.compiler.draw.shades import page_colours
+from chimerac.compiler.draw.timeline import WORDS
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.offered import Content, Product, stopped
 from chimerac.compiler.playground.pool import BusyError, GoneError, LostError, Pool
+from chimerac.compiler.syntax.grammar import keywords
 
 ADDRESS = "127.0.0.1"
+SCRIPTS = ("playground.js", "editor.js", "timeline.js")
 _TYPES = {
     "playground.html": "text/html; charset=utf-8",
     "playground.css": "text/css; charset=utf-8",
-    "playground.js": "text/javascript; charset=utf-8",
-    "editor.js": "text/javascript; charset=utf-8",
-    "timeline.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(SCRIPTS, "text/javascript; charset=utf-8"),
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
@@ -47,7 +49,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MAGNITUDE = 2**63  # of a parameter that is passed on to the compiler, which has a smaller limit
-_PARAMETERS = 256
+_PARAMETERS = 256  # of a request
 
 
 class RefusedError(Exception):
@@ -128,6 +130,9 @@ def _pages(content: Content) -> dict[str, tuple[str, bytes]]:
         "schedules": [{"name": name, "title": content.titles.get(name, "")} for name in content.schedules],
         "products": [{"emit": p.emit, "suffix": p.suffix, "what": p.what} for p in content.products],
         "first": {"name": content.first[0], "text": content.first[1]},
+        "colours": page_colours(),
+        "words": WORDS,
+        "keywords": sorted(keywords()),
     }
     pages["offered.json"] = ("application/json", json.dumps(offered).encode("ascii"))
     for name, text in content.schedules.items():

@@ -1,20 +1,11 @@
 // The timeline: a row for each rank, a bar for each task. Only what is visible is drawn, so thousands of tasks scroll smoothly.
 
+// In pixels: the row of a rank, the axis above all rows, the space below them, the names of the ranks, the least bar with a text.
 const ROW = 30, TOP = 24, BOTTOM = 8, HEAD = 62, LABEL = 9;
-const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient", R: "recomputation" };
-// A row for each pipe, a column for each of F, B, I, W, R. The lightness differs as well as the hue.
-const SHADES = [
-  ["#9cc8f5", "#3f7fc4", "#5fa3d8", "#27598f", "#d3e6fa"],
-  ["#f7cf8f", "#d58a1f", "#e6a94b", "#9a5d0d", "#fbe9cd"],
-  ["#a5dcb5", "#3e9a5e", "#63b981", "#256b3e", "#d8f0df"],
-  ["#e4b4e0", "#a9539f", "#c47cbc", "#763470", "#f4dff2"],
-  ["#c3bcf0", "#6a5bc0", "#8d81d6", "#463a8d", "#e5e2f9"],
-];
-
 export class Timeline {
-  constructor(parent, status, onZoom) {
+  /** parent: the element that the timeline fills; status: the one that describes a task. */
+  constructor(parent, status) {
     this.status = status;
-    this.onZoom = onZoom;
     this.scroller = document.createElement("div");
     this.scroller.className = "scroller";
     this.scroller.tabIndex = 0;
@@ -28,15 +19,22 @@ export class Timeline {
     parent.append(this.scroller);
     this.zoom = 1;
     this.selected = this.hovered = -1;
-    this.scroller.addEventListener("scroll", () => this.later());
+    this.scroller.addEventListener("scroll", () => this.redraw());
     this.scroller.addEventListener("keydown", (event) => this.key(event));
     this.scroller.addEventListener("mousemove", (event) => this.point(event));
-    this.scroller.addEventListener("mouseleave", () => { this.hovered = -1; this.say(); this.later(); });
-    this.scroller.addEventListener("click", (event) => { this.point(event); this.selected = this.hovered; this.say(); this.later(); });
+    this.scroller.addEventListener("mouseleave", () => { this.hovered = -1; this.say(); this.redraw(); });
+    this.scroller.addEventListener("click", (event) => { this.point(event); this.selected = this.hovered; this.say(); this.redraw(); });
     this.scroller.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     new ResizeObserver(() => this.layOut()).observe(parent);
   }
 
+  /** Take the colours of tasks: what page_colours of compiler/draw/shades.py returns. */
+  setColours({ shades, texts }) { this.shades = shades; this.texts = texts; }
+
+  /** Return the shades of a pipe by operation. */
+  shadesOf(pipe) { return this.shades[pipe % this.shades.length]; }
+
+  /** Show the answer of the server for a text without findings. */
   show(data) {
     this.data = data;
     this.end = data.until ?? data.makespan;
@@ -45,160 +43,175 @@ export class Timeline {
     this.rows = Array.from({ length: data.ranks }, () => []);
     for (let k = 0; k < b.rank.length; k += 1) if (b.end[k] > b.start[k]) this.rows[b.rank[k]].push(k);
     for (const row of this.rows) row.sort((x, y) => b.start[x] - b.start[y]);
-    this.sumsOf = Array.from({ length: data.ranks }, () => []);
-    data.sums.rank.forEach((rank, k) => this.sumsOf[rank].push(k));
+    this.allReducesOf = Array.from({ length: data.ranks }, () => []);
+    data.allReduces.rank.forEach((rank, k) => this.allReducesOf[rank].push(k));
     if (this.selected >= b.rank.length) this.selected = -1;
-    const sums = data.sums.rank.length;
+    const allReduces = data.allReduces.rank.length;
     this.scroller.setAttribute("aria-label", `Timeline of ${data.schedule}: ${data.ranks} ranks, ${data.tasks} tasks` +
-      `${sums ? `, ${sums} all-reduces` : ""}, makespan ${data.makespanText}`);
+      `${allReduces ? `, ${allReduces} all-reduces` : ""}, makespan ${data.makespanText}`);
     this.layOut();
     this.say();
   }
 
+  /** Set the size of the drawing after a change of the page or of the zoom. */
   layOut() {
     if (!this.data) return;
     const wide = Math.max(this.scroller.clientWidth, 200);
     const height = TOP + this.data.ranks * ROW + BOTTOM;
     this.width = HEAD + (wide - HEAD - 14) * this.zoom + 14;
-    this.per = (this.width - HEAD - 14) / Math.max(this.end, 1);
+    this.perTime = (this.width - HEAD - 14) / Math.max(this.end, 1); // pixels of an integer of time
     this.spacer.style.width = `${this.width}px`;
     this.spacer.style.height = `${height}px`;
     this.visibleHeight = Math.min(height, Math.max(160, Math.floor(window.innerHeight * 0.6)));
     this.scroller.style.height = `${this.visibleHeight + (this.zoom > 1 ? 14 : 0)}px`;
-    this.later();
+    this.redraw();
   }
 
+  /** Zoom so that the time at a share of the visible width stays in its place. */
   setZoom(zoom, at = 0.5) {
     const x = this.scroller.clientWidth * at;
-    const time = (this.scroller.scrollLeft + x - HEAD) / this.per;
+    const time = (this.scroller.scrollLeft + x - HEAD) / this.perTime;
     this.zoom = Math.min(Math.max(zoom, 1), Math.max(1, this.end / this.data.scale * 60 / 400, 64));
     this.layOut();
-    this.scroller.scrollLeft = time * this.per + HEAD - x;
-    this.onZoom(this.zoom);
+    this.scroller.scrollLeft = time * this.perTime + HEAD - x;
   }
 
-  later() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
+  /** Paint before the next frame of the browser. */
+  redraw() { this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.paint(); }); }
 
+  /** Draw what is visible: first the rows, then the names of the ranks and the axis over their edges. */
   paint() {
     if (!this.data) return;
-    const { data, per } = this, b = data.bars, ratio = window.devicePixelRatio || 1;
-    const w = this.scroller.clientWidth, h = this.visibleHeight;
-    this.canvas.width = Math.round(w * ratio);
-    this.canvas.height = Math.round(h * ratio);
-    this.canvas.style.width = `${w}px`;
-    this.canvas.style.height = `${h}px`;
-    const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const [back, lane, line, text, dim, accent] = ["--back", "--lane", "--line", "--text", "--dim", "--accent"].map(colour);
-    g.scale(ratio, ratio);
-    g.fillStyle = back;
-    g.fillRect(0, 0, w, h);
+    const { data, perTime } = this, ratio = window.devicePixelRatio || 1;
+    const width = this.scroller.clientWidth, height = this.visibleHeight;
     const left = this.scroller.scrollLeft, top = this.scroller.scrollTop;
-    const x = (time) => HEAD + time * per - left;
-    const from = Math.max(0, (left - 4) / per), to = (left + w - HEAD) / per;
-    const first = Math.max(0, Math.floor((top) / ROW)), last = Math.min(data.ranks, Math.ceil((top + h) / ROW) + 1);
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const names = ["back", "lane", "line", "text", "dim", "accent"];
+    const frame = {
+      g, width, height, top,
+      colours: Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])),
+      x: (time) => HEAD + time * perTime - left,
+      from: Math.max(0, (left - 4) / perTime), // the times and the ranks in view
+      to: (left + width - HEAD) / perTime,
+      first: Math.max(0, Math.floor(top / ROW)),
+      last: Math.min(data.ranks, Math.ceil((top + height) / ROW) + 1),
+    };
+    g.scale(ratio, ratio);
+    g.fillStyle = frame.colours.back;
+    g.fillRect(0, 0, width, height);
     g.textBaseline = "middle";
-    const font = (size, weight = 400) => { g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`; };
     g.save();
     g.beginPath();
-    g.rect(HEAD, TOP, w - HEAD, h - TOP);
+    g.rect(HEAD, TOP, width - HEAD, height - TOP);
     g.clip();
-    for (let rank = first; rank < last; rank += 1) {
-      const y = TOP + rank * ROW - top;
-      g.fillStyle = lane;
-      g.fillRect(x(0), y + 3, this.end * per, ROW - 6);
-      const row = this.rows[rank];
-      let low = 0, high = row.length;
-      while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
-      for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) {
-        const bar = row[k], shades = SHADES[b.pipe[bar] % SHADES.length];
-        const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75);
-        g.fillStyle = shades[b.op[bar]] ?? shades[0];
-        g.fillRect(begin, y + 3, width > 3 ? width - 1 : width, ROW - 6);
-        const pair = b.pair[bar];
-        if (pair) { // two tasks at once: the second one has the lower half
-          g.fillStyle = (SHADES[pair[2] % SHADES.length])[pair[1]];
-          g.fillRect(begin, y + ROW / 2, width > 3 ? width - 1 : width, ROW / 2 - 3);
-        }
-        if (bar === this.selected || bar === this.hovered) {
-          g.strokeStyle = bar === this.selected ? text : accent;
-          g.lineWidth = 2;
-          g.strokeRect(begin + 1, y + 4, Math.max(width - 3, 1), ROW - 8);
-        }
-        if (width >= LABEL) {
-          const label = this.label(bar, width);
-          font(12, 500);
-          if (g.measureText(label).width + 4 <= width) {
-            const visible = Math.max(begin, HEAD);
-            g.fillStyle = [1, 3].includes(b.op[bar]) ? "#ffffff" : "#10141a";
-            if (b.pipe[bar] % SHADES.length === 1 && b.op[bar] === 1) g.fillStyle = "#10141a";
-            g.textAlign = "center";
-            const middle = (Math.max(visible, begin) + Math.min(begin + width, w)) / 2;
-            if (!pair) g.fillText(label, middle, y + ROW / 2 + 0.5);
-            else {
-              font(10, 600);
-              g.fillStyle = "#10141a";
-              g.fillText(label, middle, y + 9.5);
-              g.fillStyle = [1, 3].includes(pair[1]) && pair[2] % SHADES.length !== 1 ? "#ffffff" : "#10141a";
-              g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
-            }
-          }
-        }
-      }
-      g.fillStyle = text;
-      for (const k of this.sumsOf[rank]) { // an all-reduce: a mark where it begins, a line to its end
-        const begin = data.sums.start[k], end = data.sums.end[k];
-        if (end < from || begin > to) continue;
-        const at = x(begin);
-        g.fillRect(at, y + ROW - 4, Math.max(x(end) - at, 0), 2);
-        g.beginPath();
-        g.moveTo(at - 4, y + ROW - 1);
-        g.lineTo(at + 4, y + ROW - 1);
-        g.lineTo(at, y + ROW - 8);
-        g.fill();
-      }
-    }
+    for (let rank = frame.first; rank < frame.last; rank += 1) this.paintRow(frame, rank);
     g.restore();
-    g.fillStyle = back;
-    g.fillRect(0, 0, HEAD, h);
-    g.fillRect(0, 0, w, TOP);
-    font(12);
-    g.textAlign = "left";
-    for (let rank = first; rank < last; rank += 1) {
-      const y = TOP + rank * ROW - top + ROW / 2;
-      if (y < TOP) continue;
-      g.fillStyle = dim;
-      g.fillText(`rank ${rank}`, 10, y);
-    }
-    g.fillStyle = back;
-    g.fillRect(0, 0, w, TOP);
-    font(11);
-    g.textAlign = "center";
-    const unit = niceStep(64 / (per * data.scale)), end = this.end / data.scale;
-    for (let k = Math.floor(from / data.scale / unit); k * unit <= Math.min(end, to / data.scale) + 1e-9; k += 1) {
-      const at = x(k * unit * data.scale);
-      if (at < HEAD - 1) continue;
-      g.fillStyle = line;
-      g.fillRect(at, TOP - 5, 1, 5);
-      g.fillStyle = dim;
-      g.fillText(String(Number((k * unit).toPrecision(6))), Math.min(at, w - 12), 10);
+    this.paintNames(frame);
+    this.paintAxis(frame);
+  }
+
+  paintRow(frame, rank) {
+    const { g, x, from, to, colours } = frame, b = this.data.bars, row = this.rows[rank];
+    const y = TOP + rank * ROW - frame.top;
+    g.fillStyle = colours.lane;
+    g.fillRect(x(0), y + 3, this.end * this.perTime, ROW - 6);
+    let low = 0, high = row.length;
+    while (low < high) { const middle = (low + high) >> 1; if (b.end[row[middle]] < from) low = middle + 1; else high = middle; }
+    for (let k = low; k < row.length && b.start[row[k]] <= to; k += 1) this.paintBar(frame, row[k], y);
+    const { start, end } = this.data.allReduces;
+    g.fillStyle = colours.text;
+    for (const k of this.allReducesOf[rank]) { // a mark where it begins, a line to its end
+      if (end[k] < from || start[k] > to) continue;
+      const at = x(start[k]);
+      g.fillRect(at, y + ROW - 4, Math.max(x(end[k]) - at, 0), 2);
+      g.beginPath();
+      g.moveTo(at - 4, y + ROW - 1);
+      g.lineTo(at + 4, y + ROW - 1);
+      g.lineTo(at, y + ROW - 8);
+      g.fill();
     }
   }
 
+  /** Draw a task with its text. Of an overlapped pair the second task has the lower half. */
+  paintBar({ g, x, colours, width: visibleWidth }, bar, y) {
+    const b = this.data.bars, pair = b.pair[bar];
+    const begin = x(b.start[bar]), width = Math.max(x(b.end[bar]) - begin, 0.75), filled = width > 3 ? width - 1 : width;
+    g.fillStyle = this.shadesOf(b.pipe[bar])[b.op[bar]];
+    g.fillRect(begin, y + 3, filled, ROW - 6);
+    if (pair) {
+      g.fillStyle = this.shadesOf(pair[2])[pair[1]];
+      g.fillRect(begin, y + ROW / 2, filled, ROW / 2 - 3);
+    }
+    if (bar === this.selected || bar === this.hovered) {
+      g.strokeStyle = bar === this.selected ? colours.text : colours.accent;
+      g.lineWidth = 2;
+      g.strokeRect(begin + 1, y + 4, Math.max(width - 3, 1), ROW - 8);
+    }
+    if (width < LABEL) return;
+    const label = this.label(bar, width);
+    setFont(g, 12, 500);
+    if (g.measureText(label).width + 4 > width) return;
+    const middle = (Math.max(begin, HEAD) + Math.min(begin + width, visibleWidth)) / 2;
+    g.textAlign = "center";
+    g.fillStyle = this.texts[b.op[bar]];
+    if (!pair) {
+      g.fillText(label, middle, y + ROW / 2 + 0.5);
+      return;
+    }
+    setFont(g, 10, 600);
+    g.fillText(label, middle, y + 9.5);
+    g.fillStyle = this.texts[pair[1]];
+    g.fillText(width > 28 ? pair[0] : pair[0].slice(1), middle, y + ROW - 9);
+  }
+
+  paintNames({ g, height, top, first, last, colours }) {
+    g.fillStyle = colours.back;
+    g.fillRect(0, 0, HEAD, height);
+    setFont(g, 12);
+    g.textAlign = "left";
+    g.fillStyle = colours.dim;
+    for (let rank = first; rank < last; rank += 1) {
+      const middle = TOP + rank * ROW - top + ROW / 2;
+      if (middle >= TOP) g.fillText(`rank ${rank}`, 10, middle);
+    }
+  }
+
+  paintAxis({ g, width, x, from, to, colours }) {
+    const { scale } = this.data, distance = markDistance(64 / (this.perTime * scale));
+    g.fillStyle = colours.back;
+    g.fillRect(0, 0, width, TOP);
+    setFont(g, 11);
+    g.textAlign = "center";
+    for (let k = Math.floor(from / scale / distance); k * distance <= Math.min(this.end, to) / scale + 1e-9; k += 1) {
+      const at = x(k * distance * scale);
+      if (at < HEAD - 1) continue;
+      g.fillStyle = colours.line;
+      g.fillRect(at, TOP - 5, 1, 5);
+      g.fillStyle = colours.dim;
+      g.fillText(String(Number((k * distance).toPrecision(6))), Math.min(at, width - 12), 10);
+    }
+  }
+
+  /** Return the text of a bar: its micro-batches, with the letter of its task where that has room. */
   label(bar, width) {
     const b = this.data.bars;
-    const short = b.name[bar], letter = this.data.letters[b.op[bar]];
-    return width > 26 + 6 * short.length ? `${letter}${short}` : short;
+    const ids = b.name[bar], letter = this.data.letters[b.op[bar]];
+    return width > 26 + 6 * ids.length ? `${letter}${ids}` : ids;
   }
 
   describe(bar) {
     const d = this.data, b = d.bars, time = (t) => String(Number((t / d.scale).toPrecision(6)));
     const pair = b.pair[bar] ? ` together with ${b.pair[bar][0]}` : "";
     const pipe = d.pipes.length > 1 ? `, pipe ${d.pipes[b.pipe[bar]]}` : "";
-    return `${WORDS[d.letters[b.op[bar]]] ?? "task"} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
+    return `${this.words[d.letters[b.op[bar]]]} of micro-batch ${b.name[bar]}${pair}, stage ${b.stage[bar]}${pipe}, ` +
       `rank ${b.rank[bar]}, from ${time(b.start[bar])} to ${time(b.end[bar])}`;
   }
 
+  /** Describe the task below the pointer, else the selected one. */
   say() {
     const bar = this.hovered >= 0 ? this.hovered : this.selected;
     this.status.textContent = bar >= 0 ? this.describe(bar) : "";
@@ -206,11 +219,13 @@ export class Timeline {
 
   point(event) {
     const r = this.scroller.getBoundingClientRect();
-    const time = (event.clientX - r.left + this.scroller.scrollLeft - HEAD) / this.per;
-    const rank = Math.floor((event.clientY - r.top + this.scroller.scrollTop - TOP) / ROW);
-    const b = this.data?.bars, row = this.rows?.[rank] ?? [];
+    const x = event.clientX - r.left, y = event.clientY - r.top;
+    const time = (x + this.scroller.scrollLeft - HEAD) / this.perTime;
+    const rank = Math.floor((y + this.scroller.scrollTop - TOP) / ROW);
+    // The names of the ranks and the time axis hide what is scrolled below them.
+    const b = this.data?.bars, row = (x >= HEAD && y >= TOP && this.rows?.[rank]) || [];
     const hit = row.find((k) => b.start[k] <= time && time < b.end[k]) ?? -1;
-    if (hit !== this.hovered) { this.hovered = hit; this.say(); this.later(); }
+    if (hit !== this.hovered) { this.hovered = hit; this.say(); this.redraw(); }
   }
 
   wheel(event) {
@@ -226,7 +241,7 @@ export class Timeline {
     if (event.key === "+" || event.key === "=") this.setZoom(this.zoom * 1.5);
     else if (event.key === "-") this.setZoom(this.zoom / 1.5);
     else if (event.key === "0") this.setZoom(1);
-    else if (event.key === "Escape") { this.selected = -1; this.say(); this.later(); }
+    else if (event.key === "Escape") { this.selected = -1; this.say(); this.redraw(); }
     else if (go || down || event.key === "Home" || event.key === "End") {
       const rank = this.selected < 0 ? 0 : b.rank[this.selected];
       let next;
@@ -247,32 +262,37 @@ export class Timeline {
     this.selected = bar;
     this.hovered = -1;
     const b = this.data.bars, s = this.scroller;
-    const begin = HEAD + b.start[bar] * this.per, end = HEAD + b.end[bar] * this.per, y = TOP + b.rank[bar] * ROW;
+    const begin = HEAD + b.start[bar] * this.perTime, end = HEAD + b.end[bar] * this.perTime, y = TOP + b.rank[bar] * ROW;
     if (begin - HEAD < s.scrollLeft) s.scrollLeft = begin - HEAD - 20;
     if (end > s.scrollLeft + s.clientWidth) s.scrollLeft = end - s.clientWidth + 20;
     if (y - TOP < s.scrollTop) s.scrollTop = y - TOP;
     if (y + ROW > s.scrollTop + this.visibleHeight) s.scrollTop = y + ROW - this.visibleHeight;
     this.say();
-    this.later();
+    this.redraw();
   }
 
   /** Return what the legend shows: for each pipe and kind of task its shade and its name. */
   legend() {
     const d = this.data, kinds = new Map();
     for (let k = 0; k < d.bars.rank.length; k += 1) {
-      const pipe = d.bars.pipe[k] % SHADES.length;
+      const pipe = d.bars.pipe[k] % this.shades.length;
       if (!kinds.has(pipe)) kinds.set(pipe, new Set());
       kinds.get(pipe).add(d.bars.op[k]);
     }
-    const name = (pipe) => d.pipes.filter((_, k) => k % SHADES.length === pipe).slice(0, 3).join(", ");
+    const name = (pipe) => d.pipes.filter((_, k) => k % this.shades.length === pipe).slice(0, 3).join(", ");
     return [...kinds].sort(([a], [c]) => a - c).map(([pipe, ops]) => ({
       name: d.pipes.length > 1 ? name(pipe) : "",
-      kinds: [...ops].sort().map((op) => ({ shade: SHADES[pipe][op], word: WORDS[d.letters[op]] ?? "" })),
+      kinds: [...ops].sort().map((op) => ({ shade: this.shadesOf(pipe)[op], word: this.words[d.letters[op]] })),
     }));
   }
 }
 
-function niceStep(least) {
+function setFont(g, size, weight = 400) {
+  g.font = `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`;
+}
+
+/** Return the distance of the marks of the time axis: 1, 2 or 5 times a power of ten, at least so much. */
+function markDistance(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((x) => x * power).find((x) => x >= least - 1e-12);
 }

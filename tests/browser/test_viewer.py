@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.analyze.viewed import viewed
 from chimerac.compiler.command.main import main
+from chimerac.compiler.draw.shades import shade
 from chimerac.compiler.draw.viewer.page import page as page_text
 from tests.helpers_browser import browser
 
@@ -237,9 +239,42 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     assert re.search(r"a unit of cost is taken as 5\.\d+ ms", page.locator("#tables").inner_text())
 
 
+def test_measured_times_that_are_much_shorter_are_not_rounded_to_tens(opened: Opener) -> None:
+    p = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    s = simulate(p, {"F": 20_000, "B": 20_000})
+    measured = replace(s.timeline, start=s.timeline.start * 10, end=s.timeline.start * 10 + 1234, scale=10)
+    page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
+    row = int(np.flatnonzero(p.table.is_task)[0])
+    assert "takes 123.4 (-19876.6)" in page.evaluate(f"viewer.spoken(viewer.state.panels[0], {row})")
+
+
+def test_a_search_backwards_begins_at_the_last_instruction(opened: Opener) -> None:
+    p = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    page = opened(one("1f1b", D=2, N=2))
+    page.locator("#find").fill("rank 1")
+    page.locator("#find").press("Shift+Enter")
+    assert page.evaluate(ROW) == len(p) - 1
+
+
 def brightness(page: Any) -> int:
     x, y, z = page.evaluate("[...viewer.lanes.context.getImageData(5, viewer.lanes.canvas.height - 3, 1, 1).data].slice(0, 3)")
     return int(x + y + z)
+
+
+def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
+    p = compile_schedule("gpipe", {"D": 2, "N": 2}).program
+    page = opened(one("gpipe", D=2, N=2))
+    for row in np.flatnonzero(p.table.is_task).tolist():
+        x, y, z = page.evaluate(
+            """(row) => {
+                const p = viewer.state.panels[0], ratio = devicePixelRatio;
+                const lane = viewer.state.layout.rows.find((r) => r.rank === p.rankOf[row]).lanes.tasks;
+                const x = viewer.lanes.x(p.start[row] / p.scale) + 2, y = lane[0] + 2 - viewer.state.scroll;
+                return [...viewer.lanes.context.getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);
+            }""",
+            row,
+        )
+        assert f"#{x:02x}{y:02x}{z:02x}" == shade(0, int(p.table.op[row]))
 
 
 def test_light_and_dark(opened: Opener) -> None:
@@ -279,7 +314,7 @@ def test_a_page_without_a_program_says_why(opened: Opener) -> None:
     assert "a cannot run at this size: E210: no" in page.locator("#tables").inner_text()
 
 
-def test_a_large_program_is_drawn_as_sums_and_zooms_to_bars(opened: Opener) -> None:
+def test_a_large_program_is_drawn_as_shares_of_the_time_and_zooms_to_bars(opened: Opener) -> None:
     page = opened(one(D=8, N=1024))
     assert page.evaluate("viewer.state.panels[0].size") > 40_000
     pixels = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"

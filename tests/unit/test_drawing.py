@@ -152,6 +152,15 @@ def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
     assert draw_timeline(p, simulate(p, {"F": 40, "B": 40}).timeline).splitlines()[0].split() == ["0", "200"]
 
 
+def test_numbers_of_the_ruler_have_no_exponent() -> None:
+    p = program("1f1b", D=2, N=4)
+    s = simulate(p, {"F": 1234567, "B": 2 * 1234567})
+    ruler = draw_timeline(p, s.timeline, columns=51).splitlines()[3]  # above lines too short for a mark: where they begin
+    assert ruler.split() == ["17283938"]
+    microseconds = replace(simulate(p).timeline, scale=10**6)
+    assert draw_timeline(p, microseconds).splitlines()[0].split() == ["0", "0.000005", "0.00001"]
+
+
 def test_long_numbers_of_the_ruler_do_not_touch() -> None:
     p = program("1f1b", D=2, N=8)
     costs = dict.fromkeys("FBIW", 3 * 10**11)

@@ -21,7 +21,7 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.draw import picture
 from chimerac.compiler.draw.extent import MAX_ROWS, extent
-from chimerac.compiler.draw.panels import boxes_of, sums_of
+from chimerac.compiler.draw.panels import all_reduces_of, boxes_of
 from chimerac.compiler.draw.picture import draw_picture
 from chimerac.compiler.draw.shades import PIPES, shade
 from chimerac.compiler.verify import peaks
@@ -73,8 +73,8 @@ def test_chimera_is_drawn_as_in_its_paper_cell_by_cell() -> None:
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
     """Stage 3 at 9, 2 and 1 on the ranks that hold both at 14, 0 at 16: computed by another simulator."""
     s = simulate(program("chimera", D=4, N=4))
-    sums = sums_of(simulated_panel(s))
-    marks = {(rank, name): end for rank, end, name in zip(sums.rank.tolist(), sums.end.tolist(), sums.name, strict=True)}
+    found = all_reduces_of(simulated_panel(s))
+    marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
     assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
     assert marks[1, "1"] == marks[2, "1"] == 14
     assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, "two at one time share a mark"

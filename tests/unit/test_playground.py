@@ -19,10 +19,12 @@ import pytest
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.compiler import compile_schedule, simulate
 from chimerac.compiler.command.serve import content
+from chimerac.compiler.draw.shades import page_colours
 from chimerac.compiler.library import find, names
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.pool import GoneError, LostError, Pool
 from chimerac.compiler.playground.server import Playground
+from chimerac.compiler.syntax.grammar import keywords
 from tests.helpers_command import COMMAND, SIGINT_ON
 from tests.helpers_playground import playground
 
@@ -78,7 +80,10 @@ def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> Non
     assert "Content-Security-Policy: default-src 'none'; script-src 'self';" in head and "unsafe" not in head
     assert "Referrer-Policy: no-referrer" in head
     status, body = sent(server, request(server, "GET", f"/{server.token}/offered.json"))
-    assert (status, [x["name"] for x in json.loads(body)["schedules"]]) == (200, names())
+    offered = json.loads(body)
+    assert (status, [x["name"] for x in offered["schedules"]]) == (200, names())
+    assert offered["colours"] == json.loads(json.dumps(page_colours()))
+    assert set(offered["keywords"]) == keywords()
     status, body = sent(server, request(server, "GET", f"/{server.token}/schedules/gpipe"))
     assert (status, body.decode()) == (200, find("gpipe").text)
 

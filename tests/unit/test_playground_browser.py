@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.compiler import compile_schedule
+from chimerac.compiler.draw.shades import shade
 from chimerac.compiler.library import find
 from chimerac.compiler.playground.server import Playground
 from tests.helpers_playground import playground
@@ -112,6 +114,26 @@ def test_a_slider_changes_the_timeline_and_can_be_reset(page: Any) -> None:
     page.get_by_label("Default of D").click()
     page.locator(".scroller[aria-label*='4 ranks']").wait_for()
     assert "-p" not in page.locator("#command").inner_text()
+
+
+def test_the_names_of_the_ranks_hide_tasks_from_the_mouse(page: Any) -> None:
+    scroller = page.locator(".scroller")
+    page.locator("#closer").click(click_count=3)
+    scroller.evaluate("s => { s.scrollLeft = 60; }")
+    scroller.hover(position={"x": 100, "y": 40})
+    assert "rank 0" in page.locator("#task").inner_text()
+    scroller.hover(position={"x": 20, "y": 40})
+    assert page.locator("#task").inner_text() == ""
+
+
+def test_keywords_have_a_colour(page: Any) -> None:
+    words = page.locator("#layer .keyword").all_inner_texts()
+    assert words[:4] == ["schedule", "param", "require", "and"]
+
+
+def test_tasks_have_the_colours_of_pictures(page: Any) -> None:
+    fills = page.locator("#legend path").evaluate_all("found => found.map((x) => x.getAttribute('fill'))")
+    assert fills == [*(shade(pipe, op) for pipe in (0, 1) for op in (Op.FWD, Op.BWD)), "currentColor"]
 
 
 def test_the_menu_opens_a_shipped_schedule_and_undo_leads_back(page: Any) -> None:

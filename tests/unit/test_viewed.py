@@ -7,6 +7,7 @@ import re
 from base64 import b64decode, b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from chimerac.compiler.analyze.viewed import viewed
 from chimerac.compiler.command.main import main
 from chimerac.compiler.command.values import without_parameters
 from chimerac.compiler.diagnose.source_lines import order_spans
+from chimerac.compiler.draw.shades import PIPES, page_colours
 from chimerac.compiler.draw.viewer.columns import column
-from chimerac.compiler.draw.viewer.page import page
+from chimerac.compiler.draw.viewer.page import SCRIPTS, page
+from chimerac.compiler.playground.server import SCRIPTS as PLAYGROUND_SCRIPTS
 from tests.helpers import CASES, library_program
 
 TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}
@@ -126,6 +129,14 @@ def data_of(text: str) -> Any:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert found
     return json.loads(found[1])
+
+
+def test_scripts_have_the_colours_of_tasks_only_as_data() -> None:
+    assert data_of(page([], [], None))["colours"] == json.loads(json.dumps(page_colours()))
+    for folder, names in (("draw.viewer", SCRIPTS), ("playground", PLAYGROUND_SCRIPTS)):
+        for name in names:
+            script = (files(f"chimerac.compiler.{folder}") / name).read_text()
+            assert not [shade for shades in PIPES for shade in shades if shade in script.lower()], name
 
 
 def test_the_command_writes_one_program_or_several(capsys: pytest.CaptureFixture[str]) -> None:

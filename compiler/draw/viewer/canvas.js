@@ -1,14 +1,7 @@
 // Colours, patterns and shapes on a canvas.
 
-// By pipe: the shades of FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE. Lightness tells the kinds apart without their hue.
-const PIPES = [
-  ["#badafe", "#0a98e2", "#6eb7f5", "#03699e", "#e8f2fe"],
-  ["#f7d0ae", "#c28341", "#dda671", "#8e5614", "#fdeee2"],
-  ["#f1cbf1", "#be78c2", "#d79dd9", "#8c4a91", "#faedfa"],
-  ["#b6e2c0", "#46a265", "#7ac08d", "#047339", "#e6f4e9"],
-  ["#d7d7d7", "#919191", "#b0b0b0", "#636363", "#f1f1f1"],
-];
-const WEIGHT = 3; // the op whose shade is dark
+// What page_colours of compiler/draw/shades.py returns.
+const { shades: SHADES, texts: TEXTS, lines: LINES } = PAGE.colours;
 // Lines over the bars of a pipe, and over idle time by cause.
 const PIPE_PATTERNS = ["none", "rising", "dots", "falling", "crossed"];
 const CAUSE_PATTERNS = {

@@ -1,4 +1,7 @@
-// The data of the page: columns of numbers become typed arrays, and what joins instructions can be looked up by row.
+// The data of the page: columns of numbers become typed arrays, and the relations of instructions can be looked up by row.
+
+/** What page.py wrote into the page: {command, parameters, colours, words, panels}. */
+const PAGE = JSON.parse(document.getElementById("data").textContent);
 
 /** Return the typed array of a column of columns.py. */
 function decode(column) {
@@ -20,7 +23,7 @@ function grouped(n, keys, values) {
   return { of: (key) => found.subarray(first[key], first[key + 1]), first, all: found };
 }
 
-/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none; it stays true after that. */
+/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none. It is true for all later ones. */
 function firstIndex(low, high, holds) {
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -57,8 +60,8 @@ function readPanel(raw, number) {
   p.messages.receive.forEach((row, message) => (p.messageAt[row] = message));
   p.consumed = grouped(p.size, p.values.consumer, p.values.message);
   p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer);
-  p.stepOf = new Map();
-  p.path.row.forEach((row, step) => p.stepOf.set(row, step));
+  p.pathPartOf = new Map(); // the index of a row in the critical path
+  p.path.row.forEach((row, part) => p.pathPartOf.set(row, part));
   const members = [];
   const joined = [];
   for (let row = 0; row < p.size; row++) {
@@ -137,7 +140,7 @@ function carries(p, task, k) {
   return microBatches(p, send).some((id) => ids.includes(id));
 }
 
-/** Return the task whose value a SEND sends: the last one before it that makes it; -1 if there is none. */
+/** Return the task of the sending rank whose value a message carries, given its SEND; -1 if there is none. */
 function producerOf(p, row) {
   const message = p.messageAt[row];
   if (message < 0) return -1;

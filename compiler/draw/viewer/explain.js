@@ -13,8 +13,8 @@ function momentsOf(p) {
   return times.sort().filter((value, i) => (i === 0 || value !== times[i - 1]) && value <= p.makespan);
 }
 
-/** Return the sentence of a rank from one moment to the next. */
-function sentence(p, rank, from, to) {
+/** Return what a rank does from a moment on, as a sentence. */
+function sentence(p, rank, from) {
   const row = taskAt(p, rank, from);
   if (row >= 0) return `Rank ${rank} runs ${label(p, row)}, the ${inWords(p, row)}.`;
   const bar = idleAt(p, rank, from);
@@ -63,14 +63,14 @@ function countsSlots(p) {
   return p.slot > 0 && p.makespan / p.slot <= 1000;
 }
 
-/** Return what is said about one moment: a head, the sentences, and the count. */
+/** Return what is said about moment k: its times, a sentence for each rank, and the idle time so far. */
 function explained(p, moments, k) {
   const [from, to] = [moments[k], moments[k + 1]];
   const ranks = Array.from({ length: p.ranks }, (_, rank) => rank);
   const idle = ranks.filter((rank) => taskAt(p, rank, from) < 0);
   // Of many ranks those that are idle come first: they are what this is about.
   const ordered = p.ranks > MOST_SENTENCES ? [...idle, ...ranks.filter((rank) => !idle.includes(rank))] : ranks;
-  const sentences = ordered.slice(0, MOST_SENTENCES).map((rank) => ({ rank, text: sentence(p, rank, from, to) }));
+  const sentences = ordered.slice(0, MOST_SENTENCES).map((rank) => ({ rank, text: sentence(p, rank, from) }));
   const who = idle.length === 0 ? "All ranks work." : `${idle.length} of ${p.ranks} ranks ${idle.length === 1 ? "is" : "are"} idle.`;
   return {
     head: `Time ${time(p, from)} to ${withUnit(p, to)}. ${who}`,

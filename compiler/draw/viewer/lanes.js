@@ -114,6 +114,7 @@ class Lanes {
     return [first, firstIndex(first, rows.length, (i) => start[rows[i]] >= to)];
   }
 
+  /** Return the number of tasks in view. */
   barsIn(visible) {
     let count = 0;
     for (const { panel, rank } of visible) {
@@ -158,14 +159,14 @@ class Lanes {
     c.restore();
   }
 
-  /** Draw the tasks of a rank, and return whether they were drawn as sums, together with the idle time. */
+  /** Draw the tasks of a rank, and return whether they were drawn as shares of the time, together with the idle time. */
   drawTasks(p, rank, times, top, height, withIdle) {
     const rows = p.tasks.of(rank);
     const [first, stop] = this.range(rows, times.start, times.end, p.scale);
     const { context: c } = this;
     const wide = this.width - MARGIN;
     if (stop - first > 40 && (!this.detailed || wide / (stop - first) < FINE)) {
-      this.drawSums(p, rank, rows, first, stop, times, top, height, withIdle);
+      this.drawShares(p, rank, rows, first, stop, times, top, height, withIdle);
       return true;
     }
     c.textBaseline = "middle";
@@ -179,17 +180,17 @@ class Lanes {
       const width = Math.max(to - from - (to - from > 3 ? 1 : 0), 0.6);
       const op = p.op[row];
       const pipe = p.pipe[row];
-      c.fillStyle = PIPES[pipe % PIPES.length][op];
+      c.fillStyle = SHADES[pipe % SHADES.length][op];
       c.fillRect(from, top, width, height);
       if (width < 5) continue;
       const lines = PIPE_PATTERNS[pipe % PIPE_PATTERNS.length];
       if (lines !== "none") {
-        c.fillStyle = pattern(c, lines, op === WEIGHT ? "#ffffff2e" : "#0000001c");
+        c.fillStyle = pattern(c, lines, LINES[op]);
         c.fillRect(from, top, width, height);
       }
       if (width > 2 * letter) {
         const text = label(p, row);
-        c.fillStyle = op === WEIGHT ? "#ffffff" : "#111111";
+        c.fillStyle = TEXTS[op];
         if (text.length * letter + 3 <= width) c.fillText(text, from + 3, top + height / 2 + 0.5);
         else c.fillText(text[0], from + (width - letter) / 2, top + height / 2 + 0.5);
       }
@@ -198,7 +199,7 @@ class Lanes {
   }
 
   /** Draw, for each pixel, how much of its time each kind of task takes: bars too small to be drawn one by one. */
-  drawSums(p, rank, rows, first, stop, times, top, height, withIdle) {
+  drawShares(p, rank, rows, first, stop, times, top, height, withIdle) {
     const { channelOf, causeOf, shades } = this.channelsOf(p);
     const channels = shades.length;
     const { ratio } = this;
@@ -224,7 +225,7 @@ class Lanes {
     };
     for (let i = first; i < stop; i++) {
       const row = rows[i];
-      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % PIPES.length) * 5 + p.op[row]]);
+      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
     }
     if (withIdle) {
       const bars = p.idleOf.of(rank);
@@ -253,8 +254,9 @@ class Lanes {
     this.context.putImageData(image.data, Math.round(MARGIN * ratio), Math.round(top * ratio));
   }
 
+  /** Return an image of this size in pixels, the same one in every frame. */
   image(wide, high) {
-    const key = wide * 4096 + high;
+    const key = `${wide} ${high}`;
     if (!this.images.has(key)) {
       const data = this.context.createImageData(wide, high);
       this.images.set(key, { data, pixels: new Uint32Array(data.data.buffer) });
@@ -266,10 +268,10 @@ class Lanes {
   channelsOf(p) {
     if (!this.channels.has(p)) {
       const shades = [];
-      const channelOf = new Int32Array(PIPES.length * 5).fill(-1);
+      const channelOf = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
       for (const row of p.tasks.all) {
-        const kind = (p.pipe[row] % PIPES.length) * 5 + p.op[row];
-        if (channelOf[kind] < 0) channelOf[kind] = shades.push(PIPES.flat()[kind]) - 1;
+        const kind = (p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row];
+        if (channelOf[kind] < 0) channelOf[kind] = shades.push(SHADES.flat()[kind]) - 1;
       }
       const causeOf = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
       this.channels.set(p, { channelOf, causeOf, shades: Uint32Array.from(shades.map(packed)) });
@@ -323,6 +325,7 @@ class Lanes {
     }
   }
 
+  /** Return the number of instructions of a rank in view. Tasks are counted too, so it is at least the number of signs. */
   countOfSigns(p, rank) {
     const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
     const first = firstIndex(low, high, (i) => p.end[i] >= this.view.from * p.scale);
@@ -338,7 +341,7 @@ class Lanes {
   drawSigns(p, rank, top, height) {
     const { context: c, colours } = this;
     const middle = top + height / 2;
-    for (const joined of new Set(p.collectives)) {
+    for (const joined of p.collectives) {
       if (joined.end > joined.start && joined.ranks.includes(rank)) {
         c.fillStyle = pattern(c, "upright", colours.message);
         c.fillRect(this.x(joined.start / p.scale), top + 1, this.x(joined.end / p.scale) - this.x(joined.start / p.scale), 10);

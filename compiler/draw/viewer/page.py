@@ -13,6 +13,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
+from chimerac.compiler.draw.shades import page_colours
+from chimerac.compiler.draw.timeline import WORDS
+
 SCRIPTS = ("data.js", "text.js", "canvas.js", "lanes.js", "explain.js", "viewer.js")  # one scope, in this order
 
 
@@ -28,7 +31,13 @@ def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters
     body = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = _ascii(f'"use strict";\n(() => {{\n{body}\n}})();\n')
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    found = {"command": list(command), "parameters": None if parameters is None else dict(parameters), "panels": list(panels)}
+    found = {
+        "command": list(command),
+        "parameters": None if parameters is None else dict(parameters),
+        "colours": page_colours(),
+        "words": WORDS,
+        "panels": list(panels),
+    }
     parts = {"policy": policy, "style": style, "data": _data(found), "script": script}
     text = _ascii((folder / "viewer.html").read_text(encoding="utf-8"))
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], text)  # one pass: no part is searched for the names of others

@@ -1,12 +1,6 @@
 // Words for instructions, times, waits and idle time.
 
-const KINDS = {
-  F: "forward",
-  B: "backward",
-  I: "input gradient",
-  W: "weight gradient",
-  R: "recomputation",
-};
+const WORDS = PAGE.words; // by letter of a task
 // By cause of compiler/analyze/causes.py: its letter in the drawing, its name, and what a rank waits for.
 const CAUSES = {
   fill: ["S", "start-up", "its first task waits for a value that another rank has not computed yet"],
@@ -17,10 +11,10 @@ const CAUSES = {
   drain: ["D", "drain", "the tasks are done and other ranks still work"],
 };
 
-/** Return a number with at most four digits after the first that is not 0, without zeros at its end. */
+/** Return an integer as it is, and any other number with four significant digits, seven from 1000 on. */
 function number(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
-  return String(Number(value.toPrecision(value >= 1000 ? 7 : 4)));
+  return String(Number(value.toPrecision(Math.abs(value) >= 1000 ? 7 : 4)));
 }
 
 /** Return an integer of a panel's times as a number in its unit, without the unit. */
@@ -74,7 +68,7 @@ function inWords(p, row) {
   const form = p.forms[p.op[row]];
   const ids = microBatches(p, row);
   const of = `${ids.length > 1 ? "micro-batches" : "micro-batch"} ${idsText(ids)}`;
-  if (form.letter) return `${KINDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
+  if (form.letter) return `${WORDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
   if (form.op === "ALLREDUCE") {
     const joined = p.collectives[p.operand[row]];
     return `starts to sum the gradients of ${joined.group} over ranks ${idsText(joined.ranks)}`;

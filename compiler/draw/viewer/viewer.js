@@ -1,8 +1,7 @@
 // The page: its controls, and what is shown of the instruction that is selected.
 
 const byId = (id) => document.getElementById(id);
-const raw = JSON.parse(byId("data").textContent);
-const panels = raw.panels.filter((panel) => !panel.reason).map(readPanel);
+const panels = PAGE.panels.filter((panel) => !panel.reason).map(readPanel);
 const total = Math.max(...panels.map((p) => p.total), 0) || 1;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -300,7 +299,7 @@ function showDetails() {
   const line = lineText(p, row);
   fact("Source", line ? element("code", {}, line) : `instruction ${row - p.offsets[p.rankOf[row]]} of the program`);
   fact("Memory", `${amount(p, p.memory.during[row])} while it runs, ${amount(p, p.memory.after[row])} after it`);
-  if (p.stepOf.has(row)) fact("Critical path", `part ${p.stepOf.get(row) + 1} of ${p.path.row.length}`);
+  if (p.pathPartOf.has(row)) fact("Critical path", `part ${p.pathPartOf.get(row) + 1} of ${p.path.row.length}`);
   const [low, high] = [p.offsets[p.rankOf[row]], p.offsets[p.rankOf[row] + 1]];
   const first = Math.max(low, Math.min(row - 4, high - 9));
   const stream = [];
@@ -363,13 +362,13 @@ function say(text) {
   byId("spoken").textContent = text;
 }
 
-/** Select the next row whose text has all words of the search field. */
+/** Select the next row whose text has all words of the search field, or the one before. */
 function search(backwards) {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter((word) => word);
   if (!words.length || !panels.length) return;
   const p = state.selected?.panel ?? panels[0];
   const direction = backwards ? -1 : 1;
-  const from = state.selected ? state.selected.row : -1;
+  const from = state.selected ? state.selected.row : backwards ? 0 : -1;
   const matches = (row) => {
     const name = p.isTask[p.op[row]] ? label(p, row).toLowerCase() : "";
     const text = ` ${instructionText(p, row)} rank ${p.rankOf[row]} `.toLowerCase();
@@ -379,7 +378,7 @@ function search(backwards) {
     const row = (((from + direction * k) % p.size) + p.size) % p.size;
     if (matches(row)) {
       select(p, row);
-      byId("found").textContent = `${nameOf(p, row)}`;
+      byId("found").textContent = nameOf(p, row);
       return;
     }
   }
@@ -427,7 +426,7 @@ function tipLines({ panel: p, row, bar }) {
     `${letter}: idle, ${name}`,
     `rank ${p.idle.rank[bar]}, ${time(p, start)} to ${withUnit(p, end)}, takes ${time(p, end - start)}`,
     meaning,
-    `${reason(p, p.idle.rank[bar], bar, start)}`,
+    reason(p, p.idle.rank[bar], bar, start),
   ];
 }
 
@@ -688,19 +687,19 @@ function showLegend() {
   forms.forEach((form, op) => {
     if (!form.letter || !panels.some((p) => p.op.includes(op))) return;
     swatch((c) => {
-      c.fillStyle = PIPES[0][op];
+      c.fillStyle = SHADES[0][op];
       c.fillRect(0, 0, 22, 16);
-      letters(c, form.letter, op === WEIGHT ? "#ffffff" : "#111111");
-    }, KINDS[form.letter]);
+      letters(c, form.letter, TEXTS[op]);
+    }, WORDS[form.letter]);
   });
   if (panels.some((p) => p.pipes.length > 1)) {
     const p = panels.reduce((a, b) => (b.pipes.length > a.pipes.length ? b : a));
     p.pipes.slice(0, 8).forEach((pipe, k) => {
       swatch((c) => {
-        c.fillStyle = PIPES[k % PIPES.length][0];
+        c.fillStyle = SHADES[k % SHADES.length][0];
         c.fillRect(0, 0, 22, 16);
         const lines = PIPE_PATTERNS[k % PIPE_PATTERNS.length];
-        c.fillStyle = lines === "none" ? PIPES[k % PIPES.length][0] : pattern(c, lines, "#0000001c");
+        c.fillStyle = lines === "none" ? SHADES[k % SHADES.length][0] : pattern(c, lines, LINES[0]);
         c.fillRect(0, 0, 22, 16);
       }, `pipe ${pipe.name}: ${idsText(pipe.microBatches) || "no micro-batches"}`);
     });
@@ -808,7 +807,7 @@ function quoted(word) {
 function commandLine() {
   const given = [...document.querySelectorAll("#parameters input")].flatMap((input) =>
     input.value === "" ? [] : ["-p", `${input.dataset.name}=${input.value}`]);
-  return [...raw.command, ...given].map(quoted).join(" ");
+  return [...PAGE.command, ...given].map(quoted).join(" ");
 }
 
 function showCommand() {
@@ -829,7 +828,7 @@ async function copyCommand() {
 
 function showParameters() {
   const box = byId("parameters");
-  for (const [name, value] of Object.entries(raw.parameters ?? {})) {
+  for (const [name, value] of Object.entries(PAGE.parameters ?? {})) {
     const input = element("input", { type: "number", step: "1", value: String(value), id: `p-${name}`, "data-name": name });
     input.addEventListener("input", () => {
       showCommand();
@@ -844,7 +843,7 @@ function showParameters() {
 /** Show the numbers of each program as tables, which readers of the screen can read cell by cell. */
 function showTables() {
   const box = byId("tables");
-  for (const panel of raw.panels.filter((x) => x.reason)) {
+  for (const panel of PAGE.panels.filter((x) => x.reason)) {
     box.append(element("p", { class: "reason" }, `${panel.name} cannot run at this size: ${panel.reason}`));
   }
   for (const p of panels) {

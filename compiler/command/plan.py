@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.command.files import check_keeps_inputs, print_findings, write_product
+from chimerac.compiler.command.files import check_is_file, check_keeps_inputs, print_findings, write_product
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
 from chimerac.compiler.command.verbs import plan_parser
 from chimerac.compiler.descriptions import find_model
@@ -46,11 +46,8 @@ def run(argv: Any) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    if options.output in ("", "-"):
-        message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
-        raise refuse("E002", message, help="give the path of a file for the plan")
+    check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
     check_folder(options.output)
-    check_keeps_inputs(options.output, problem.schedules.values(), options)
     with ExitStack() as stack:
         found = search(problem, options.processes or processors(), _progress(stack))
     plan = _Plan(found)

@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--seq-len and --repeats are at least 1")
     if options.ranks < 2:
         parser.error("--ranks is at least 2: links are measured between ranks")
+    if options.output == "-":
+        parser.error("-o -: a profile is not written to stdout: give the path of a file")
     samples = _samples(parser, options.micro_batch)
     try:
         check_output(Path(options.output), "-o")

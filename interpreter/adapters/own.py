@@ -144,7 +144,8 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     if isinstance(built, Model):
         return built
     if not isinstance(built, nn.Module):
-        message = f"--model {name}: {function}() returns a {type(built).__name__}, neither a torch.nn.Module nor a Model"
+        found = f"a value of type {type(built).__name__}"
+        message = f"--model {name}: {function}() returns {found}, neither a torch.nn.Module nor a Model"
         raise refuse("E801", message, help="return the module, or what chimerac.interpreter.adapters.model.cut returns")
     field = next(iter(inspect.signature(built.forward).parameters), None)
     if field is None:

@@ -90,7 +90,7 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
     for name in ("none", "Nothing", "number", "sqrt", "Again"):
         check_own(f"{path}:{name}")  # it finds the name in the file, but does not run the file
     for name, message in {
-        "none": r"none\(\) returns a int, neither a torch\.nn\.Module nor a Model",
+        "none": r"none\(\) returns a value of type int, neither a torch\.nn\.Module nor a Model",
         "Nothing": "the forward of Nothing has no argument for the tokens",
         "number": "number is not a function",
     }.items():

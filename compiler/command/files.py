@@ -12,7 +12,7 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
 
-# Options that name files.
+# Options that name a file that is read: the attribute of each.
 INPUTS = {
     "model": "model",
     "profile": "profile",

@@ -35,7 +35,7 @@ HEAD = ("", "schedule", "D", "W", "micro-batch", "N", "recompute", "ZeRO-1", "sa
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # of run.py, by the precision of a profile
 
 
-def run(argv: Any) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print the result and write the plan; return the exit status."""
     options = plan_parser().parse_args(argv)
     try:
@@ -80,20 +80,20 @@ def _problem(options: argparse.Namespace) -> Problem:
         schedules,
         options.model,
         profile,
-        options.ranks,
-        options.batch,
-        memory,
-        state,
-        {"auto": None, "always": True, "never": False}[options.zero],
-        None if options.link is None else link_from_text(options.link),
-        _own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
-        None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
-        {"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
+        ranks=options.ranks,
+        batch=options.batch,
+        limit=memory,
+        state=state,
+        zero={"auto": None, "always": True, "never": False}[options.zero],
+        network=None if options.link is None else link_from_text(options.link),
+        own=_own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
+        sizes=None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
+        recompute={"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
     )
 
 
 def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
-    """Return the values that are tried for parameters, by name. known: the parameters of all schedules."""
+    """Return the values of -p that are tried, by parameter. known: the parameters of all schedules."""
     found = {}
     for name, text in named_values("-p", options.parameters, "f").items():
         if name == "N":

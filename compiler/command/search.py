@@ -46,6 +46,7 @@ OF_ORDERS: dict[str, object] = {  # options that a search for a text does not ha
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
     "model": None, "profile": None, "memory": None, "optimizer": None,
 }  # fmt: skip
+# What a message calls these options; the others have the name of their attribute.
 OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split and --fused"}
 
 
@@ -85,7 +86,7 @@ def _print_score(found: Found) -> None:
 
 
 def _size(text: str) -> dict[str, int]:
-    return {name: integer(name, value) for name, value in named_values("--sizes", text.split(","), "D").items()}
+    return {name: integer(name, value, "--sizes") for name, value in named_values("--sizes", text.split(","), "D").items()}
 
 
 def _hop(text: str) -> Fraction:

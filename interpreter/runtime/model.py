@@ -196,8 +196,8 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
         each = found if isinstance(found, tuple | list) else (found,)
         for t in each:
             if not isinstance(t, Tensor):
-                found = f"a value of type {type(t).__name__}"
-                raise TypeError(f"the loss returns {found}: it has to return a tensor with one number, or several")
+                wrong = f"a value of type {type(t).__name__}"
+                raise TypeError(f"the loss returns {wrong}: it has to return a tensor with one number, or several")
             if t.numel() != 1:
                 raise ValueError(
                     f"the loss returns a tensor of shape {list(t.shape)}: it has to return the mean or the sum over the samples"

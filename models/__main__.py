@@ -15,11 +15,10 @@ from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import check_keeps, discard_output, write, write_stderr, write_stdout
 from chimerac.chimera_ir.model import ModelDescription, model_to_json
-from chimerac.interpreter.adapters.own import check_own, files_of, is_own, own_model
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, is_own, own_model
 from chimerac.models.presets import check_sequence, table
 
 MODEL = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
-LOSSES = ("cross-entropy", "next-token", "squared-error")
 MAX_SIZE = 2**31  # of a dimension of a tensor in a description
 
 
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     describe_parser.add_argument("--model", default="gpt-small", metavar="NAME", help=MODEL)
     describe_parser.add_argument("--layers", metavar="PATHS", help="of a model of your own: its lists of layers, as in run.py")
     describe_parser.add_argument("--head", metavar="CLASS", help="of a Hugging Face model: the class, as in run.py")
-    describe_parser.add_argument("--loss", metavar="NAME", choices=LOSSES, help="of a model of your own, as in run.py")
+    describe_parser.add_argument("--loss", metavar="NAME", choices=LOSS_NAMES, help="of a model of your own, as in run.py")
     describe_parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
     describe_parser.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
     describe_parser.add_argument("-o", metavar="PATH", dest="output", help="write to a file; - is stdout, the default")

@@ -119,12 +119,11 @@ class Cnn(Blocks):
 
     def parameters(self, sequence_length: int = 0) -> int:
         """Return the number of parameters, the same for images of every size."""
-        stem = 9 * self.channels * self.width + 2 * self.width
-        total, last = stem, self.width
-        for a, b in map(self.channels_of, range(self.blocks)):
-            shortcut = a * b + 2 * b if a != b else 0
-            total, last = total + 9 * a * b + 9 * b * b + 4 * b + shortcut, b
-        return total + last * self.classes + self.classes
+        total, outputs = 9 * self.channels * self.width + 2 * self.width, self.width  # of the stem
+        for inputs, outputs in map(self.channels_of, range(self.blocks)):
+            shortcut = inputs * outputs + 2 * outputs if inputs != outputs else 0
+            total += 9 * inputs * outputs + 9 * outputs**2 + 4 * outputs + shortcut
+        return total + outputs * self.classes + self.classes
 
 
 Sizes = Gpt | Gpt2 | Bert | Cnn
@@ -205,7 +204,7 @@ def is_known(name: str) -> bool:
 
 
 def check_sequence(name: str, sequence_length: int) -> None:
-    """Raise ChimeraError E801 for an unknown model, E821 for one that has fewer positions than a sample."""
+    """Raise ChimeraError E801 for an unknown model, E821 for one that has fewer positions than a sample has tokens."""
     check_positions(name, sequence_length, sizes_of(name).positions)
 
 

@@ -232,13 +232,13 @@ def _number(value: Fraction) -> int | float:
 def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
     sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
-    again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
+    recompute = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
     if setting.unit:
-        return f"{sizes}; times in {setting.unit}, by the profile{again}"
+        return f"{sizes}; times in {setting.unit}, by the profile{recompute}"
     costs = setting.all_costs()
     tasks = ("F", "B", "I", "W", *["R"] * _recomputes(rows))
     shown = " ".join(f"{name}={number_text(costs[name])}" for name in tasks)
-    return f"{sizes}; {shown} for the share of one rank, hop={number_text(costs['hop'])}{again}"
+    return f"{sizes}; {shown} for the share of one rank, hop={number_text(costs['hop'])}{recompute}"
 
 
 def _recomputes(rows: Sequence[Compared]) -> bool:
@@ -258,14 +258,13 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
             cells.append([visible(row.schedule), visible(row.reason)])
             continue
         f = row.figures
-        again = [stages_text(f.recomputed)] * recomputes
         cells.append(
             [
                 visible(row.schedule),
                 *_shown(f, first),
                 *[number_text(f.exposed)] * timed,
                 *([f"{f.bytes.memory:,}"] if f.bytes else []),
-                *again,
+                *[stages_text(f.recomputed)] * recomputes,
             ]
         )
     return head, cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
@@ -13,7 +13,7 @@ from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.timeline import Timeline
-from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
+from chimerac.compiler.command.emit import EMITTERS, EmitOptions, Emitter, check_output, readers
 from chimerac.compiler.command.files import (
     check_columns,
     check_keeps_inputs,
@@ -83,29 +83,12 @@ def product(
     parameters = parameters_of(options.parameters)
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
-    for option, given in (("--ranks", options.ranks), ("--picture-width", options.picture_width), ("--memory-curve",
-        options.memory_curve or None)):  # fmt: skip
-        if given is not None and option not in emitter.reads:
-            raise refuse("E002", f"{option} is for {readers(option)}")
     picture_inches = inches(options.picture_width)
     check_model_options(options)
-    if options.profile is not None and "--profile" not in emitter.reads:
-        raise refuse("E002", f"--profile is for {readers('--profile')}")
-    if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
-        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
-    if options.model and options.emit in PICTURES and not (options.memory_curve or options.profile or options.memory):
-        message = "--model changes a picture only with --memory-curve or --profile"
-        raise refuse("E002", message, help="give --memory-curve: bytes of each rank over time")
+    _check_is_read(options, emitter)
     profile = profile_of(options)
     state = state_of(options.optimizer, options.zero, options.precision, profile)
-    for_report = "--optimizer" in emitter.reads and options.model
-    if options.optimizer not in (None, "none") and options.memory is None and not for_report:
-        raise refuse("E002", f"--optimizer is for --memory, and for {readers('--optimizer')} with --model")
-    if options.measured is not None and "--measured" not in emitter.reads:
-        raise refuse("E002", f"--measured is for {readers('--measured')}")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
-    if costs and "--cost" not in emitter.reads:
-        raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
     opened = program_of(options, parameters, verbs)
     program = opened.program
     model = model_for(program, options, profile)
@@ -117,11 +100,42 @@ def product(
         check_memory(program, model, memory_bytes, opened.recomputing, state)
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
-    drawn = {"ranks": ranks_of(options.ranks, program.world), "inches": picture_inches, "memory_curve": options.memory_curve}
-    measured = None if options.measured is None else _measured(options.measured, program)
-    found = EmitOptions(costs, durations, model, state, options.output, width, colour, **drawn, measured=measured)
-    command = ("chimerac", *without_parameters(argv))
-    return emitter.make(program, replace(found, name=options.schedule, command=command, ordered=opened.ordered))
+    emit_options = EmitOptions(
+        costs,
+        durations,
+        model,
+        state,
+        options.output,
+        width,
+        colour,
+        ranks=ranks_of(options.ranks, program.world),
+        inches=picture_inches,
+        memory_curve=options.memory_curve,
+        measured=None if options.measured is None else _measured(options.measured, program),
+        name=options.schedule,
+        command=("chimerac", *without_parameters(argv)),
+        ordered=opened.ordered,
+    )
+    return emitter.make(program, emit_options)
+
+
+def _check_is_read(options: argparse.Namespace, emitter: Emitter) -> None:
+    """Raise ChimeraError E002 for an option that does not change the product of the emitter."""
+    named = {"--ranks": options.ranks, "--picture-width": options.picture_width, "--memory-curve": options.memory_curve or None}
+    named |= {"--profile": options.profile, "--measured": options.measured}
+    for option, given in named.items():
+        if given is not None and option not in emitter.reads:
+            raise refuse("E002", f"{option} is for {readers(option)}")
+    if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
+        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
+    if options.model and options.emit in PICTURES and not (options.memory_curve or options.profile or options.memory):
+        message = "--model changes a picture only with --memory-curve or --profile"
+        raise refuse("E002", message, help="give --memory-curve: bytes of each rank over time")
+    counts_state = "--optimizer" in emitter.reads and options.model
+    if options.optimizer not in (None, "none") and options.memory is None and not counts_state:
+        raise refuse("E002", f"--optimizer is for --memory, and for {readers('--optimizer')} with --model")
+    if options.costs and "--cost" not in emitter.reads:
+        raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
 
 
 def _measured(path: str, program: Program) -> Timeline:

@@ -25,7 +25,7 @@ MAX_SHOWN = 8  # instructions of a rank in each list, unless --all is given
 
 
 class _Side(NamedTuple):
-    """One of the two programs. most: by name, the most that each rank holds; bytes are there with a model only."""
+    """One of the two programs. held: the most that each rank holds, by what it is, such as activations; bytes with a model."""
 
     program: Program
     simulation: Simulation
@@ -124,14 +124,14 @@ def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, show
     """Yield the instructions of a rank that moved, that only a has and that only b has."""
     yield f"rank {rank.rank}"
     begin_a, begin_b = (int(p.offsets[rank.rank]) if rank.rank < p.world else 0 for p in (a, b))
-    moved = [f"  ~ {a.text(row)}: from {row - begin_a} to {other - begin_b}" for row, other in _cut(rank.moved, shows_all)]
+    moved = [f"  ~ {a.text(row)}: from {row - begin_a} to {other - begin_b}" for row, other in _first(rank.moved, shows_all)]
     removed = [
         f"  - {a.text(row)}: at {row - begin_a}" + (f", in b on rank {found.gone_to[row]}" if row in found.gone_to else "")
-        for row in _cut(rank.removed, shows_all)
+        for row in _first(rank.removed, shows_all)
     ]
     added = [
         f"  + {b.text(row)}: at {row - begin_b}" + (f", in a on rank {found.come_from[row]}" if row in found.come_from else "")
-        for row in _cut(rank.added, shows_all)
+        for row in _first(rank.added, shows_all)
     ]
     for lines, count, what in (
         (moved, len(rank.moved), "moved"),
@@ -143,5 +143,5 @@ def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, show
             yield f"    ... and {count - len(lines)} more that {'' if what == 'moved' else 'are '}{what}; --all shows them"
 
 
-def _cut(values: Sequence[T], shows_all: bool) -> Sequence[T]:
+def _first(values: Sequence[T], shows_all: bool) -> Sequence[T]:
     return values if shows_all else values[:MAX_SHOWN]

@@ -124,12 +124,14 @@ def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequenc
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
 
     found = beside(s, measured)
-    ends = [Fraction(figures.makespan) for figures in (found.predicted, found.measured)]
+    makespans = [Fraction(figures.makespan) for figures in (found.predicted, found.measured)]
     parts = []
-    for name, timeline, end in zip(("predicted", "measured"), (s.timeline, measured), ends, strict=True):
-        own_end = Fraction(timeline.makespan, timeline.scale)
-        drawn = draw_overview(s.program, timeline, own_end, max(ends) * own_end / end if end else own_end, columns, ranks)
-        parts.append(f"{name}: {float(end):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
+    for name, timeline, makespan in zip(("predicted", "measured"), (s.timeline, measured), makespans, strict=True):
+        # Each timeline is in a unit of its own, so the longer makespan is converted to that unit.
+        in_own_unit = Fraction(timeline.makespan, timeline.scale)
+        longest = max(makespans) * in_own_unit / makespan if makespan else in_own_unit
+        drawn = draw_overview(s.program, timeline, in_own_unit, longest, columns, ranks)
+        parts.append(f"{name}: {float(makespan):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
     return "\n".join([*parts, *beside_lines(found)]) + "\n"
 
 

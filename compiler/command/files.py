@@ -12,7 +12,7 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
 
-# Options that name files.
+# Options that name a file that is read: the attribute of each.
 INPUTS = {
     "model": "model",
     "profile": "profile",
@@ -31,13 +31,17 @@ def stdin() -> Source:
 
 
 def write_product(product: str | bytes, path: str | None) -> None:
-    """Write a product to a file, or to stdout for no path. Raises ChimeraError E002, E003."""
-    if path == "":
-        raise refuse("E002", "-o: the path is empty")
-    if path is None:
+    """Write a product to a file, or to stdout for no path or `-`. Raises ChimeraError E003."""
+    if path is None or path == "-":
         write_stdout(product)
     else:
         write(product, path)
+
+
+def check_is_file(output: str | None, on_stdout: str) -> None:
+    """Raise ChimeraError E002 if -o is `-`, because stdout gets something else. on_stdout: names it in the message."""
+    if output == "-":
+        raise refuse("E002", f"-o -: stdout gets {on_stdout}", help="give the path of a file")
 
 
 def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from chimerac.chimera_ir.partition import partition_for, partition_from_json, sp
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
-from chimerac.compiler.command.values import counts
+from chimerac.compiler.command.values import layer_counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 
@@ -22,8 +22,8 @@ NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile
 def check_model_options(options: argparse.Namespace) -> None:
     """Raise ChimeraError: E002 for options that need --model, exclude each other or have no possible value; E717 for --link."""
     if not options.model:
-        for name in (name for name in NEED_MODEL if getattr(options, name) is not None):
-            option = f"--{name.replace('_', '-')}"
+        if given := [name for name in NEED_MODEL if getattr(options, name) is not None]:
+            option = f"--{given[0].replace('_', '-')}"
             raise refuse("E002", f"{option} needs a model: --model NAME", help="for instance --model gpt-small")
         if options.precision != "float32":
             raise refuse("E002", f"--precision {options.precision} needs a model: --model NAME")
@@ -34,7 +34,7 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise refuse("E002", "--split and --partition both fix the partition: give one of them")
     if options.link is not None and options.profile is None:
         raise refuse("E002", "--link replaces the links of a profile: give --profile NAME, too")
-    _network(options)
+    _network(options)  # raises for a text that is no link
     if options.profile is not None and options.costs:
         raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
 
@@ -96,7 +96,7 @@ def with_partition(program: Program, model: ModelDescription, options: argparse.
     """Return the program with the partition of --split or --partition, else with its own or the balanced one."""
     stages, given = program.header.stages, program.partition
     if options.split is not None:
-        given = split_by_counts(model.name, len(model.layers), counts("--split", options.split), stages)
+        given = split_by_counts(model.name, len(model.layers), layer_counts(options.split), stages)
     elif options.partition is not None:
         given = partition_from_json(read(options.partition), options.partition)
     return program.with_partition(partition_for(given, model, stages))

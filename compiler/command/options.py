@@ -11,9 +11,16 @@ from chimerac.chimera_ir.optimizers import OPTIMIZERS
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def output(path: str) -> str | None:
+def output_path(text: str) -> str:
+    """Return the path of a file that is written. Raises ArgumentTypeError if it is empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
+def output(text: str) -> str | None:
     """Return the path of -o; None for '-', which means stdout."""
-    return None if path == "-" else path
+    return None if text == "-" else output_path(text)
 
 
 def whole(text: str) -> int:

@@ -6,11 +6,11 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import check_folder, write_stderr, write_stdout
 from chimerac.chimera_ir.partition import partition_to_json
 from chimerac.compiler.command.compile import program_of
-from chimerac.compiler.command.files import print_findings, write_product
+from chimerac.compiler.command.files import check_is_file, print_findings, write_product
 from chimerac.compiler.command.modelled import check_model_options, model_for, profile_of, with_partition
 from chimerac.compiler.command.values import number_of_bytes, parameters_of, state_of
 from chimerac.compiler.command.verbs import partition_parser
@@ -36,9 +36,7 @@ def _run(options: argparse.Namespace) -> None:
     from chimerac.compiler.plan.table import partition_table
 
     check_model_options(options)
-    if options.output in ("", "-"):
-        message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
-        raise refuse("E002", message, help="give the path of a file for the partition")
+    check_is_file(options.output, "the table")
     check_folder(options.output)
     limit = None if options.memory is None else number_of_bytes(options.memory)
     profile = profile_of(options)

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.command.files import check_keeps_inputs, print_findings, write_product
+from chimerac.compiler.command.files import check_is_file, check_keeps_inputs, print_findings, write_product
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
 from chimerac.compiler.command.verbs import plan_parser
 from chimerac.compiler.descriptions import find_model
@@ -35,7 +35,7 @@ HEAD = ("", "schedule", "D", "W", "micro-batch", "N", "recompute", "ZeRO-1", "sa
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # of run.py, by the precision of a profile
 
 
-def run(argv: Any) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print the result and write the plan; return the exit status."""
     options = plan_parser().parse_args(argv)
     try:
@@ -46,11 +46,8 @@ def run(argv: Any) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    if options.output in ("", "-"):
-        message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
-        raise refuse("E002", message, help="give the path of a file for the plan")
+    check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
     check_folder(options.output)
-    check_keeps_inputs(options.output, problem.schedules.values(), options)
     with ExitStack() as stack:
         found = search(problem, options.processes or processors(), _progress(stack))
     plan = _Plan(found)
@@ -83,20 +80,20 @@ def _problem(options: argparse.Namespace) -> Problem:
         schedules,
         options.model,
         profile,
-        options.ranks,
-        options.batch,
-        memory,
-        state,
-        {"auto": None, "always": True, "never": False}[options.zero],
-        None if options.link is None else link_from_text(options.link),
-        _own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
-        None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
-        {"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
+        ranks=options.ranks,
+        batch=options.batch,
+        limit=memory,
+        state=state,
+        zero={"auto": None, "always": True, "never": False}[options.zero],
+        network=None if options.link is None else link_from_text(options.link),
+        own=_own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
+        sizes=None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
+        recompute={"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
     )
 
 
 def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
-    """Return the values that are tried for parameters, by name. known: the parameters of all schedules."""
+    """Return the values of -p that are tried, by parameter. known: the parameters of all schedules."""
     found = {}
     for name, text in named_values("-p", options.parameters, "f").items():
         if name == "N":

@@ -6,8 +6,6 @@ import argparse
 import os
 import re
 import shlex
-import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,32 +15,28 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
-from chimerac.chimera_ir.files import check_folder, read
+from chimerac.chimera_ir.files import check_folder, read, write_stderr
 from chimerac.chimera_ir.forms import is_program, read_program
-from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
-from chimerac.compiler.analyze.memory import OptimizerState, check_memory
-from chimerac.compiler.analyze.simulate import number_text, simulate
+from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.values import costs_of, integer, named_values, number_of_bytes, parameters_of, state_of
+from chimerac.compiler.command.search_memory import SearchMemory
+from chimerac.compiler.command.search_progress import Progress, figure, summary
+from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
 from chimerac.compiler.command.verbs import search_parser
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
-from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_limits
 
 if TYPE_CHECKING:
-    from chimerac.compiler.search.orders import State
-    from chimerac.compiler.search.problem import Problem
     from chimerac.compiler.search.texts import Found
 
 ATTEMPTS = 4  # searches with lower and lower limits, until the found order needs no more bytes than --memory
 MOST_SECONDS = 7 * 24 * 3600
-LINE = 5.0  # seconds between two lines of progress where there is no terminal
 SEEDS = 2**31
 SIZES = ("D=4,N=16", "D=8,N=32")
 MOST_HOP = 1000
@@ -52,6 +46,7 @@ OF_ORDERS: dict[str, object] = {  # options that a search for a text does not ha
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
     "model": None, "profile": None, "memory": None, "optimizer": None,
 }  # fmt: skip
+# What a message calls these options; the others have the name of their attribute.
 OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split and --fused"}
 
 
@@ -87,11 +82,11 @@ def _search_texts(options: argparse.Namespace) -> int:
 
 
 def _print_score(found: Found) -> None:
-    print(f"mean makespan / bound {found.score:.4f}", file=sys.stderr, flush=True)
+    write_stderr(f"mean makespan / bound {found.score:.4f}\n")
 
 
 def _size(text: str) -> dict[str, int]:
-    return {name: integer(name, value) for name, value in named_values("--sizes", text.split(","), "D").items()}
+    return {name: integer(name, value, "--sizes") for name, value in named_values("--sizes", text.split(","), "D").items()}
 
 
 def _hop(text: str) -> Fraction:
@@ -124,7 +119,7 @@ def _search_orders(options: argparse.Namespace) -> int:
     if options.model is not None:
         program = _with_partition(program, profile, options)
     given = _given(options) if profile is None else _measured(program, profile, options)
-    memory = _Memory.of(program, profile, options)
+    memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
@@ -138,45 +133,42 @@ def _search_orders(options: argparse.Namespace) -> int:
         problem = problem_of(program, given if memory is None else memory.within(given))
         own = order_of(problem, program)
         known = chain([("the given schedule", own)] if own is not None else [], library_orders(problem))
-        progress = _Progress(seconds)
+        progress = Progress(seconds)
         state = search(problem, known, seconds, options.seed, progress.show)
         progress.close()
         assert state.best is not None, "a search ends with an order"
+        # The last attempt also tries slower orders. They may need fewer bytes than the best one.
         is_last = memory is not None and (state.is_interrupted or attempt == ATTEMPTS - 1)
         for order in [*state.pool, one_after_another(problem)] if is_last else [state.best]:
             state.best = order
-            lines = _summary(state, program, problem, "" if profile is None else " ms")
+            lines = summary(state, program, problem, "" if profile is None else " ms")
             text, compiled = schedule_text(problem, order, name, lines, statements)
             found = compiled.program.with_partition(program.partition)
             if memory is None or memory.fits(found):
                 break
-        else:
-            assert memory is not None, "every order fits without it"
-            if is_last:
-                check_memory(found, memory.model, memory.most, state=memory.state)
-            memory.lower(found)
-            continue
-        break
+        if memory is None or memory.fits(found):
+            break
+        if is_last:
+            memory.check(found)
+        memory.lower(found)
     write_product(text, options.output)
     if certificate_path is not None:
-        write_product(certificate(state, name, compiled.program.digest), certificate_path)
-    for line in lines:
-        print(line, file=sys.stderr)
+        write_product(certificate(state, name, found.digest), certificate_path)
+    write_stderr("".join(f"{line}\n" for line in lines))
     if profile is not None:
         before, after = (_milliseconds(x, profile, options) for x in (program, found))
-        words = f"simulated with busy links and all-reduces: {_number(after)} ms, the given schedule {_number(before)} ms"
-        print(words, file=sys.stderr)
-    if options.output is not None and certificate_path is not None:
-        print(f"wrote {options.output} and {certificate_path}; check them with:", file=sys.stderr)
+        times = f"{figure(after)} ms, the given schedule {figure(before)} ms"
+        write_stderr(f"simulated with busy links and all-reduces: {times}\n")
+    if options.output is not None and certificate_path not in (None, "-"):
         check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]
-        print(f"  {shlex.join(check)}", file=sys.stderr)
+        write_stderr(f"wrote {options.output} and {certificate_path}; check them with:\n  {shlex.join(check)}\n")
     return _ended(state.is_interrupted)
 
 
 def _ended(is_interrupted: bool) -> int:
     """Return the exit status; after Ctrl-C say that the result is the best so far."""
     if is_interrupted:
-        print("interrupted: the best so far", file=sys.stderr)
+        write_stderr("interrupted: the best so far\n")
     return 130 if is_interrupted else 0
 
 
@@ -188,13 +180,16 @@ def _seconds(text: str) -> float:
 
 
 def _check_paths(options: argparse.Namespace) -> str | None:
-    """Return the path of the certificate. Raises ChimeraError E002 for paths that would lose something."""
+    """Return the path of the certificate: '-' for stdout, None where none is written.
+
+    Raises ChimeraError E002 for paths that would lose something, E003 for folders that do not exist.
+    """
     path: str | None = options.certificate
     if path is None and options.output is not None:
         path = f"{options.output.removesuffix('.sched')}.json"
     named = [x for x in (options.schedule, options.costs_path, options.output, path) if x not in (None, "-")]
-    if options.output == "" or path == "":
-        raise refuse("E002", "-o: the path is empty")
+    if path == "-" and options.output is None:
+        raise refuse("E002", "--certificate -: stdout gets the schedule", help="give -o PATH for the schedule")
     paths = [os.path.realpath(x) for x in named]
     for k, x in enumerate(named):
         if paths[k] in paths[:k]:
@@ -243,41 +238,6 @@ def _given(options: argparse.Namespace) -> Given:
     )
 
 
-class _Memory:
-    """The limit of --memory: what the ranks of a program with a partition of --model may hold."""
-
-    def __init__(self, model: ModelDescription, state: OptimizerState, most: int, limits: MemoryLimits) -> None:
-        self.model, self.state, self.most, self.limits = model, state, most, limits
-
-    @staticmethod
-    def of(program: Program, profile: Profile | None, options: argparse.Namespace) -> _Memory | None:
-        """Return the limit of --memory; None without one. Raises ChimeraError as `memory_limits`."""
-        if options.memory is None:
-            return None
-        most, model = number_of_bytes(options.memory), model_for(program, options, profile)
-        assert model is not None, "check_model_options"
-        state = state_of(options.optimizer, options.zero, options.precision, profile)
-        return _Memory(model, state, most, memory_limits(program, model, state, most, SPLIT[options.backward]))
-
-    def within(self, given: Given) -> Given:
-        """Return what is given with these limits. Raises ChimeraError E002 if limits are given already."""
-        if given.activations is not None or given.limits is not None:
-            raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
-        return replace(given, activations=self.limits.activations, limits=self.limits.limits)
-
-    def fits(self, program: Program) -> bool:
-        """Return whether no rank of a found program needs more bytes."""
-        return not any(excess(program, self.model, self.state, self.most))
-
-    def lower(self, program: Program) -> None:
-        """Lower the limits by what the ranks of a found program need too much."""
-        over = excess(program, self.model, self.state, self.most)
-        rank = max(range(len(over)), key=lambda r: over[r])
-        words = f"rank {rank} would need {self.most + over[rank]:,} bytes: searching again with lower limits"
-        print(words, file=sys.stderr, flush=True)
-        self.limits = self.limits.lowered(over)
-
-
 def _check_memory_options(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 for options about memory that need --memory, or exclude it."""
     if options.memory is None:
@@ -322,60 +282,3 @@ def _limit(text: str) -> int:
         message = f"--limit {text}: expected a number of activations, or what they hold in the file's unit"
         raise refuse("E002", message)
     return int(text)
-
-
-def _number(value: Fraction) -> str:
-    return number_text(value, 6)
-
-
-def _summary(state: State, program: Program, problem: Problem, unit: str) -> list[str]:
-    """Return what was found, line by line. unit: of the costs, after a space; '' if it has no name."""
-    assert state.best is not None, "a search ends with an order"
-    makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
-    gap = "proved optimal" if state.is_proved else f"bound {_number(bound)}, gap {float(1 - bound / makespan):.2%}"
-    busy = max(problem.busy()) / problem.scale
-    h = program.header
-    sizes = f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
-    lines = [
-        f"Found by chimerac search for the placement of {h.schedule}: {sizes}",
-        f"makespan {_number(makespan)}{unit}, wall bubble of the busiest rank {_number(makespan - busy)}; {gap}; "
-        f"by {state.best_by}",
-    ]
-    if state.known is not None:
-        known, name = state.known
-        more = known / state.best.makespan - 1 if state.best.makespan else 0.0
-        lines.append(f"best known order at the start: {name}, {_number(known / problem.scale)} ({more:.1%} more)")
-    if problem.scale != 1:
-        lines.append(f"costs in this file are multiplied by {problem.scale}")
-    return lines
-
-
-class _Progress:
-    """The best makespan, the bound and the gap as they change: a bar on a terminal, else a line now and then."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.begun, self.shown, self.last = seconds, time.monotonic(), "", -LINE
-        self.bar = None
-        if sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None:
-            from tqdm import tqdm  # start-up: 20 ms, on a terminal only
-
-            layout = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
-            self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
-
-    def show(self, state: State) -> None:
-        """Show a state, if it is time to."""
-        assert state.best is not None, "it is shown when there is an order"
-        now = time.monotonic() - self.begun
-        best, bound = (Fraction(x) / state.problem.scale for x in (state.best.makespan, state.bound))
-        text = f"best {_number(best)}  bound {_number(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
-        if self.bar is not None:
-            self.bar.set_description_str(text, refresh=False)
-            self.bar.n = min(now, self.seconds)
-            self.bar.refresh()
-        elif text != self.shown and now - self.last >= LINE:
-            print(f"{now:6.0f} s  {text}", file=sys.stderr, flush=True)
-            self.shown, self.last = text, now
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()

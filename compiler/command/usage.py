@@ -27,7 +27,7 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
-  chimerac p.json --emit timeline-json -o times.json   the simulated times as a file; run.py --timeline measures
+  chimerac p.json --emit timeline-json -o times.json   the simulated times; run.py --timeline PATH writes measured ones
   chimerac p.json --measured times.json --emit report   the times of a run beside the predicted ones
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory

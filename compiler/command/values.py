@@ -47,18 +47,18 @@ def without_parameters(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def integer(name: str, value: str) -> int:
-    """Return an integer value of -p. Raises ChimeraError E002."""
+def integer(name: str, value: str, option: str = "-p") -> int:
+    """Return the integer value of a parameter that an option gives. Raises ChimeraError E002."""
     if not re.fullmatch(r"[+-]?[0-9]+", value):
-        raise refuse("E002", f"-p {name}={value}: '{value}' is not an integer")
+        raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
     digits = len(value.lstrip("+-"))
     if digits > 20:
-        raise refuse("E002", f"-p {name}={value[:8]}...: a number of {digits} digits is too large")
+        raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {digits} digits is too large")
     return int(value)
 
 
 def number_of_bytes(text: str) -> int:
-    """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
+    """Return the bytes of --memory: 1000, 1.5GB (10^9), 24GiB (2^30). Raises ChimeraError E002."""
     powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
     found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
     if not found:
@@ -67,7 +67,10 @@ def number_of_bytes(text: str) -> int:
 
 
 def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
-    """Return the state of --optimizer, --zero and --precision. profile: its optimizer is used where none is given."""
+    """Return the state of --optimizer, --zero and --precision. Raises ChimeraError E002.
+
+    profile: its optimizer is used where none is given.
+    """
     if optimizer is None and profile is not None:
         state, gradients = (sum(getattr(x, f"{name}_bytes") for x in profile.layers) for name in ("optimizer", "gradient"))
         factor = Fraction(state, gradients) if gradients else Fraction(0)
@@ -81,7 +84,7 @@ def state_of(optimizer: str | None, zero: bool, precision: str = "float32", prof
         factor = Fraction(int(optimizer), 4)
     else:
         raise _unknown_optimizer(optimizer)
-    # Of a gradient of two bytes the optimizer has its state in four, and a copy of the weight in four.
+    # For a gradient of two bytes, the optimizer keeps its state in four bytes, and a copy of the weight in four more.
     return OptimizerState(factor if precision == "float32" else 2 * factor + 2, zero)
 
 
@@ -90,10 +93,10 @@ def _unknown_optimizer(optimizer: str) -> ChimeraError:
     return refuse("E002", f"--optimizer {optimizer}: {expected}")
 
 
-def counts(option: str, text: str) -> list[int]:
-    """Return the numbers of an option, separated by commas."""
+def layer_counts(text: str) -> list[int]:
+    """Return the number of layers of each stage that --split gives. Raises ChimeraError E002."""
     if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", text):
-        raise refuse("E002", f"{option} {text}: expected the number of layers of each stage, for instance {option} 3,2,2,3")
+        raise refuse("E002", f"--split {text}: expected the number of layers of each stage, for instance --split 3,2,2,3")
     return [int(word) for word in text.split(",")]
 
 

@@ -74,7 +74,9 @@ def partition_parser() -> argparse.ArgumentParser:
     shared.add_schedule(p)
     shared.add_model(p)
     shared.add_profile(p)
-    p.add_argument("-o", metavar="PATH", dest="output", help="write the partition to a file, for --partition")
+    p.add_argument(
+        "-o", metavar="PATH", dest="output", type=shared.output_path, help="write the partition to a file, for --partition"
+    )
     return p
 
 
@@ -138,7 +140,8 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--time", metavar="SECONDS", help="end after this time, default 60")
     p.add_argument("--seed", metavar="K", type=shared.whole, default=0, help="of the random numbers, default 0")
     shared.add_output(p, "write the schedule to a file instead of stdout")
-    p.add_argument("--certificate", metavar="PATH", help="where the certificate goes, default that of -o with .json at its end")
+    p.add_argument("--certificate", metavar="PATH", type=shared.output_path,
+                   help="where the certificate goes, default that of -o with .json at its end; - is stdout")  # fmt: skip
     shared.add_description(p)
     shared.add_memory(p)
     shared.add_profile(p)
@@ -182,7 +185,8 @@ def plan_parser() -> argparse.ArgumentParser:
                    "of 4 bytes, or none; default: the one that the profile names")  # fmt: skip
     p.add_argument("--processes", metavar="P", type=int, help="that try configurations, default one for each processor")
     p.add_argument("--emit", choices=("table", "json"), default="table", help="what to print, default table")
-    p.add_argument("-o", metavar="PATH", dest="output", help="write the plan to a file (YAML) for interpreter/run.py")
+    p.add_argument("-o", metavar="PATH", dest="output", type=shared.output_path,
+                   help="write the plan to a file (YAML) for interpreter/run.py")  # fmt: skip
     return p
 
 

@@ -82,7 +82,8 @@ def _text(options: argparse.Namespace, parser: argparse.ArgumentParser, path: st
         found = product(options, parser, ())
     except ChimeraError as error:
         return render(error.diagnostics, coloured(options.color, sys.stdout))
-    return found if isinstance(found, str) else f"{options.emit} is no text; chimerac {options.schedule} writes it with -o\n"
+    assert isinstance(found, str), "pictures are no choices of --emit"
+    return found
 
 
 def _show(path: str, text: str, options: argparse.Namespace) -> None:

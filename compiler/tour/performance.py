@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from chimerac.compiler.analyze.compare import Figures, Setting, compare
 from chimerac.compiler.analyze.report import table
+from chimerac.compiler.analyze.simulate import number_text
 from chimerac.compiler.library import find
 from chimerac.compiler.tour.guide import Guide, schedules
 
@@ -35,7 +36,7 @@ def run(guide: Guide) -> int:
     by_hop = {f"hop={hop}": _figures({"D": depth, "N": depth}, {"hop": Fraction(hop)}) for hop in HOPS}
     guide.say("""So far messages took no time. Let each message between two ranks take a part of a forward, called hop.
         Makespans:""")
-    guide.show(_table(by_hop, lambda figures: f"{float(figures.makespan):g}"))
+    guide.show(_table(by_hop, lambda figures: number_text(figures.makespan)))
     growth = {name: _growth(name, by_hop) for name in schedules()["compared"]}
     least, most = min(growth, key=growth.__getitem__), max(growth, key=growth.__getitem__)
     guide.say(f"""From hop={HOPS[0]} to hop={HOPS[-1]} the makespan of {least} grows by {100 * growth[least]:.0f} %, and

@@ -79,7 +79,9 @@ class Built:
             finally:
                 handle.remove()
         if not isinstance(module, nn.Module):
-            raise TypeError(f"the function that builds the model returned a {type(module).__name__}, not a torch.nn.Module")
+            raise TypeError(
+                f"the function that builds the model returned a value of type {type(module).__name__}, not a torch.nn.Module"
+            )
         return module, {name: registered.number_of(p) for name, p in module.named_parameters(remove_duplicate=False)}
 
 

@@ -16,14 +16,14 @@ class Run(Protocol):
     """One forward of the whole module."""
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what the next call of a unit returns. forward: the unit's own."""
+        """Return what the next call of a unit returns. unit: its path; forward: its own."""
 
 
 class Intercepted:
-    """A module, and its units by path. Their forwards are replaced: during a run, a call returns what
-    the run returns for it.
+    """A module whose units report their calls. units: by path.
 
-    forwards: of the units, their own. others: the modules that are no part of a unit, by path.
+    The forward of each unit is replaced: during a run, a call returns what the run returns for it. forwards: the units' own
+    forwards, by path. others: the modules that are no part of a unit, by path.
     """
 
     def __init__(self, module: nn.Module, units: Iterable[str]) -> None:

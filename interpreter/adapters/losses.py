@@ -39,7 +39,7 @@ def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
 
 
 def squared_error(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
-    """Return the sum of the squared errors. outputs [...] and targets [...] have as many numbers."""
+    """Return the sum of the squared errors. outputs [...] and targets [...] have equally many numbers."""
     (values,), (numbers,) = _several(outputs), _several(targets)
     return F.mse_loss(values.flatten(), numbers.flatten(), reduction="sum")
 

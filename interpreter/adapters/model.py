@@ -91,7 +91,7 @@ class Structure:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._mode, self._faked = mode, Intercepted(_faked(module, mode), self.units)
         self.trace = trace(self._faked, mode, fields, select)
-        self._with_buffers = self._with_buffers_between_calls()
+        self._with_buffers = self._paths_with_buffers()
         self._needed = self._needed_by_call()
         self._uses = Counter(name for names in self._needed for name in names)
 
@@ -163,7 +163,7 @@ class Structure:
         readers = self.trace.readers(range(len(self.trace.calls)))
         return {self._first_name[s.name] for sources in readers for s in sources if isinstance(s, Weight)}
 
-    def _with_buffers_between_calls(self) -> list[str]:
+    def _paths_with_buffers(self) -> list[str]:
         """Return the paths of the modules with buffers that every stage has.
 
         They are those outside of units, and those of which the module reads a buffer between calls, as of a table of positions.

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.chimera_ir.sequences import check_positions
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from chimerac.interpreter.runtime.model import Model
 
 HUGGING_FACE = "hf:"
+LossName = Literal["cross-entropy", "next-token", "squared-error"]  # of `LOSSES` in losses.py, which needs torch
+LOSS_NAMES = get_args(LossName)
 DEFAULT_LOSS = "cross-entropy"
 BYTES = 256
 
@@ -41,7 +43,7 @@ def may_have_own_loss(name: str | None) -> bool:
 
 
 def check_own(name: str) -> None:
-    """Check, without torch, that the file of a model is there. Raises ChimeraError: E801, E850, E854."""
+    """Check, without torch, that the file of a model exists and has the function. Raises ChimeraError: E801, E850, E854."""
     if name.startswith(HUGGING_FACE):
         if importlib.util.find_spec("transformers") is None:
             message = f"--model {name} needs the package transformers, which is not installed"
@@ -77,8 +79,8 @@ def own_model(
     samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: of the tokenizer; None: texts are
     bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between them. head: the class of a Hugging Face model.
 
-    Raises ChimeraError: E801 for a function that does not return a module, E821 for samples that are longer than a
-    Hugging Face model's positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with more tokens than it.
+    Raises ChimeraError: E801 for a function that does not return a module, E821 for samples with more tokens than a
+    Hugging Face model has positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with too many tokens.
     """
     import torch  # 2 s
 
@@ -97,7 +99,7 @@ def own_model(
     if "input_ids" in fields:
         _check_text(source, config.get_text_config(), length, tokens)
     if "decoder_input_ids" in fields:
-        fields = {name: t[:, : length // 2] for name, t in fields.items()}
+        fields = {field: t[:, : length // 2] for field, t in fields.items()}
     targets = next(iter(fields.values())) if "input_ids" in fields else torch.zeros(samples, dtype=torch.int64)
     return huggingface(source, fields, loss=chosen, targets=targets, head=head, layers=paths)
 
@@ -144,7 +146,8 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     if isinstance(built, Model):
         return built
     if not isinstance(built, nn.Module):
-        message = f"--model {name}: {function}() returns a {type(built).__name__}, neither a torch.nn.Module nor a Model"
+        found = f"a value of type {type(built).__name__}"
+        message = f"--model {name}: {function}() returns {found}, neither a torch.nn.Module nor a Model"
         raise refuse("E801", message, help="return the module, or what chimerac.interpreter.adapters.model.cut returns")
     field = next(iter(inspect.signature(built.forward).parameters), None)
     if field is None:

@@ -194,9 +194,10 @@ class _TracingRun:
             if isinstance(t, Tensor):
                 tracking.mark(t, Output(number, k))
             elif not isinstance(t, _CONSTANTS) and not callable(t):
+                found = f"a value of type {type(t).__name__}"
                 raise refuse(
                     "E852",
-                    f"the call of {name} returns a {type(t).__name__}, which is neither a tensor nor a number or text",
+                    f"the call of {name} returns {found}, which is neither a tensor nor a number or text",
                     help="tensors may be in tuples, lists, dictionaries and dataclasses; switch off caches and the like",
                 )
         weights = used | {s.name for s in sources if isinstance(s, Weight)}

@@ -41,7 +41,9 @@ def traced(
     Raises TypeError for something else than a Pipe, ChimeraError E852 where the fields are not the arguments of the module.
     """
     if not isinstance(pipe, Pipe):
-        raise TypeError(f"traced takes what torch.distributed.pipelining.pipeline returns, not a {type(pipe).__name__}")
+        raise TypeError(
+            f"traced takes what torch.distributed.pipelining.pipeline returns, not a value of type {type(pipe).__name__}"
+        )
     graph = _with_parameters(pipe.split_gm, module)
     stages = [path for path, _ in graph.named_children()]
     model = cut(graph, fields, loss=loss, targets=targets, layers=stages, select=select, name=name or type(module).__name__)

@@ -61,6 +61,8 @@ def _train(given: argparse.Namespace) -> None:
     documents = Source(name_below(given.data, None), Path(), Path(PREPARED), column=given.text_column).documents()
     pieces = (piece.text for piece in documents.train())
     output: Path = given.output
+    if output == Path("-"):
+        raise _unwritable(output, "stdout gets the summary")
     if os.path.isdir(output):
         raise _unwritable(output, "it is a folder")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")

@@ -141,13 +141,16 @@ def _check_together(settings: RunSettings) -> None:
     """Raise ValueError for options that exclude or need each other."""
     s = settings
     timed, no_folder = s.timed is not None, s.save_dir is None
-    written = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}
+    files = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}
     by_path: dict[Path, list[str]] = {}
-    for name, path in written.items():
+    for name, path in files.items():
         if path is not None:
             by_path.setdefault(path.absolute(), []).append(name)
     one_file = next((" and ".join(found) for found in by_path.values() if len(found) > 1), "")
+    written = {**files, "--export": s.export, "--save-dir": s.save_dir, "--tensorboard": s.tensorboard}
+    to_stdout = next((name for name, path in written.items() if path == Path("-")), "")
     for applies, message in (
+        (to_stdout, f"{to_stdout} -: stdout gets the losses of the run: give a path"),
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),

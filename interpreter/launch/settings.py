@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from chimerac.chimera_ir.machines import Machine
+from chimerac.interpreter.adapters.own import LossName
 from chimerac.interpreter.errors import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
-LossName = Literal["cross-entropy", "next-token", "squared-error"]
 TransportName = Literal["gloo", "staged", "nccl"]
 MAX_COUNT = 2**31 - 1  # of samples, tokens, iterations and layers; the size of a tensor is a product of them, and has 64 bits
 Count = Annotated[int, Ge(1), Le(MAX_COUNT)]

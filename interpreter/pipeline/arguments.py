@@ -29,7 +29,7 @@ def tensors_of(given: Tensors) -> Values:
 
 
 def example_of(inputs: Tensors, targets: Tensors | None, fields: Mapping[str, Tensor] | None) -> Example:
-    """Return the example of a micro-batch. Raises ValueError where there is no tensor."""
+    """Return the example of a micro-batch. Raises TypeError and ValueError as `tensors_of` and `fields_of`."""
     return Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
 
 
@@ -42,7 +42,10 @@ def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any,
 
 
 def fields_of(given: Mapping[str, Tensor] | None) -> Fields:
-    """Return the examples of the fields. Raises ValueError for a name that cannot be an argument of `Pipeline.step`."""
+    """Return the examples of the fields. Raises TypeError as `tensors_of`.
+
+    Raises ValueError for a name that cannot be an argument of `Pipeline.step`.
+    """
     fields = dict(given or {})
     for name, t in fields.items():
         if name in OF_STEP or not name.isidentifier():

@@ -297,8 +297,8 @@ def _serialized(state: Mapping[str, Any]) -> bytes:
             torch.load(stream, weights_only=True)
         except Exception as error:
             raise TypeError(
-                f"the state {name}, a {type(value).__name__}, cannot be saved: objects with a state_dict, numbers, texts, "
-                f"tensors, lists and dicts of them can ({str(error).splitlines()[0]})"
+                f"the state {name}, of type {type(value).__name__}, cannot be saved: objects with a state_dict, numbers, "
+                f"texts, tensors, lists and dicts of them can ({str(error).splitlines()[0]})"
             ) from None
     stream = io.BytesIO()
     torch.save(values, stream)

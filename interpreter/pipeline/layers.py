@@ -62,7 +62,7 @@ def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer
             yield layer
         elif model is not None and id(layer) not in names:
             raise ValueError(
-                f"layer {k}, a {type(layer).__name__}, is not a submodule of the model {type(model).__name__}: "
+                f"layer {k}, of type {type(layer).__name__}, is not a submodule of the model {type(model).__name__}: "
                 "list submodules of the model, or give layers as (name, layer) and leave out the model"
             )
         else:

@@ -21,11 +21,9 @@ from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
-from chimerac.interpreter.adapters.own import check_own, is_own
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, is_own
 from chimerac.interpreter.launch.record import check_output
 from chimerac.models.presets import check_sequence
-
-LOSSES = ("cross-entropy", "next-token", "squared-error")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--seq-len and --repeats are at least 1")
     if options.ranks < 2:
         parser.error("--ranks is at least 2: links are measured between ranks")
+    if options.output == "-":
+        parser.error("-o -: a profile is not written to stdout: give the path of a file")
     samples = _samples(parser, options.micro_batch)
     try:
         check_output(Path(options.output), "-o")
@@ -100,7 +100,7 @@ def _parser() -> Parser:
     parser.add_argument("--model", default="gpt-small", metavar="NAME", help="a model as in run.py (default: %(default)s)")
     parser.add_argument("--layers", metavar="PATHS", help="of a model of your own: its lists of layers, as in run.py")
     parser.add_argument("--head", metavar="CLASS", help="of a Hugging Face model: the class, as in run.py")
-    parser.add_argument("--loss", metavar="NAME", choices=LOSSES, help="of a model of your own, as in run.py")
+    parser.add_argument("--loss", metavar="NAME", choices=LOSS_NAMES, help="of a model of your own, as in run.py")
     parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
     parser.add_argument(
         "--micro-batch", default="4", metavar="b,b,...", help="samples of a micro-batch, one size or several (default: 4)"

@@ -142,7 +142,8 @@ def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values
         return tuple([t.contiguous() for t in tensors])
     except AttributeError:
         wrong = next(type(t).__name__ for t in tensors if not isinstance(t, Tensor))
-        found = f"a tuple with a {wrong}" if isinstance(output, tuple) else f"a {wrong}"
+        found = f"a value of type {wrong}"
+        found = f"a tuple with {found}" if isinstance(output, tuple) else found
         message = f"the layer {type(layer).__name__} returns {found}: a layer returns a tensor or a tuple of tensors"
         raise TypeError(message) from None
 
@@ -195,7 +196,8 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
         each = found if isinstance(found, tuple | list) else (found,)
         for t in each:
             if not isinstance(t, Tensor):
-                raise TypeError(f"the loss returns a {type(t).__name__}: it has to return a tensor with one number, or several")
+                wrong = f"a value of type {type(t).__name__}"
+                raise TypeError(f"the loss returns {wrong}: it has to return a tensor with one number, or several")
             if t.numel() != 1:
                 raise ValueError(
                     f"the loss returns a tensor of shape {list(t.shape)}: it has to return the mean or the sum over the samples"

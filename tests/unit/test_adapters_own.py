@@ -9,7 +9,8 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.partition import Partition, partition_to_json
-from chimerac.interpreter.adapters.own import check_own, own_model
+from chimerac.interpreter.adapters import losses
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, own_model
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import fitted, make_plan
 from chimerac.interpreter.launch.start import make_job
@@ -90,7 +91,7 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
     for name in ("none", "Nothing", "number", "sqrt", "Again"):
         check_own(f"{path}:{name}")  # it finds the name in the file, but does not run the file
     for name, message in {
-        "none": r"none\(\) returns a int, neither a torch\.nn\.Module nor a Model",
+        "none": r"none\(\) returns a value of type int, neither a torch\.nn\.Module nor a Model",
         "Nothing": "the forward of Nothing has no argument for the tokens",
         "number": "number is not a function",
     }.items():
@@ -124,6 +125,10 @@ def fixed_size():
 def zero():
     return with_loss(lambda x, t: 0 * x.sum())
 """
+
+
+def test_each_loss_has_a_name_that_options_know() -> None:
+    assert tuple(losses.LOSSES) == LOSS_NAMES
 
 
 def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_pat
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         save_checkpoint(tmp_path / "own", pipe, optimizer, folder=object())
 
-    with pytest.raises(TypeError, match="the state folder, a object, cannot be saved"):
+    with pytest.raises(TypeError, match="the state folder, of type object, cannot be saved"):
         on_ranks(1, save)
 
     def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:

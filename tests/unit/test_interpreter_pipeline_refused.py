@@ -56,10 +56,10 @@ class Returns(nn.Module):
 @pytest.mark.parametrize(
     ("made", "found"),
     [
-        (lambda y: [y, y], "a list"),
-        (lambda y: None, "a NoneType"),
-        (lambda y: {"y": y}, "a dict"),
-        (lambda y: (y, None), "a tuple with a NoneType"),
+        (lambda y: [y, y], "a value of type list"),
+        (lambda y: None, "a value of type NoneType"),
+        (lambda y: {"y": y}, "a value of type dict"),
+        (lambda y: (y, None), "a tuple with a value of type NoneType"),
     ],
 )
 def test_a_layer_that_returns_no_tensors_is_named(made: Callable[[Tensor], Any], found: str) -> None:
@@ -72,9 +72,9 @@ def test_a_layer_that_returns_no_tensors_is_named(made: Callable[[Tensor], Any],
     ("loss", "message"),
     [
         (lambda y, t: F.cross_entropy(y, t, reduction="none"), r"the loss returns a tensor of shape \[3\]: it has to"),
-        (lambda y, t: 1.0, "the loss returns a float: it has to return a tensor"),
-        (lambda y, t: None, "the loss returns a NoneType: it has to return a tensor"),
-        (lambda y, t: [F.cross_entropy(y, t), 0.0], "the loss returns a float: it has to return a tensor"),
+        (lambda y, t: 1.0, "the loss returns a value of type float: it has to return a tensor"),
+        (lambda y, t: None, "the loss returns a value of type NoneType: it has to return a tensor"),
+        (lambda y, t: [F.cross_entropy(y, t), 0.0], "the loss returns a value of type float: it has to return a tensor"),
     ],
 )
 def test_a_loss_that_is_no_number_is_named(loss: Callable[..., Any], message: str) -> None:

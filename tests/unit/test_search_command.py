@@ -16,7 +16,7 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.analyze.durations import profiled_durations
-from chimerac.compiler.command import search as command
+from chimerac.compiler.command import search_memory
 from chimerac.compiler.command.main import main
 from chimerac.compiler.command.values import state_of
 from chimerac.compiler.descriptions import find_model
@@ -233,8 +233,8 @@ def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     surplus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1F1B needs 4,183,040 bytes. surplus: by how much the first limits are too high. Then lower ones are searched with."""
-    exact = command.memory_limits
-    monkeypatch.setattr(command, "memory_limits", lambda *given: exact(*given).lowered([-surplus] * 4))
+    exact = search_memory.memory_limits
+    monkeypatch.setattr(search_memory, "memory_limits", lambda *given: exact(*given).lowered([-surplus] * 4))
     most, path = 4_000_000, tmp_path / "x.sched"
     words = ["-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--memory", str(most), "--optimizer", "adamw", "--time", "0.5"]
     assert main(["search", "1f1b", *words, "-o", str(path)]) == 0
@@ -265,7 +265,7 @@ def test_ctrl_c_writes_the_best_so_far(
     def interrupt(self: object, state: State) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("chimerac.compiler.command.search._Progress.show", interrupt)
+    monkeypatch.setattr("chimerac.compiler.command.search_progress.Progress.show", interrupt)
     path = tmp_path / "best.sched"
     assert main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", "-o", str(path)]) == 130
     assert capsys.readouterr().err.endswith("interrupted: the best so far\n")

@@ -130,6 +130,7 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
     ("arguments", "message"),
     [
         (["zb_h1", "--sizes", "D"], "--sizes D: expected NAME=VALUE"),
+        (["zb_h1", "--sizes", "D=x,N=8"], "--sizes D=x: 'x' is not an integer"),
         (["zb_h1", "--hops=-1"], "--hops -1: expected a number like 2, 0.5 or 1/3"),
         (["zb_h1", "--hops", "1e999999999"], "--hops 1e999999999: expected a number"),
         (["zb_h1", "--hops", "1001"], "--hops 1001: expected 0 to 1000"),

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.data.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text
 from chimerac.interpreter.data.windows import Windows, text_data
 from chimerac.interpreter.runtime.batch import Batch
-from tests.helpers_processes import ROOT
+from tools import ROOT
 
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts

@@ -23,7 +23,8 @@ import pytest
 from chimerac.interpreter.experiments import __main__ as command
 from chimerac.interpreter.experiments import local, slurm
 from chimerac.interpreter.launch.startup import INTERRUPTED
-from tests.helpers_processes import ROOT, have_ended
+from tests.helpers_processes import have_ended
+from tools import ROOT
 
 LIMIT_S = 60  # for anything that is waited for
 TEXT = """

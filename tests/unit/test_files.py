@@ -17,8 +17,9 @@ from chimerac.chimera_ir.files import read, write
 from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find
 from chimerac.interpreter.launch.record import Record, check_output
+from tools import ROOT
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # tests run in other folders
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # tests run in other folders
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, "x" * 3000, "none/x", "file/x", "loop", "a\0b"]
 
 

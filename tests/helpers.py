@@ -1,4 +1,4 @@
-"""Programs to test, changes to programs and to texts, and the findings of a call that is refused."""
+"""Programs to test, an example of a profile, changes to programs and texts, and the findings of a call that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs to test, changes to programs and to texts, and the findings of a call that is refused."""
+"""Programs to test, an example of a profile, changes to programs and texts, and the findings of a call that is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Inst
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
+from tools import ROOT
 
+EXAMPLE_PROFILE = ROOT / "compiler/explain/examples/profile.json"  # of gpt-nano
 Streams = list[list[Instruction]]
 LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}  # of the tasks, by operation
 

@@ -77,13 +77,16 @@ def training(
     restarts: int = 0,
     after: Callable[[Transport, int, float], None] = lambda transport, done, loss: None,
 ) -> Callable[[Transport], Trained]:
-    """Return the function of a rank that trains up to iteration `until`. after: called after each iteration and its save."""
+    """Return the function of a rank that trains up to iteration `until`.
+
+    source: the checkpoint that it resumes, as in the option --resume. after: called after each iteration and its save.
+    """
     parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
-    source_of_samples = data(settings.seed)
+    samples = data(settings.seed)
 
     def rank(transport: Transport) -> Trained:
-        trainer = Trainer(program, parts, source_of_samples.train, transport, settings)
-        checkpoints = Checkpoints(trainer, save, source_of_samples.identity)
+        trainer = Trainer(program, parts, samples.train, transport, settings)
+        checkpoints = Checkpoints(trainer, save, samples.identity)
         resumed = checkpoints.resume(source, restarts)
         losses, messages = [], list(resumed.messages)
         for iteration in range(resumed.iteration, until):

@@ -47,14 +47,13 @@ def makespan(
 class _Operation:
     """A transfer or a collective. missing: how many of its ends are not posted yet; queues: the queues that it is in.
 
-    latency: how long after it has left its queues it is complete; is_sum: whether it is a collective, for which the iteration
-    waits.
+    latency: how long after it has left its queues it is complete; is_collective: the iteration ends no earlier than it.
     """
 
     missing: int
     duration: Time
     latency: Time = 0
-    is_sum: bool = False
+    is_collective: bool = False
     queues: list[list[_Operation]] = field(default_factory=list)
     started: bool = False
     complete: bool = False
@@ -82,7 +81,7 @@ class _Simulation:
         self.sends: dict[Channel, int] = {}
         self.receives: dict[Channel, int] = {}
         self.transfers: dict[tuple[Channel, int], _Operation] = {}
-        self.sums: dict[AllReduce, _Operation] = {}
+        self.collectives: dict[AllReduce, _Operation] = {}
         self.startable: list[_Operation] = []  # operations that can start now
         self.queues: dict[tuple[int, ...], list[_Operation]] = {}
         self.source: dict[tuple[object, ...], _Operation] = {}  # (rank, value, stage, micro-batch) -> its transfer
@@ -112,7 +111,7 @@ class _Simulation:
                 self._schedule(self.now + latency, subject)
             else:
                 subject.complete = True
-                self.last = self.now if subject.is_sum else self.last
+                self.last = self.now if subject.is_collective else self.last
             self._start_if_possible(*(queue[0] for queue in queues if queue))
         else:
             self.busy[subject[0]] = False
@@ -159,7 +158,9 @@ class _Simulation:
                 issued = True
             case AllReduce():
                 issued = True
-                operation = self.sums.setdefault(i, _Operation(len(i.ranks), self.network.all_reduce(i), is_sum=True))
+                operation = self.collectives.setdefault(
+                    i, _Operation(len(i.ranks), self.network.all_reduce(i), is_collective=True)
+                )
                 self._post_end(operation, (g,) if self.program.header.machine == "serial" else (g, -1))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])

@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from tests.helpers_processes import ROOT, open_process
+from tests.helpers_processes import open_process
+from tools import ROOT
 
 NAMES = ("node1", "node2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

@@ -99,7 +99,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class GreedyCase:
-    """A schedule with `order greedy`, and what its streams must obey. group: how many forwards are one task."""
+    """A schedule with `order greedy`, and the limits that its streams must keep. group: how many forwards are one task."""
 
     text: str
     limits: list[Limit] = field(default_factory=list)

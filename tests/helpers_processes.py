@@ -17,7 +17,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
+from tools import ROOT
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 RUN = "interpreter/run.py"
 CHIMERA = ["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"]

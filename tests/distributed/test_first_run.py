@@ -14,7 +14,6 @@ from tests.distributed.programs import TWO_RANKS
 from tests.helpers_processes import (
     CHIMERA,
     LONG,
-    ROOT,
     RUN,
     TORCHRUN,
     have_ended,
@@ -24,6 +23,7 @@ from tests.helpers_processes import (
     start_process,
     wait_for_iteration,
 )
+from tools import ROOT
 
 pytestmark = pytest.mark.distributed
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers_hosts import NAMES, Host, two_hosts
-from tests.helpers_processes import ENVIRONMENT, ROOT, RUN, TINY, run_command, wait_for_iteration
+from tests.helpers_processes import ENVIRONMENT, RUN, TINY, run_command, wait_for_iteration
+from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}

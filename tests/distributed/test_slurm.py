@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_processes import ENVIRONMENT, ROOT, TINY
+from tests.helpers_processes import ENVIRONMENT, TINY
+from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 

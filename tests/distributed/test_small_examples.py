@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_processes import ROOT, results_of
+from tests.helpers_processes import results_of
+from tools import ROOT
 
 SMALL = ROOT / "docs/examples/small"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler.command.values import costs_of, parameters_of
+from tests.helpers import findings_of_call
 
 
 def messages(given: list[str]) -> list[str]:
-    with pytest.raises(ChimeraError) as caught:
-        parameters_of(given)
-    return [d.message for d in caught.value.diagnostics]
+    return [d.message for d in findings_of_call(parameters_of, given)]
 
 
 def test_a_parameter_without_a_value_was_not_given_before() -> None:

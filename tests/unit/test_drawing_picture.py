@@ -26,7 +26,7 @@ from chimerac.compiler.draw.picture import draw_picture
 from chimerac.compiler.draw.shades import PIPES, shade
 from chimerac.compiler.verify import peaks
 from tests.helpers import program
-from tests.helpers_drawing import Cell, cells
+from tests.helpers_drawing import DrawnBox, check_boxes, drawn_boxes
 
 pytest.importorskip("matplotlib")
 
@@ -50,21 +50,21 @@ PAPER = (
 SHADES = {shade(0, 0): "d", shade(0, 1): "D", shade(1, 0): "u", shade(1, 1): "U"}
 
 
-def slots(row: list[Cell], slot: float, origin: float, count: int) -> str:
+def slots(row: list[DrawnBox], slot: float, origin: float, count: int) -> str:
     """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it."""
     found = [".."] * count
-    for cell in row:
-        (number,) = cell.texts
-        first, last = (cell.left - origin) / slot, (cell.right - origin) / slot
+    for box in row:
+        (number,) = box.texts
+        first, last = (box.left - origin) / slot, (box.right - origin) / slot
         assert abs(first - round(first)) < 0.01 and abs(last - round(last)) < 0.01
         for k in range(round(first), round(last)):
             assert found[k] == "..", "boxes do not overlap"
-            found[k] = SHADES[cell.colour] + number
+            found[k] = SHADES[box.colour] + number
     return " ".join(found)
 
 
-def test_chimera_is_drawn_as_in_its_paper_cell_by_cell() -> None:
-    rows = cells(svg_of("chimera", D=4, N=4))
+def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
+    rows = drawn_boxes(svg_of("chimera", D=4, N=4))
     origin = min(row[0].left for row in rows.values())
     slot = (max(row[-1].right for row in rows.values()) - origin) / 16
     assert [slots(rows[r], slot, origin, 16) for r in range(4)] == list(PAPER)
@@ -88,31 +88,15 @@ def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
     [("hanayo", {"D": 2, "N": 3}), ("dualpipe", {"D": 2, "N": 4}), ("chimera_recompute", {"D": 2, "N": 4})],
 )
 def test_every_task_is_a_box_at_its_time_in_its_shade_with_its_number(name: str, sizes: dict[str, int]) -> None:
-    s = simulate(program(name, **sizes), {"F": 2, "B": 3, "hop": Fraction(1, 2)})
-    boxes = boxes_of(simulated_panel(s))
-    rows, table = cells(svg_of(name, {"F": 2, "B": 3, "hop": Fraction(1, 2)}, **sizes)), s.program.table
-    low, high = float(boxes.start.min()), float(boxes.end.max())
-    left = min(row[0].left for row in rows.values())
-    right = max(cell.right for row in rows.values() for cell in row)
-    for rank, row in rows.items():
-        own = sorted(np.flatnonzero(boxes.rank == rank).tolist(), key=lambda k: (boxes.start[k], boxes.half[k]))
-        assert len(own) == len(row)
-        for k, cell in zip(own, row, strict=True):
-            for time, x in ((boxes.start[k], cell.left), (boxes.end[k], cell.right)):
-                assert abs((time - low) / (high - low) - (x - left) / (right - left)) < 1e-4
-            assert cell.colour == shade(int(table.pipe[boxes.row[k]]), int(table.op[boxes.row[k]]))
-            number, stage = boxes.number[k], boxes.stage[k]
-            assert cell.texts in ((number,), (number, stage), (f"{number}.{stage}",)) and (
-                not stage or len("".join(cell.texts)) > 1
-            )
+    costs: dict[str, int | Fraction] = {"F": 2, "B": 3, "hop": Fraction(1, 2)}
+    check_boxes(svg_of(name, costs, **sizes), simulated_panel(simulate(program(name, **sizes), costs)))
 
 
 def test_an_overlapped_pair_shares_a_box() -> None:
     boxes = boxes_of(simulated_panel(simulate(program("dualpipe", D=2, N=4))))
     first = int(np.flatnonzero(boxes.half == 1)[0])
-    assert (
-        boxes.half[first + 1] == 2 and boxes.start[first] == boxes.start[first + 1] and boxes.end[first] == boxes.end[first + 1]
-    )
+    assert boxes.half[first + 1] == 2
+    assert boxes.start[first] == boxes.start[first + 1] and boxes.end[first] == boxes.end[first + 1]
 
 
 def test_messages_that_take_time_are_lines() -> None:
@@ -177,7 +161,7 @@ def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
     svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
     note = re.search(r"The time from (\S+) to (\S+) is not drawn, nor any task of micro-batches (\d+)-(\d+)\.", svg)
     assert note is not None
-    drawn = {int(text) for part in (0, 1) for row in cells(svg, part=part).values() for c in row for text in c.texts}
+    drawn = {int(text) for part in (0, 1) for row in drawn_boxes(svg, part=part).values() for c in row for text in c.texts}
     assert {0, 299} <= drawn and not drawn & set(range(int(note[3]), int(note[4]) + 1))
 
 
@@ -193,7 +177,7 @@ def test_too_many_rows_are_refused_with_a_way_out() -> None:
         draw_picture([simulated_panel(s)], "svg", time_label(s))
     assert "--ranks" in caught.value.diagnostics[0].help
     svg = draw_picture([simulated_panel(s)], "svg", time_label(s), ranks=(1, 3)).decode()
-    assert set(cells(svg)) == {1, 3} and f"Ranks drawn: 2 of {MAX_ROWS + 2}." in svg
+    assert set(drawn_boxes(svg)) == {1, 3} and f"Ranks drawn: 2 of {MAX_ROWS + 2}." in svg
 
 
 def test_all_costs_zero_can_be_drawn() -> None:
@@ -231,7 +215,7 @@ def test_a_measured_timeline_is_drawn() -> None:
     assert label == "time in ms" and alone.facts == "6.3 ms"
     both, label = panels_beside(s, replace(measured, unit=""))
     svg = draw_picture(both, "svg", label).decode()
-    assert "1f1b D=2 N=2, predicted" in svg.replace("one_f_one_b", "1f1b") and len(cells(svg, panel=1)) == 2
+    assert "1f1b D=2 N=2, predicted" in svg.replace("one_f_one_b", "1f1b") and len(drawn_boxes(svg, panel=1)) == 2
 
 
 # --- the command -------------------------------------------------------------------------------------------------------
@@ -245,7 +229,7 @@ def test_the_command_writes_pictures(tmp_path: Path, capfdbinary: pytest.Capture
     assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)
     assert main(["compare", "chimera", "1f1b", "dualpipe", *sizes, "--emit", "svg"]) == 0
     svg = capfdbinary.readouterr().out.decode()
-    assert len(cells(svg, panel=0)) == len(cells(svg, panel=1)) == 2
+    assert len(drawn_boxes(svg, panel=0)) == len(drawn_boxes(svg, panel=1)) == 2
     assert "dualpipe is not drawn: E210" in svg
 
 

@@ -24,9 +24,14 @@ from tests.helpers_by_hand import three
 MS = 10**6  # nanoseconds
 
 
+def task_times(*by_stage: float) -> dict[Op, list[float]]:
+    """Return the same seconds by stage for every kind of task."""
+    return {op: list(by_stage) for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+
+
 def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: float = 0) -> Simulation:
-    """Return the simulation where F takes 1 ms, B 1 ms and every message and all-reduce what is given."""
-    tasks = {op: [0.001] * p.header.stages for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+    """Return the simulation where every task takes 1 ms, and messages and all-reduces as long as is given."""
+    tasks = task_times(*[0.001] * p.header.stages)
     link = Link(latency_ms / 1e3, 1000.0)  # a byte occupies the channel for 1 ms
     network = Network(link, all_reduce_s=lambda ranks, size: all_reduce_ms / 1e3)
     return simulate(p, durations=measured_durations(p, tasks, network, lambda *_: round(occupied_ms), lambda _: 0))
@@ -129,7 +134,7 @@ def profile() -> Profile:
     times = tuple(LayerTimes(k / 1e3, k / 500, k / 1e3, k / 1e3, k / 1e3, 0) for k in range(1, 5))
     return Profile(
         model="gpt-nano",
-        machine="none",
+        hardware="none",
         source="a test",
         layers=layer_bytes(model, 2),
         sizes=(SizeTimes(4, times),),
@@ -189,7 +194,7 @@ def test_a_profile_of_another_model_is_refused() -> None:
 @pytest.mark.parametrize("bytes_per_s", [1e9, 1e-3, 5e-324])  # at the last rate a message takes an infinite time
 def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
-    tasks = {op: [seconds, 0.0] for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
+    tasks = task_times(seconds, 0.0)
 
     def durations() -> Durations:
         return measured_durations(p, tasks, Network(Link(0.001, bytes_per_s)), lambda *_: 2**22, lambda _: 2**22)
@@ -204,9 +209,8 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
 @pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])
 def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
     p = compile_schedule("1f1b", {"D": 2}).program
-    tasks = {op: [wrong, 0.0] for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
     with pytest.raises(ChimeraError, match="E002: the time of FWD of a stage is"):
-        measured_durations(p, tasks, Network(Link(0.0, 1.0)), lambda *_: 0, lambda _: 0)
+        measured_durations(p, task_times(wrong, 0.0), Network(Link(0.0, 1.0)), lambda *_: 0, lambda _: 0)
 
 
 def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:

@@ -211,7 +211,8 @@ def test_the_command_imports_no_torch() -> None:
 # --- figures ------------------------------------------------------------------------------------------------------------
 
 
-def log_of(path: Path, times: list[float], **more: Any) -> None:
+def write_log(path: Path, times: list[float], **more: Any) -> None:
+    """Write the log of a run whose iterations took these seconds. more: further fields of each line."""
     lines: list[dict[str, Any]] = [{"format": "chimera-log"}]
     for number, seconds in enumerate(times, 1):
         line = {"iteration": number, "iteration_s": seconds, "bubble": [0.1, 0.3], "peak_memory_bytes": [number, 10 * number]}
@@ -221,7 +222,7 @@ def log_of(path: Path, times: list[float], **more: Any) -> None:
 
 def test_figures_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log_of(log, [9.0, 1.0, 2.0, 3.0, 4.0, 5.0], loss=3.5, tokens_per_second=7.0)
+    write_log(log, [9.0, 1.0, 2.0, 3.0, 4.0, 5.0], loss=3.5, tokens_per_second=7.0)
     log.write_text(log.read_text() + '{"iteration": 7, "iter')  # killed while it wrote a line
     found = figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))
     assert (found["iteration_s"], found["iteration_q1_s"], found["iteration_q3_s"]) == (3.0, 2.0, 4.0)
@@ -229,16 +230,16 @@ def test_figures_of_a_log(tmp_path: Path) -> None:
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
     assert found["peak_memory_bytes"] == 60 and found["sum_wait_s"] == 1.0 and found["loss"] == 3.5
     assert "recompute_s" not in found, "of a run before this figure was measured"
-    log_of(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
+    write_log(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
     assert figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))["recompute_s"] == 0.5
     assert "held_out_loss" not in found and found["iterations"] == 5
 
 
 def test_only_the_last_attempt_of_a_run_counts(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log_of(log, [9.0, 9.0])
+    write_log(log, [9.0, 9.0])
     first = log.read_text()
-    log_of(log, [1.0])
+    write_log(log, [1.0])
     log.write_text(first + log.read_text())
     assert figures_of(log, 5, Expected(1, 0.0, None))["iteration_s"] == 1.0
     log.write_text("")
@@ -285,7 +286,7 @@ def finish(path: Path, failed: int | None = None) -> Path:
     _, runs = planned(path)
     for number, run in enumerate(runs):
         run.prepare()
-        log_of(run.log, [0.1, 0.2 * (number + 1), 0.3])
+        write_log(run.log, [0.1, 0.2 * (number + 1), 0.3])
         state = {"state": "failed", "exit_code": 1} if number == failed else {"state": "done", "exit_code": 0}
         record = {
             "format": FORMAT,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -23,7 +24,8 @@ import pytest
 from chimerac.interpreter.experiments import __main__ as command
 from chimerac.interpreter.experiments import local, slurm
 from chimerac.interpreter.launch.startup import INTERRUPTED
-from tests.helpers_processes import ROOT, have_ended
+from tests.helpers_processes import have_ended
+from tools import ROOT
 
 LIMIT_S = 60  # for anything that is waited for
 TEXT = """
@@ -34,6 +36,14 @@ grid:
   seed: [{seeds}]
 compare: {{x: seed, groups: [schedule, N]}}
 """
+
+
+class Event(NamedTuple):
+    """The start or the end of a run. what: start or end; run: the name of its folder; process: its id."""
+
+    what: str
+    run: str
+    process: int
 
 
 class Folder:
@@ -77,17 +87,21 @@ class Folder:
         assert status == code, printed.getvalue()
         return printed.getvalue()
 
-    def events(self) -> list[tuple[float, str, str, int]]:
-        """Return what the stub noted: time, start or end, folder of the run, process."""
+    def events(self) -> list[Event]:
+        """Return what the stub noted, in order."""
         if not self.journal.exists():
             return []
         lines = (line.split() for line in self.journal.read_text().splitlines())
-        return [(float(at), what, name, int(process)) for at, what, name, process in lines]
+        return [Event(what, run, int(process)) for _, what, run, process in lines]
+
+    def table(self) -> list[dict[str, str]]:
+        """Return the rows of the table of results."""
+        with (self.results / "table.csv").open() as file:
+            return list(csv.DictReader(file))
 
     def seeds(self) -> list[str]:
         """Return the seeds of the runs that are in the table."""
-        with (self.results / "table.csv").open() as file:
-            return sorted(row["seed"] for row in csv.DictReader(file))
+        return sorted(row["seed"] for row in self.table())
 
 
 @pytest.fixture
@@ -95,10 +109,10 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def until(is_so: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
+def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, at most LIMIT_S."""
     end = time.monotonic() + LIMIT_S
-    while not is_so():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -135,7 +149,7 @@ def test_a_failed_run_stops_no_other_and_is_run_again_only_if_asked(folder: Fold
 def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
     folder.write("0", milliseconds=100_000, more="minutes: 0.05\n")
     assert "it was not done after 0.05 minutes" in folder.run(code=1)
-    assert have_ended([process for *_, process in folder.events()], within_s=1)
+    assert have_ended([event.process for event in folder.events()], within_s=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -149,10 +163,9 @@ def test_a_stopped_runner_goes_on_where_it_was(number: signal.Signals, folder: F
     runner.send_signal(number)
     _, err = runner.communicate(timeout=LIMIT_S)
     assert runner.returncode == (INTERRUPTED if number == signal.SIGINT else -number), err
-    process = folder.events()[2][3]
-    assert have_ended([process], within_s=LIMIT_S)
+    assert have_ended([folder.events()[2].process], within_s=LIMIT_S)
     folder.run()
-    started = [name for _, what, name, _ in folder.events() if what == "start"]
+    started = [event.run for event in folder.events() if event.what == "start"]
     assert len(started) == 4 and started[1] == started[2], "only the run that was stopped is repeated"
     assert folder.seeds() == ["0", "1", "2"]
 
@@ -164,8 +177,8 @@ def test_two_runners_share_the_runs_one_at_a_time(folder: Folder) -> None:
         _, err = runner.communicate(timeout=LIMIT_S)
         assert runner.returncode == 0, err
     events = folder.events()
-    assert [what for _, what, _, _ in events] == ["start", "end"] * 4, "at any time one run"
-    assert len({name for _, what, name, _ in events if what == "start"}) == 4, "each run once"
+    assert [event.what for event in events] == ["start", "end"] * 4, "at any time one run"
+    assert len({event.run for event in events}) == 4, "each run once"
     folder.run("--report")
     assert folder.seeds() == ["0", "1", "2", "3"]
 
@@ -173,8 +186,7 @@ def test_two_runners_share_the_runs_one_at_a_time(folder: Folder) -> None:
 def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     folder.write("0", more="discard: 3\n")
     folder.run()
-    with (folder.results / "table.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = folder.table()
     assert (row["iterations"], row["loss"], row["peak_memory_bytes"]) == ("2", "4.5", "5000")
     assert float(row["iteration_s"]) == pytest.approx(0.45)
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
@@ -188,8 +200,7 @@ def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Fo
     folder.environment["STUB_AFTER_MS"] = "2500"
     folder.run()
     assert (folder.path / "gpus").exists()
-    with (folder.results / "table.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = folder.table()
     assert float(row["gpu_utilization"]) == pytest.approx(0.4) and row["utilization_of_gpus"] == "[0.6, 0.2]"
     assert "2 x H1" in (folder.results / "report.md").read_text()
 
@@ -331,8 +342,7 @@ compare: {x: schedule, figures: [iteration_s, bubble]}
     command = [sys.executable, "-m", "chimerac.interpreter.experiments", str(folder.file)]
     completed = subprocess.run(command, cwd=folder.path, env=folder.environment, capture_output=True, text=True, timeout=100)
     assert completed.returncode == 0, completed.stderr
-    with (folder.results / "table.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = folder.table()
     assert float(row["predicted_iteration_s"]) == pytest.approx(9 * 0.005)
     assert float(row["iteration_s"]) >= 0.9 * 9 * 0.005
     assert float(row["predicted_bubble"]) == pytest.approx(1 / 3, abs=1e-3) and row["iterations"] == "2"

@@ -17,8 +17,9 @@ from chimerac.chimera_ir.files import read, write
 from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find
 from chimerac.interpreter.launch.record import Record, check_output
+from tools import ROOT
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # tests run in other folders
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # tests run in other folders
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, "x" * 3000, "none/x", "file/x", "loop", "a\0b"]
 
 
@@ -66,7 +67,7 @@ def test_paths_that_cannot_be_read_are_refused(name: str, here: Path, capsys: py
 
 
 @pytest.mark.parametrize("length", [1, 240, 251, 255])
-def test_a_name_as_long_as_a_name_can_be(length: int, here: Path) -> None:
+def test_names_of_every_allowed_length_are_written_and_read(length: int, here: Path) -> None:
     for text in ("a\n", "b\n"):
         write(text, "x" * length)
         assert read("x" * length) == text
@@ -117,7 +118,7 @@ def test_all_hard_links_lead_to_the_new_content(here: Path) -> None:
     assert Path("other").read_text() == "new\n" and os.path.samefile("file", "other")
 
 
-def test_a_file_in_a_folder_that_is_not_writable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_a_folder_that_is_not_writable_is_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(path: str, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
@@ -172,7 +173,7 @@ def test_a_pipe_a_device_and_stdout_are_written_to(here: Path) -> None:
     assert subprocess.run([*command, "/dev/full"], env=ENVIRONMENT, capture_output=True, text=True).returncode == 1
 
 
-def test_characters_that_stdout_cannot_encode(here: Path) -> None:
+def test_characters_that_stdout_cannot_encode_are_written_as_utf_8(here: Path) -> None:
     Path("é.sched").write_text("# é\nschedule  x\n")
     for argv in (["fmt", "-"], ["fmt", "--check", "é.sched"], ["fmt", "é.sched"]):
         env = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
@@ -181,7 +182,7 @@ def test_characters_that_stdout_cannot_encode(here: Path) -> None:
         assert "é" in completed.stdout.decode() and completed.stderr == b""
 
 
-def test_a_model_description_on_a_full_disk(here: Path) -> None:
+def test_a_model_description_on_a_full_disk_is_a_finding(here: Path) -> None:
     pytest.importorskip("torch")
     command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
     completed = subprocess.run(f"{command} > /dev/full", shell=True, env=ENVIRONMENT, capture_output=True, text=True)
@@ -196,22 +197,17 @@ def test_a_file_above_the_limit_is_not_read(here: Path, monkeypatch: pytest.Monk
             read(name)
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"\xef\xbb\xbfa\r\nb\rc\n", "a\nb\nc\n"),
-        (b"a\0b", "a\0b"),
-        (b"\xff", ""),
-        (b"a\xed\xa0\x80", ""),  # half of a surrogate pair
-    ],
-)
-def test_marks_line_ends_and_bytes(data: bytes, text: str, here: Path) -> None:
+@pytest.mark.parametrize(("data", "text"), [(b"\xef\xbb\xbfa\r\nb\rc\n", "a\nb\nc\n"), (b"a\0b", "a\0b")])
+def test_a_text_is_read_without_its_byte_order_mark_and_with_plain_line_ends(data: bytes, text: str, here: Path) -> None:
     Path("data").write_bytes(data)
-    if text:
-        assert read("data") == text
-    else:
-        with pytest.raises(ChimeraError, match="is not UTF-8"):
-            read("data")
+    assert read("data") == text
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"a\xed\xa0\x80"], ids=["byte", "half of a surrogate pair"])
+def test_bytes_that_are_no_utf_8_are_refused(data: bytes, here: Path) -> None:
+    Path("data").write_bytes(data)
+    with pytest.raises(ChimeraError, match="is not UTF-8"):
+        read("data")
 
 
 def test_the_place_of_a_wrong_byte_counts_the_byte_order_mark(tmp_path: Path) -> None:

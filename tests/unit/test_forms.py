@@ -22,7 +22,7 @@ from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import findings, verify
-from tests.helpers import codes_of_call, program, replaced
+from tests.helpers import codes_of_call, findings_of_call, program, replaced
 
 RIGHT = program("chimera", width=2, D=2)
 
@@ -70,16 +70,15 @@ def test_the_published_schema_is_that_of_the_reader() -> None:
         ({"streams": [[{"pipe": 0, "stage": 0, "micro_batches": [0]}]]}, "E603"),
     ],
 )
-def test_json_from_other_writers(change: dict[str, object], code: str) -> None:
+def test_json_with_a_wrong_field_is_refused(change: dict[str, object], code: str) -> None:
     assert codes_of_call(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change)) == {code}
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
-def test_texts_that_are_not_json(text: str) -> None:
-    with pytest.raises(ChimeraError) as raised:
-        program_from_json(text)
-    assert ("help: compile one with: chimerac" in str(raised.value)) == (text in ("", "nonsense", "NaN"))
-    assert {d.code for d in raised.value.diagnostics} <= {"E601", "E602"}
+def test_a_text_that_is_no_json_is_refused(text: str) -> None:
+    [d] = findings_of_call(program_from_json, text)
+    assert d.code in ("E601", "E602")
+    assert d.help.startswith("compile one with: chimerac") == (text in ("", "nonsense", "NaN"))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_texts_that_are_not_json(text: str) -> None:
         ("chimera-program 1\n", "chimera-program 2\n"),
     ],
 )
-def test_texts_that_cannot_be_read(old: str, new: str) -> None:
+def test_a_text_with_a_wrong_word_is_refused(old: str, new: str) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
     assert codes_of_call(program_from_text, text) <= {"E602", "E603", "E605"}
 
@@ -132,11 +131,9 @@ def test_texts_that_cannot_be_read(old: str, new: str) -> None:
         ("on 0 1", "on 0x 1", "'0x' is not an integer of at most 20 characters", ""),
     ],
 )  # fmt: skip
-def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help: str) -> None:
+def test_another_way_to_write_an_instruction_is_refused(old: str, new: str, message: str, help: str) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
-    with pytest.raises(ChimeraError) as raised:
-        program_from_text(text)
-    [d] = raised.value.diagnostics
+    [d] = findings_of_call(program_from_text, text)
     assert (d.code, d.message, d.help) == ("E605", message, help)
 
 
@@ -158,9 +155,8 @@ def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help:
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], messages: list[str]) -> None:
-    with pytest.raises(ChimeraError) as raised:
-        program_from_json(json.dumps(json.loads(program_to_json(RIGHT)) | change), "p.json")
-    assert [(d.code, d.message) for d in raised.value.diagnostics] == [("E603", f"p.json: {fact}") for fact in messages]
+    found = findings_of_call(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change), "p.json")
+    assert [(d.code, d.message) for d in found] == [("E603", f"p.json: {fact}") for fact in messages]
 
 
 @pytest.mark.parametrize(
@@ -174,9 +170,7 @@ def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], 
     ],
 )
 def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: str, column: int) -> None:
-    with pytest.raises(ChimeraError) as raised:
-        program_from_json(text, "p.json")
-    [d] = raised.value.diagnostics
+    [d] = findings_of_call(program_from_json, text, "p.json")
     assert d.span is not None
     assert (d.code, d.message, d.span.column) == ("E601", f"p.json cannot be read: {message}", column) and d.help
 
@@ -196,9 +190,7 @@ def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: s
 )  # fmt: skip
 def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
-    with pytest.raises(ChimeraError) as raised:
-        program_from_text(text)
-    d = raised.value.diagnostics[0]
+    d = findings_of_call(program_from_text, text)[0]
     assert d.span is not None
     assert (d.code, d.message) == ("E603", message)
     assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
@@ -280,9 +272,7 @@ def test_a_program_with_any_name_is_refused_or_read_back(kind: str, name: str) -
 )  # fmt: skip
 def test_a_wrong_header_line_is_the_place_of_its_finding(old: str, new: str, message: str, help: str) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
-    with pytest.raises(ChimeraError) as raised:
-        program_from_text(text)
-    [d] = raised.value.diagnostics
+    [d] = findings_of_call(program_from_text, text)
     assert d.span is not None and d.code == "E605" and message in d.message and d.help.startswith(help)
     assert d.span.line == 1 + text[: text.index(new)].count("\n")
 

@@ -19,7 +19,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed import integers
 from tests.distributed.integers import IntegerSamples, integer_model
 
-COUNT, SAMPLES = 4, 2
+MICRO_BATCHES, SAMPLES = 4, 2  # of a batch, of a micro-batch
 Tensors = dict[str, Tensor]
 
 
@@ -29,7 +29,7 @@ def integer_layers() -> nn.Sequential:
 
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
-    size = COUNT * SAMPLES
+    size = MICRO_BATCHES * SAMPLES
     numbers = range(number * size, (number + 1) * size)
     return IntegerSamples().inputs(numbers)[0], IntegerSamples().targets(numbers)[0]
 
@@ -47,12 +47,12 @@ def of_one_process(numbers: list[int]) -> Tensors:
         for layer in model:
             result = layer(*values)
             values = result if isinstance(result, tuple) else (result,)
-        (loss(values[0], targets) / COUNT).backward()
+        (loss(values[0], targets) / MICRO_BATCHES).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 def gradients_of(schedule: str, run: Callable[[Pipeline], None], width: int = 1) -> list[Tensors]:
-    parameters = {"D": 2, "N": COUNT}
+    parameters = {"D": 2, "N": MICRO_BATCHES}
 
     def rank(transport: Transport) -> Tensors:
         inputs = batch(0)[0][:SAMPLES]
@@ -64,7 +64,7 @@ def gradients_of(schedule: str, run: Callable[[Pipeline], None], width: int = 1)
 
 
 def step(pipe: Pipeline, number: int, sync: bool = True) -> None:
-    pipe.step(*batch(number), sync=sync, divisor=COUNT)
+    pipe.step(*batch(number), sync=sync, divisor=MICRO_BATCHES)
 
 
 def without_sync(pipe: Pipeline) -> None:

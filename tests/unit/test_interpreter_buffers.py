@@ -43,7 +43,7 @@ def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[
     """
     program = compile_schedule(name, parameters, width).program
     h = program.header
-    size = SAMPLES * h.micro_batch_size[0] // h.micro_batch_size[1]
+    size = h.samples(SAMPLES)
     samples = size * h.micro_batches * width
 
     def rank(transport: Transport) -> Any:

@@ -123,23 +123,22 @@ def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
 
 
 class UnequalCopies(First):
-    """A layer whose copies differ: the second instance has other initial weights."""
+    """A layer whose second instance since `built` was set to 0 has other initial weights."""
 
     built = 0
 
     def __init__(self) -> None:
         super().__init__()
         UnequalCopies.built += 1
-        if UnequalCopies.built % 4 == 0:
+        if UnequalCopies.built == 2:
             self.table.data[0, 0] += 1
 
 
 def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
-    UnequalCopies.built = 2  # the third instance is the one that is measured
     model = small_model(UnequalCopies, Whole, Whole, Last)
     p = TWO_RANKS["two pipes"]
-    description_of(model)
-    UnequalCopies.built = 2
+    description_of(model)  # measures an instance of its own
+    UnequalCopies.built = 0
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 0 on rank 0 and rank 1 have different weights"):
         run_in_loopback(p, rank_of(p, model))
 

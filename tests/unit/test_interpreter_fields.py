@@ -111,7 +111,7 @@ def one_process(samples: int) -> tuple[float, list[Tensor]]:
 
 
 def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline:
-    words, targets, fields = batch(SAMPLES * program.header.micro_batch_size[0] // program.header.micro_batch_size[1])
+    words, targets, fields = batch(program.header.samples(SAMPLES))
     given: dict[str, Any] = {"loss": losses, "inputs": words, "targets": targets, "fields": fields, "transport": transport}
     return Pipeline(layers(), program, **(given | options))
 
@@ -133,7 +133,7 @@ def test_every_schedule_has_the_loss_and_the_gradients_of_one_process(
 ) -> None:
     program = compile_schedule(name, parameters, width).program
     h = program.header
-    samples = SAMPLES * h.micro_batches * h.micro_batch_size[0] // h.micro_batch_size[1] * width
+    samples = h.samples(SAMPLES) * h.micro_batches * width
     expected, gradients = one_process(samples)
 
     def rank(transport: Transport) -> tuple[float, dict[str, Tensor], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from chimerac import interpreter
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.interpreter import run
 from tests.distributed.programs import TWO_RANKS
-from tests.helpers_processes import ROOT
+from tools import ROOT
 
 
 def test_users_modules_are_found_before_those_of_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import make_job
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.models.gpt import gpt
+from tests.helpers import findings_of_call
 
 NANO = describe(gpt("gpt-nano", 32), 4)
 WORDS = ["schedules/chimera.sched", "-p", "D=4", "--model", "gpt-nano", "--seq-len", "32"]
@@ -41,9 +42,7 @@ def check(
 
 def test_ranks_that_need_too_much_are_refused_with_the_bytes_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     check(sum(NEEDED), monkeypatch)
-    with pytest.raises(ChimeraError) as error:
-        check(sum(NEEDED) - 1, monkeypatch)
-    (found,) = error.value.diagnostics
+    [found] = findings_of_call(check, sum(NEEDED) - 1, monkeypatch)
     assert found.code == "E818"
     assert found.message == (
         f"this host has {sum(NEEDED) - 1:,} bytes available, and its 4 ranks need {sum(NEEDED):,} to train gpt-nano"

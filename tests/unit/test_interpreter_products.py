@@ -15,14 +15,14 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
-from tests.helpers_loopback import SEED, batch_of, deep_model, description_of
+from tests.helpers_loopback import SEED, batch_of, deep_model, description_of, stages_of
 
 Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point operations of one micro-batch
 
 
 def products_of(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
-    model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
+    model, counts = deep_model(2 * p.header.stages - 2), Counts()
     parts = partitioned(p, model, description_of(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
@@ -35,8 +35,7 @@ def products_of(p: Program) -> Counts:
 
     def run_rank(transport: Transport) -> None:
         transport.connect(p)
-        stages = {s: parts.build(s, SEED) for s in range(h.stages) if transport.rank in h.holders([s])}
-        executor = Executor(p, model, stages, parts.table, transport)
+        executor = Executor(p, model, stages_of(p, parts, transport.rank, SEED), parts.table, transport)
         executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
         executor.run(batch_of(p, 0))
 
@@ -46,7 +45,7 @@ def products_of(p: Program) -> Counts:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2], ids=["first", "middle", "last"])
-def test_the_halves_of_a_backward_are_one_backward(stage: int) -> None:
+def test_the_halves_of_a_backward_compute_as_much_as_the_whole_backward(stage: int) -> None:
     whole, split = products_of(program("1f1b", D=3, N=4)), products_of(program("zb_h1", D=3, N=4))
     (forward,), (backward,) = whole["Fwd", stage], whole["Bwd", stage]
     (of_input,), (of_weight,) = split["BwdInput", stage], split["BwdWeight", stage]

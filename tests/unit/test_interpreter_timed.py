@@ -40,17 +40,22 @@ def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatc
 COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # by stage, all different
 
 
+def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
+    """Return the trainer of a schedule for one rank, on timed stages with COSTS."""
+    program = replace(compile_text(text).program, costs=COSTS)
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, sleeper)
+    return Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+
+
 def slept_units(text: str) -> list[list[int]]:
     """Run two iterations of a schedule for one rank on timed stages with COSTS; return the units of each, task by task."""
-    program = replace(compile_text(text).program, costs=COSTS)
     slept: list[list[int]] = []
 
     class Fast(Sleeper):
         def sleep(self, units: int) -> None:
             slept[-1].append(units)
 
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
-    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    trainer = timed_trainer(text, Fast(1.0))
     for iteration in range(2):
         slept.append([])
         trainer.update(iteration, trainer.gradients(iteration))
@@ -69,14 +74,21 @@ def test_each_task_takes_its_cost() -> None:
 
 
 def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
+    slept: list[int] = []
+
+    class Fast(Sleeper):
+        def sleep(self, units: int) -> None:
+            slept.append(units)
+
     program = compile_text(tied_1f1b(), {"D": 2, "N": 2}).program
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Sleeper(0.0))
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
     parts = partitioned(program.with_header(tied=()), model, description)
 
     def rank(transport: Transport) -> float:
         return Trainer(program, parts, ZeroSamples(), transport, Settings(1, 0, 2, 1e-3)).gradients(0)
 
-    assert len(run_in_loopback(program, rank)) == 2
+    run_in_loopback(program, rank)
+    assert sorted(slept) == [1] * 4 + [2] * 4  # two forwards and two backwards on each of two ranks
 
 
 def test_the_median_is_one_of_the_iterations() -> None:
@@ -109,9 +121,7 @@ def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monke
         def sleep(self, units: int) -> None:
             now[0] += units * 10**9
 
-    program = replace(compile_text(RECOMPUTED).program, costs=COSTS)
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Clock(1.0))
-    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    trainer = timed_trainer(RECOMPUTED, Clock(1.0))
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures

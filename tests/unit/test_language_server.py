@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.kinds import TASKS
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.walk import inside
+from tools import ROOT
 
 TEXT = """\
 # two pipes \U0001f600
@@ -396,5 +396,5 @@ def test_a_text_that_was_not_verified_has_a_warning(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_page_about_editors_says_how_to_start_the_server() -> None:
-    text = (Path(__file__).parents[2] / "docs/editor.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/editor.md").read_text(encoding="utf-8")
     assert '"chimerac", "lsp"' in text

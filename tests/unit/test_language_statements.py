@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.width import tasks_only
+from tools import ROOT
 
-TEXT = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/language.md").read_text(encoding="utf-8")
 
 
 def example(name: str) -> str:

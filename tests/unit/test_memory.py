@@ -26,7 +26,7 @@ from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import peaks, verify
-from tests.helpers import SMALL, program, replaced, streams, with_streams
+from tests.helpers import SMALL, findings_of_call, program, replaced, streams, with_streams
 from tests.helpers_by_hand import BETWEEN, TOY, memory_of
 from tests.helpers_text import on_one_rank
 
@@ -104,9 +104,7 @@ def test_a_limit_applies_to_the_peak(name: str) -> None:
     largest = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
     assert verify(p.with_header(limits=largest))
     for limit, most in largest.items():
-        with pytest.raises(ChimeraError) as error:
-            verify(p.with_header(limits=largest | {limit: most - 1}))
-        (found,) = error.value.diagnostics
+        [found] = findings_of_call(verify, p.with_header(limits=largest | {limit: most - 1}))
         assert (found.code, found.about) == ("E460", (f"limits.{limit}",))
         assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
 
@@ -114,9 +112,7 @@ def test_a_limit_applies_to_the_peak(name: str) -> None:
 @pytest.mark.parametrize(("limit", "change"), [("activations", "split a forward"), ("receive_buffers", "move receives later")])
 def test_the_help_for_a_limit_of_an_evaluation_program_names_no_backward(limit: str, change: str) -> None:
     p = evaluation_of(program("chimera_doubling", D=2))
-    with pytest.raises(ChimeraError) as error:
-        verify(p.with_header(limits={limit: max(getattr(peaks(p), limit)) - 1}))
-    (found,) = error.value.diagnostics
+    [found] = findings_of_call(verify, p.with_header(limits={limit: max(getattr(peaks(p), limit)) - 1}))
     assert found.help.startswith(change) and "backward" not in found.help
 
 
@@ -256,9 +252,7 @@ def test_recomputation_is_suggested_only_if_the_memory_then_suffices() -> None:
         return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=stage_choice("all")).program
 
     for limit, compiled in ((least_peak, recomputing), (least_peak - 1, recomputing), (least_peak, None)):
-        with pytest.raises(ChimeraError) as error:
-            check_memory(p, TOY, limit, compiled)
-        helps.append(error.value.diagnostics[0].help)
+        helps.append(findings_of_call(check_memory, p, TOY, limit, compiled)[0].help)
     assert "--recompute all" in helps[0] and f"needs {least_peak:,} bytes" in helps[0]
     assert "recompute" not in helps[1] + helps[2]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription, Shared, model_from_json
 from chimerac.chimera_ir.partition import balanced
 from chimerac.interpreter.adapters.losses import cross_entropies
@@ -17,6 +16,7 @@ from chimerac.interpreter.runtime.model import IGNORED, LayeredModel
 from chimerac.models.__main__ import main
 from chimerac.models.gpt import gpt
 from chimerac.models.presets import PRESETS
+from tests.helpers import findings_of_call
 
 NANO = gpt("gpt-nano", 16)
 
@@ -64,9 +64,7 @@ def test_the_loss_is_a_sum_over_valid_targets() -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ChimeraError) as error:
-        gpt("gpt-smal", 16)
-    assert error.value.diagnostics[0].help == "did you mean 'gpt-small'?"
+    assert findings_of_call(gpt, "gpt-smal", 16)[0].help == "did you mean 'gpt-small'?"
 
 
 def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None:

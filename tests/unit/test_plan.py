@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
@@ -32,16 +32,21 @@ from chimerac.compiler.plan.explore import search
 from chimerac.compiler.plan.space import Configuration, Problem
 from chimerac.compiler.profiles import find_profile
 from chimerac.interpreter.launch.options import parse_options
+from tests.helpers import EXAMPLE_PROFILE, findings_of_call
 
-EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
 SCHEDULES = ("1f1b", "chimera", "interleaved", "chimera_halving", "zb_h1")
 STATE = OptimizerState(Fraction(2))
-OPTIONS = ("--model", "gpt-nano", "--ranks", "4", "--batch", "16", "--profile", str(EXAMPLE))
+OPTIONS = {"--model": "gpt-nano", "--ranks": "4", "--batch": "16", "--profile": str(EXAMPLE_PROFILE), "--memory": "1GiB"}
+
+
+def words_of(options: Mapping[str, str]) -> list[str]:
+    """Return the words of these options and of those of OPTIONS that are not among them."""
+    return [word for option in (OPTIONS | dict(options)).items() for word in option]
 
 
 def problem(**changes: object) -> Problem:
     """Return a small problem, in which the links are slow enough to matter."""
-    profile = replace(profile_from_json(EXAMPLE.read_text()), point_to_point=Link(1e-4, 1e8), all_reduce=())
+    profile = replace(profile_from_json(EXAMPLE_PROFILE.read_text()), point_to_point=Link(1e-4, 1e8), all_reduce=())
     given = Problem({name: find(name) for name in SCHEDULES}, "gpt-nano", profile, 4, 16, 2**30, STATE)
     return replace(given, **changes)
 
@@ -125,10 +130,8 @@ def test_with_little_memory_the_best_is_that_of_brute_force_that_fits() -> None:
         found = search(problem(limit=limit))
         assert found.best.makespan == min(x.makespan for x in known if x.memory <= limit)
         assert found.best.memory <= limit
-    with pytest.raises(ChimeraError) as error:
-        search(problem(limit=limits[0] - 1))
-    assert error.value.diagnostics[0].code == "E718"
-    assert f"--memory {limits[0]}" in error.value.diagnostics[0].help
+    d = findings_of_call(search, problem(limit=limits[0] - 1))[0]
+    assert d.code == "E718" and f"--memory {limits[0]}" in d.help
 
 
 def test_zero_counts_the_ranks_of_all_replicas() -> None:
@@ -186,7 +189,7 @@ def test_the_command_prints_a_table_and_writes_a_plan_that_run_py_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.yaml"
-    assert main(["plan", "1f1b", "chimera", *OPTIONS, "--memory", "1GiB", "--processes", "1", "-o", str(path)]) == 0
+    assert main(["plan", "1f1b", "chimera", *words_of({"--processes": "1", "-o": str(path)})]) == 0
     output = capsys.readouterr()
     assert "samples/s of the best configuration for each D" in output.out and "loses by" in output.out
     settings = parse_options([str(path)])
@@ -200,7 +203,7 @@ def test_the_command_prints_a_table_and_writes_a_plan_that_run_py_reads(
 
 
 def test_json_has_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "1f1b", "chimera", *OPTIONS, "--memory", "1GiB", "--processes", "1", "--emit", "json"]
+    words = ["plan", "1f1b", "chimera", *words_of({"--processes": "1", "--emit": "json"})]
     assert main(words) == 0
     first = capsys.readouterr().out
     file = json.loads(first)
@@ -212,31 +215,30 @@ def test_json_has_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "fact"),
+    ("given", "code", "fact"),
     [
-        (("--memory", "1GiB", "--ranks", "-4"), "E002", "--ranks -4: expected a number from 1"),
-        (("--memory", "1GiB", "--batch", "0"), "E002", "--batch 0: expected a number from 1"),
-        (("--memory", "-1"), "E002", "--memory -1: expected bytes"),
-        (("--memory", "1GiB", "--processes", "0"), "E002", "--processes 0"),
-        (("--memory", "1GiB", "--micro-batch", "2,0"), "E002", "--micro-batch 2,0: expected numbers"),
-        (("--memory", "1GiB", "--micro-batch", "1" * 5000), "E002", "expected numbers from 1 to 2147483648"),
-        (("--memory", "1GiB", "--micro-batch", "1,99999999999"), "E002", "expected numbers from 1 to 2147483648"),
-        (("--memory", "1GiB", "-o", "none/x.yaml"), "E003", "none/x.yaml cannot be written: there is no folder none"),
-        (("--memory", "1GiB", "-o", str(EXAMPLE)), "E002", "would write over the file of --profile"),
-        (("--memory", "1GiB", "-p", "N=4"), "E002", "N follows from --batch"),
-        (("--memory", "1GiB", "-p", "ff=4"), "E002", "no schedule has this parameter"),
-        (("--memory", "1GiB", "-p", "f=x"), "E002", "'x' is not an integer"),
-        (("--memory", "1GiB", "-o", "-"), "E002", "stdout gets the table"),
-        (("--memory", "1GiB", "--profile", "nowhere.json"), "E001", "nowhere.json"),
-        (("--memory", "1GiB", "--model", "gpt-micro"), "E714", "is one of gpt-nano, and the model is gpt-micro"),
-        (("--memory", "1000"), "E718", "a rank has 1,000 bytes"),
-        (("--memory", "1GiB", "--batch", "1"), "E719", "with 1 samples"),
-        (("--memory", "1GiB", "--ranks", "7"), "E719", "on 7 ranks"),
+        ({"--ranks": "-4"}, "E002", "--ranks -4: expected a number from 1"),
+        ({"--batch": "0"}, "E002", "--batch 0: expected a number from 1"),
+        ({"--memory": "-1"}, "E002", "--memory -1: expected bytes"),
+        ({"--processes": "0"}, "E002", "--processes 0"),
+        ({"--micro-batch": "2,0"}, "E002", "--micro-batch 2,0: expected numbers"),
+        ({"--micro-batch": "1" * 5000}, "E002", "expected numbers from 1 to 2147483648"),
+        ({"--micro-batch": "1,99999999999"}, "E002", "expected numbers from 1 to 2147483648"),
+        ({"-o": "none/x.yaml"}, "E003", "none/x.yaml cannot be written: there is no folder none"),
+        ({"-o": str(EXAMPLE_PROFILE)}, "E002", "would write over the file of --profile"),
+        ({"-p": "N=4"}, "E002", "N follows from --batch"),
+        ({"-p": "ff=4"}, "E002", "no schedule has this parameter"),
+        ({"-p": "f=x"}, "E002", "'x' is not an integer"),
+        ({"-o": "-"}, "E002", "stdout gets the table"),
+        ({"--profile": "nowhere.json"}, "E001", "nowhere.json"),
+        ({"--model": "gpt-micro"}, "E714", "is one of gpt-nano, and the model is gpt-micro"),
+        ({"--memory": "1000"}, "E718", "a rank has 1,000 bytes"),
+        ({"--batch": "1"}, "E719", "with 1 samples"),
+        ({"--ranks": "7"}, "E719", "on 7 ranks"),
     ],
 )
-def test_bad_input_is_a_finding(words: tuple[str, ...], code: str, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {**dict(zip(OPTIONS[::2], OPTIONS[1::2], strict=True)), **dict(zip(words[::2], words[1::2], strict=True))}
-    status = main(["plan", "1f1b", "chimera", *(word for pair in given.items() for word in pair)])
+def test_bad_input_is_a_finding(given: dict[str, str], code: str, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["plan", "1f1b", "chimera", *words_of(given)])
     output = capsys.readouterr()
     assert status == (2 if code < "E1" else 1) and not output.out
     assert f"error[{code}]" in output.err and fact in output.err
@@ -244,9 +246,8 @@ def test_bad_input_is_a_finding(words: tuple[str, ...], code: str, fact: str, ca
 
 def test_a_profile_in_a_precision_without_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "half.json"
-    path.write_text(EXAMPLE.read_text().replace("float32", "float16"))
-    words = {**dict(zip(OPTIONS[::2], OPTIONS[1::2], strict=True)), "--profile": str(path), "--memory": "1GiB"}
-    assert main(["plan", "1f1b", *(word for pair in words.items() for word in pair)]) == 1
+    path.write_text(EXAMPLE_PROFILE.read_text().replace("float32", "float16"))
+    assert main(["plan", "1f1b", *words_of({"--profile": str(path)})]) == 1
     assert "has times in float16, in which run.py does not train" in capsys.readouterr().err
 
 
@@ -261,8 +262,7 @@ def test_ctrl_c_prints_and_writes_the_best_so_far(
 
     monkeypatch.setattr(command, "_progress", lambda stack: interrupt)
     path = tmp_path / "plan.yaml"
-    words = ["plan", *SCHEDULES, *OPTIONS, "--memory", "1GiB", "--processes", processes, "-o", str(path)]
-    assert main(words) == 130
+    assert main(["plan", *SCHEDULES, *words_of({"--processes": processes, "-o": str(path)})]) == 130
     output = capsys.readouterr()
     assert re.search(r"^interrupted: the best so far; \d+ configurations were not tried$", output.err, re.MULTILINE)
     assert "not tried" in output.out and parse_options([str(path)]).model == "gpt-nano"
@@ -274,7 +274,8 @@ def test_ctrl_c_before_anything_fits_ends_the_command(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_progress", lambda stack: interrupt)
-    assert main(["plan", *SCHEDULES, *OPTIONS, "--memory", "1000000", "--zero", "never", "--processes", "1"]) == 130
+    given = {"--memory": "1000000", "--zero": "never", "--processes": "1"}
+    assert main(["plan", *SCHEDULES, *words_of(given)]) == 130
 
 
 def test_a_search_goes_on_after_one_of_its_processes_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:

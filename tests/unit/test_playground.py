@@ -11,7 +11,6 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from chimerac.compiler.playground.server import Playground
 from chimerac.compiler.syntax.grammar import keywords
 from tests.helpers_command import COMMAND, SIGINT_ON
 from tests.helpers_playground import playground
+from tools import ROOT
 
 TEXT = find("chimera").text
 JSON = {"Content-Type": "application/json"}
@@ -278,7 +278,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "WORKERS", 1)
         patch.setattr(limits, "GRACE_S", 20.0)
-        pool = Pool([sys.executable, "-c", HOSTILE, str(path)], {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+        pool = Pool([sys.executable, "-c", HOSTILE, str(path)], {**os.environ, "PYTHONPATH": str(ROOT)})
         yield pool
         pool.end()
     assert not path.exists() or not path.stat().st_size

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from chimerac.compiler import compile_schedule
 from chimerac.compiler.draw.shades import shade
 from chimerac.compiler.library import find
 from chimerac.compiler.playground.server import Playground
+from tests.helpers_browser import browser
 from tests.helpers_playground import playground
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'chimerac[browser]'")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="needs Chromium, such as Debian's package")]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +28,14 @@ def server() -> Iterator[Playground]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
 
 
 @pytest.fixture
-def page(browser: Any, server: Playground) -> Iterator[Any]:
-    page = browser.new_page(viewport={"width": 1360, "height": 820})
+def page(chromium: Any, server: Playground) -> Iterator[Any]:
+    page = chromium.new_page(viewport={"width": 1360, "height": 820})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -172,9 +166,9 @@ def test_the_keyboard_goes_from_task_to_task(page: Any) -> None:
     assert page.locator(".scroller").evaluate("s => s.scrollWidth") > wide
 
 
-def test_another_origin_reaches_nothing(browser: Any, server: Playground) -> None:
+def test_another_origin_reaches_nothing(chromium: Any, server: Playground) -> None:
     """A page of another origin that knows even the token: the browser sends its origin, and the server refuses it."""
-    page = browser.new_page()
+    page = chromium.new_page()
     page.route("http://evil.example/", lambda route: route.fulfill(body="<p>evil", content_type="text/html"))
     page.goto("http://evil.example/")
     statuses: list[int] = []

@@ -14,20 +14,20 @@ from chimerac.chimera_ir.profile import Profile, profile_from_json, profile_to_j
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text, profile_names
+from tests.helpers import EXAMPLE_PROFILE
 from tools import profiles
 
-EXAMPLE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
-NANO = ("-p", "D=2", "--model", "gpt-nano", "--profile", str(EXAMPLE))
+NANO = ("-p", "D=2", "--model", "gpt-nano", "--profile", str(EXAMPLE_PROFILE))
 BERT = ("chimera", "-p", "D=4", "-p", "N=4", "--model", "bert48", "--profile", "p100")
 
 
 def example() -> Profile:
-    return profile_from_json(EXAMPLE.read_text())
+    return profile_from_json(EXAMPLE_PROFILE.read_text())
 
 
 def test_a_profile_is_the_same_after_writing_and_reading() -> None:
     text = profile_to_json(example())
-    assert text == EXAMPLE.read_text()
+    assert text == EXAMPLE_PROFILE.read_text()
     assert profile_from_json(text) == example()
 
 
@@ -52,14 +52,14 @@ def test_a_profile_is_the_same_after_writing_and_reading() -> None:
     ],
 )
 def test_wrong_files_are_findings(old: str, new: str, code: str, fact: str) -> None:
-    text = EXAMPLE.read_text().replace(old, new, 1)
+    text = EXAMPLE_PROFILE.read_text().replace(old, new, 1)
     with pytest.raises(ChimeraError) as error:
         profile_from_json(text, "p.json")
     assert error.value.diagnostics[0].code == code and fact in str(error.value)
 
 
 def test_a_layer_without_times_is_a_finding() -> None:
-    file = json.loads(EXAMPLE.read_text())
+    file = json.loads(EXAMPLE_PROFILE.read_text())
     file["sizes"][1]["layers"].pop()
     with pytest.raises(ChimeraError, match=r"E713: <json>: sizes\[1\].layers: 3 layers have times, and the profile has 4"):
         profile_from_json(json.dumps(file))
@@ -89,7 +89,7 @@ def test_the_published_layer_has_its_published_time(name: str, forward_ms: float
 
 def test_a_profile_is_found_by_its_hardware_its_name_or_its_path(tmp_path: Path) -> None:
     assert find_profile("p100", "bert48") == find_profile("bert48-p100", "gpt-nano")
-    assert find_profile(str(EXAMPLE), "gpt-nano") == example()
+    assert find_profile(str(EXAMPLE_PROFILE), "gpt-nano") == example()
     with pytest.raises(ChimeraError, match="E716: there is no profile 'p10' of bert48"):
         find_profile("p10", "bert48")
     with pytest.raises(ChimeraError, match="E001"):
@@ -181,14 +181,14 @@ def test_a_profile_of_sequences_fits_a_description_file(tmp_path: Path, capsys: 
     (tmp_path / "m.json").write_text(model_to_json(find_model("gpt-nano", lambda b: b)))
     assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *NANO[2:]]) == 0
     expected = capsys.readouterr().out
-    words = ["--model", str(tmp_path / "m.json"), "--profile", str(EXAMPLE)]
+    words = ["--model", str(tmp_path / "m.json"), "--profile", str(EXAMPLE_PROFILE)]
     assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *words]) == 0
     assert capsys.readouterr().out == expected
     assert main(["compare", "1f1b", "-p", "D=2", *words]) == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["--profile", "bert48-p100"], "E714"), (["--profile", str(EXAMPLE), "--link", "fast"], "E717")]
+    ("words", "code"), [(["--profile", "bert48-p100"], "E714"), (["--profile", str(EXAMPLE_PROFILE), "--link", "fast"], "E717")]
 )
 def test_a_wrong_profile_or_link_is_one_finding_of_compare(
     words: list[str], code: str, capsys: pytest.CaptureFixture[str]

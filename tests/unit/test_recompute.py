@@ -17,7 +17,7 @@ from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import findings, peaks
-from tests.helpers import program, streams, with_streams
+from tests.helpers import findings_of_call, program, streams, with_streams
 from tests.helpers_by_hand import TOY, memory_of
 from tests.helpers_events import makespan
 from tests.helpers_reference import find_error
@@ -28,30 +28,33 @@ from tests.helpers_text import findings_of, small, tasks_of
 
 @pytest.mark.parametrize(("N", "early", "expected"), [(8, 0, 39), (8, 1, 36), (16, 0, 75), (16, 1, 68)])
 def test_recomputing_early_is_faster_than_in_the_backward(N: int, early: int, expected: int) -> None:  # noqa: N803
-    """Two pipes, D = 4, recomputed on every stage but the last, F = 1, B = 2, at most D + 1 alive: known makespans."""
+    """Two pipes on four ranks, at F = 1 and B = 2: the makespans are known. Every stage but the last recomputes.
+
+    A rank holds at most D + 1 activations, and at most `early` micro-batches are recomputed before their backward.
+    """
     p = program("chimera_recompute", D=4, N=N, early=early)
     assert simulate(p).makespan == makespan(p) == expected
     assert max(peaks(p).activations) == 5
     for rank in range(4):
         alive: set[tuple[int, int]] = set()
-        again: set[tuple[int, int]] = set()
+        recomputed: set[tuple[int, int]] = set()
         for i in p.stream(rank):
-            cells = {(i.stage, m) for m in i.micro_batches} if isinstance(i, Fwd | Bwd | Recompute) else set()
+            of_task = {(i.stage, m) for m in i.micro_batches} if isinstance(i, Fwd | Bwd | Recompute) else set()
             match i:
                 case Fwd():
                     assert i.recompute == (i.stage < 3)
-                    alive |= cells
+                    alive |= of_task
                 case Recompute():
-                    again |= cells
+                    recomputed |= of_task
                 case Bwd():
-                    alive, again = alive - cells, again - cells
+                    alive, recomputed = alive - of_task, recomputed - of_task
                 case _:
                     pass
-            assert len(alive) <= 5 and len(again) <= early
+            assert len(alive) <= 5 and len(recomputed) <= early
 
 
 def test_the_scheduler_and_the_simulator_agree_on_recomputation() -> None:
-    """Without hops the makespan of the simulator is that of the scheduler, also if some backwards run forwards again."""
+    """They have the same makespan without hops, also where backwards without an R run their forward again."""
     text = """
         schedule agree  param early = 1  ranks 3  stages 6
         pipe main { stage s on rank s % 3 recompute when s != 4   micro_batches 5 }
@@ -89,9 +92,9 @@ def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert recomputing_stages(p) == expected
-    # It adds the cost of the forward, and nothing else, at every place.
-    plain = 2 * 3 * (1 + 2)
-    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in expected) for rank in range(2))
+    # A rank has two pipes of three micro-batches. Recomputation adds the cost of a forward to each of its backwards.
+    without = 2 * 3 * (1 + 2)
+    assert simulate(p).busy == tuple(without + 3 * sum(s == rank for _, s in expected) for rank in range(2))
     assert simulate(p).makespan == makespan(p)
     assert not recomputing_stages(evaluation_of(p))
 
@@ -101,13 +104,12 @@ def test_the_condition_of_recompute_is_checked() -> None:
     assert findings_of(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
 
 
-def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> None:
+def test_the_input_gradient_of_a_split_backward_runs_the_forward_again() -> None:
     split = "I(s, m) at 90 + 2*D - 1 - s + 2*m   W(s, m) at 190 + m"
     pipe = "pipe main { stage s on rank s recompute micro_batches N }"
     p = small(pipe=pipe, B=split)
-    first = next(row for row in range(len(p)) if p.table.op[row] == Op.BWD_INPUT)
-    timing = simulate(p).timeline
-    assert timing.end[first] - timing.start[first] == 2
+    timeline = simulate(p).timeline
+    assert set((timeline.end - timeline.start)[p.table.op == Op.BWD_INPUT].tolist()) == {1 + 1}
     assert simulate(p).makespan == makespan(p)
 
 
@@ -137,15 +139,15 @@ def test_a_listing_may_recompute_some_micro_batches(actions: str, tasks: str) ->
     assert order_of(actions) == tasks
 
 
-def test_each_backward_without_its_own_r_costs_one_more() -> None:
-    for again in range(4):
-        early = "".join(f"R(0, {m}) " for m in range(again))
-        order = LISTING.format(f"repeat 3 {{ F }} {early} repeat 3 {{ B }}")
+def test_a_backward_without_an_r_before_it_takes_as_much_longer_as_an_r() -> None:
+    for count in range(4):
+        recomputations = "".join(f"R(0, {m}) " for m in range(count))
+        order = LISTING.format(f"repeat 3 {{ F }} {recomputations} repeat 3 {{ B }}")
         p = compile_text(f"{HEAD} cost F = 10, B = 100, R = 7 {order}").program
         s = simulate(p)
         assert s.busy[0] == 3 * (10 + 100 + 7)
         length = s.timeline.end - s.timeline.start
-        assert sorted(length[(p.table.op == Op.BWD) & (p.rank_of == 0)].tolist()) == [100] * again + [107] * (3 - again)
+        assert sorted(length[(p.table.op == Op.BWD) & (p.rank_of == 0)].tolist()) == [100] * count + [107] * (3 - count)
         assert s.makespan == makespan(p) and not find_error(p)
 
 
@@ -166,9 +168,7 @@ def test_each_backward_without_its_own_r_costs_one_more() -> None:
     ],
 )  # fmt: skip
 def test_a_misplaced_r_is_refused(order: str, code: str, words: str) -> None:
-    with pytest.raises(ChimeraError) as caught:
-        compile_text(HEAD + order)
-    d = caught.value.diagnostics[0]
+    d = findings_of_call(compile_text, HEAD + order)[0]
     assert d.code == code and words in d.message and (d.help or d.notes)
 
 
@@ -203,20 +203,33 @@ def test_a_recomputation_comes_between_its_forward_and_its_backward() -> None:
         assert codes_of(wrong) == ["E420"] and find_error(wrong)
 
 
-def test_a_recomputation_is_there_once_on_the_rank_of_its_stage_for_a_forward_that_kept_nothing() -> None:
-    first = next(i for i in EARLY.stream(0) if isinstance(i, Recompute))
-    without, twice, elsewhere, kept = (streams(EARLY) for _ in range(4))
-    without[0].remove(first)
-    assert codes_of(with_streams(EARLY, without)) == [], "then its backward runs the forward again"
-    twice[0].insert(twice[0].index(first), first)
-    assert codes_of(with_streams(EARLY, twice)) == ["E411"]
-    elsewhere[0].remove(first)
-    elsewhere[1].append(first)
-    assert codes_of(with_streams(EARLY, elsewhere)) == ["E412"]
-    kept[0] = [replace(i, recompute=False) if isinstance(i, Fwd) else i for i in kept[0]]
-    assert codes_of(with_streams(EARLY, kept)) == ["E413"] * 3
-    assert not find_error(with_streams(EARLY, without)) and find_error(with_streams(EARLY, twice))
-    assert find_error(with_streams(EARLY, kept))
+def test_a_recomputation_may_be_left_out() -> None:
+    """Its backward then runs the forward again."""
+    changed = streams(EARLY)
+    changed[0].remove(Recompute(0, 0, (0,)))
+    p = with_streams(EARLY, changed)
+    assert codes_of(p) == [] and not find_error(p)
+
+
+def test_a_second_recomputation_is_refused() -> None:
+    changed, first = streams(EARLY), Recompute(0, 0, (0,))
+    changed[0].insert(changed[0].index(first), first)
+    p = with_streams(EARLY, changed)
+    assert codes_of(p) == ["E411"] and find_error(p)
+
+
+def test_a_recomputation_on_a_rank_without_its_stage_is_refused() -> None:
+    changed, first = streams(EARLY), Recompute(0, 0, (0,))
+    changed[0].remove(first)
+    changed[1].append(first)
+    assert codes_of(with_streams(EARLY, changed)) == ["E412"]
+
+
+def test_a_recomputation_of_a_forward_that_kept_everything_is_refused() -> None:
+    changed = streams(EARLY)
+    changed[0] = [replace(i, recompute=False) if isinstance(i, Fwd) else i for i in changed[0]]
+    p = with_streams(EARLY, changed)
+    assert codes_of(p) == ["E413"] * 3 and find_error(p)
 
 
 def test_an_evaluation_has_no_recomputation() -> None:
@@ -241,12 +254,12 @@ def test_a_cost_of_recomputation_is_written_only_if_it_is_given() -> None:
     assert codes_of(wrong) == ["E401"]
 
 
-@pytest.mark.parametrize(("given", "again"), [({}, 1), ({"F": 4}, 4), ({"R": 6}, 6), ({"F": 4, "R": 0.5}, 0.5)])
-def test_a_given_cost_of_f_is_also_that_of_r(given: dict[str, float], again: float) -> None:
+@pytest.mark.parametrize(("given", "expected"), [({}, 1), ({"F": 4}, 4), ({"R": 6}, 6), ({"F": 4, "R": 0.5}, 0.5)])
+def test_a_given_cost_of_f_is_also_that_of_r_unless_r_has_its_own(given: dict[str, float], expected: float) -> None:
     s = simulate(EARLY, given)
     length = (s.timeline.end - s.timeline.start)[EARLY.table.op == Op.RECOMPUTE] / s.scale
-    assert set(length.tolist()) == {again}
-    assert f"R={again}" in report(EARLY, s)
+    assert set(length.tolist()) == {expected}
+    assert f"R={expected}" in report(EARLY, s)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------------
@@ -254,22 +267,25 @@ def test_a_given_cost_of_f_is_also_that_of_r(given: dict[str, float], again: flo
 
 def test_a_recomputation_keeps_what_a_forward_keeps() -> None:
     """Stage 0 keeps 50 bytes and stage 1 keeps 7 (tests/unit/test_memory.py)."""
-    recompute = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
-    r = [f"RECOMPUTE main s{s} m{m}" for s in (0, 1) for m in (0, 1)]
-    b = [f"BWD main s{s} m{m}" for s in (0, 1) for m in (0, 1)]
-    assert memory_of(*recompute, *r, b[2], b[3], b[0], b[1]).activations == 2 * 50 + 2 * 7
-    assert memory_of(*recompute, "RECOMPUTE main s0 m0,1", b[2], b[3], b[0], b[1]).activations == 2 * 50 + 7
-    assert memory_of(*recompute, r[2], b[2], r[0], b[3], b[0], r[1], b[1]).activations == 50 + 7
-    assert memory_of(*recompute, r[2], b[2], r[3], b[3], r[0], b[0], r[1], b[1]).activations == 50
-    # A split backward keeps 20 and 3 bytes for the weights.
-    split = [f"{op} main s{s} m0,1" for op in ("BWD_INPUT", "BWD_WEIGHT") for s in (1, 0)]
-    late = memory_of(*recompute, r[2], r[3], split[0], r[0], r[1], split[1], *split[2:])
-    assert late.activations == 2 * 3 + 2 * 50
+    forwards = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
+    # r01, b01: of stage 0 and micro-batch 1
+    r00, r01, r10, r11 = (f"RECOMPUTE main s{s} m{m}" for s in (0, 1) for m in (0, 1))
+    b00, b01, b10, b11 = (f"BWD main s{s} m{m}" for s in (0, 1) for m in (0, 1))
+    assert memory_of(*forwards, r00, r01, r10, r11, b10, b11, b00, b01).activations == 2 * 50 + 2 * 7
+    assert memory_of(*forwards, "RECOMPUTE main s0 m0,1", b10, b11, b00, b01).activations == 2 * 50 + 7
+    assert memory_of(*forwards, r10, b10, r00, b11, b00, r01, b01).activations == 50 + 7
+    assert memory_of(*forwards, r10, b10, r11, b11, r00, b00, r01, b01).activations == 50
+    # Of a split backward, stage 0 keeps 20 bytes and stage 1 keeps 3 until the weight gradient.
+    i1, i0, w1, w0 = (f"{op} main s{s} m0,1" for op in ("BWD_INPUT", "BWD_WEIGHT") for s in (1, 0))
+    assert memory_of(*forwards, r10, r11, i1, r00, r01, i0, w1, w0).activations == 2 * 3 + 2 * 50
 
 
 @pytest.mark.parametrize("N", [8, 16])
 def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None:  # noqa: N803
-    """A rank keeps everything of one micro-batch at a time, in a backward or from an R to its backward. With 2, of two."""
+    """A rank keeps everything of one micro-batch at a time: during a backward, or from an R to its backward.
+
+    Only with early = 2 it keeps everything of two micro-batches.
+    """
     first, last = TOY.layers
     four = replace(TOY, layers=(*(replace(first, name=f"layer {k}") for k in range(3)), last))
     for early, kept in ((0, 50), (1, 50), (2, 2 * 50)):
@@ -277,7 +293,8 @@ def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None: 
         assert [m.activations for m in memory(p, four)] == [kept] * 4
 
 
-def test_doubling_with_recomputation_keeps_inputs() -> None:
+def test_doubling_with_recomputation_keeps_only_inputs() -> None:
+    """An input is received, so it is no part of the activations. During its backward a micro-batch keeps all 50 bytes."""
     model = ModelDescription("four", 2, tuple(TOY.layers[0] for _ in range(4)))
     for p, kept in ((program("chimera_doubling", D=4, N=8), 50), (program("chimera_doubling", D=4, N=8, again=1), 0)):
         for alive, m in zip(peaks(p).activations, memory(p, model), strict=True):

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
+from tools import ROOT
 
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10  # N: micro-batches
 D, B, HEADS = 32, 2, 2  # gpt-nano
@@ -143,25 +145,30 @@ def expected(width: int, kind: str) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(("width", "kind"), [(1, "cosine"), (2, "linear")])
 def test_a_run_has_the_losses_norms_and_rates_of_the_page(width: int, kind: str, tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(TEXT)
-    log = tmp_path / "log"
-    words = f"""schedules/chimera.sched -p D=2 -p N={N} --width {width} --loopback --model gpt-nano --data {tmp_path / "text"}
-    --seed {S} --seq-len {L} --micro-batch {MICRO_BATCH} --iterations {T} --dropout {P} --eval-samples {EVALUATED}
-    --lr 3e-3 --lr-floor 0.3 --warm-up 2 --lr-schedule {kind} --betas 0.8 0.9 --weight-decay 0.2 --clip 0.5 --log-file {log}"""
-    settings = parse_options(words.split())
-    assert start(make_plan(settings), settings) == 0
-    about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
+    _, lines = logged_run(width, kind, tmp_path)
     wanted = expected(width, kind)
     assert len(lines) == len(wanted) == T and len({round(w["loss"], 3) for w in wanted}) == T
     for line, values in zip(lines, wanted, strict=True):
         for name, value in values.items():
             assert line[name] == pytest.approx(value, rel=2e-5), (line["iteration"], name)
-    check_documented_fields(about, lines)
 
 
-def check_documented_fields(about: dict[str, object], lines: list[dict[str, object]]) -> None:
-    """docs/training.md lists the fields of the log: all of them, and no others."""
-    page = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8").split("## The log")[1].split("\n## ")[0]
+def logged_run(width: int, kind: str, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the log of a real run: what it says about the run, and its lines, one for each iteration."""
+    (folder / "text").write_bytes(TEXT)
+    log = folder / "log"
+    words = f"""schedules/chimera.sched -p D=2 -p N={N} --width {width} --loopback --model gpt-nano --data {folder / "text"}
+    --seed {S} --seq-len {L} --micro-batch {MICRO_BATCH} --iterations {T} --dropout {P} --eval-samples {EVALUATED}
+    --lr 3e-3 --lr-floor 0.3 --warm-up 2 --lr-schedule {kind} --betas 0.8 0.9 --weight-decay 0.2 --clip 0.5 --log-file {log}"""
+    settings = parse_options(words.split())
+    assert start(make_plan(settings), settings) == 0
+    about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return about, lines
+
+
+def test_the_page_about_training_lists_the_fields_of_the_log_and_no_others(tmp_path: Path) -> None:
+    about, lines = logged_run(1, "cosine", tmp_path)
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8").split("## The log")[1].split("\n## ")[0]
     first, second = page.split("A line for each iteration:")
     of_run, of_iteration = (
         {name for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

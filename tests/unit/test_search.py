@@ -29,11 +29,17 @@ from chimerac.compiler.search.solver import solve
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
 from chimerac.compiler.search.text import schedule_text
 from tests.helpers_command import SIGINT_ON
-from tools.bench_search import GROUPS, ROOT, settings_of, stored, with_shipped
+from tools import ROOT
+from tools.bench_search import FOLDER, GROUPS, settings_of, stored, with_shipped
+
+Task = tuple[int, int, int, str]  # pipe, stage, micro-batch, kind
 
 
 def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
-    """Return a problem of equal stages; a full backward costs two units."""
+    """Return a problem of equal stages: F, I and W take `unit`, and B takes twice as long.
+
+    pipes, counts: the placement of every pipe, and its number of micro-batches; kinds: "FB" or "FIW".
+    """
     ranks, stages = max(max(p) for p in pipes) + 1, len(pipes[0])
     costs = {"F": unit, "B": 2 * unit, "I": unit, "W": unit}
     return Problem(
@@ -50,6 +56,7 @@ def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: in
 
 
 def two_pipes(ranks: int, total: int, kinds: str, hop: int, unit: int = 1) -> Problem:
+    """Return a problem of two opposite pipes with `total` micro-batches. A rank may hold as many as there are ranks."""
     down = tuple(range(ranks))
     return uniform([down, down[::-1]], [total // 2, total - total // 2], kinds, hop, ranks, unit)
 
@@ -86,12 +93,13 @@ def tiny(seed: int) -> Problem:
 def least_makespan(problem: Problem) -> int:
     """Return the optimum, by trying every order of every rank, also those whose micro-batches do not ascend."""
     kinds, pipes = problem.kinds, problem.pipes
-    tasks: list[list[tuple[int, int, int, str]]] = [[] for _ in range(problem.ranks)]
+    tasks: list[list[Task]] = [[] for _ in range(problem.ranks)]
     for p, pipe in enumerate(pipes):
         for s, r in enumerate(pipe.placement):
             tasks[r] += [(p, s, m, k) for m in range(pipe.micro_batches) for k in kinds]
 
-    def orders(r: int) -> Iterator[tuple[tuple[int, int, int, str], ...]]:
+    def orders(r: int) -> Iterator[tuple[Task, ...]]:
+        """Yield the orders of a rank in which no kind of task is before its predecessor and no limit is exceeded."""
         for order in permutations(tasks[r]):
             place = {x: i for i, x in enumerate(order)}
             if any(place[p, s, m, a] > place[p, s, m, b] for p, s, m, _ in order for a, b in pairwise(kinds)):
@@ -105,14 +113,15 @@ def least_makespan(problem: Problem) -> int:
             else:
                 yield order
 
-    def makespan(chosen: tuple[tuple[tuple[int, int, int, str], ...], ...]) -> int:
-        end: dict[tuple[int, int, int, str], int] = {}
-        at, clock = [0] * problem.ranks, [0] * problem.ranks
-        while any(at[r] < len(chosen[r]) for r in range(problem.ranks)):
-            moved = False
+    def makespan(chosen: tuple[tuple[Task, ...], ...]) -> int:
+        """Return the makespan of one order per rank, or a very large number if they deadlock."""
+        end: dict[Task, int] = {}
+        done, clock = [0] * problem.ranks, [0] * problem.ranks  # by rank: the number of its tasks that ended, and the time
+        while any(done[r] < len(chosen[r]) for r in range(problem.ranks)):
+            progress = False
             for r, order in enumerate(chosen):
-                while at[r] < len(order):
-                    p, s, m, k = x = order[at[r]]
+                while done[r] < len(order):
+                    p, s, m, k = x = order[done[r]]
                     waits = [(p, s, m, kinds[kinds.index(k) - 1])] * (k != "F")
                     waits += [(p, s - 1, m, "F")] * (k == "F" and s > 0)
                     waits += [(p, s + 1, m, k)] * (k == kinds[1] and s + 1 < problem.stages)
@@ -123,8 +132,8 @@ def least_makespan(problem: Problem) -> int:
                         source = pipes[p].placement[y[1]]
                         ready.append(end[y] + (problem.links[source][r] if source != r else 0))
                     clock[r] = end[x] = max(ready) + problem.durations[kinds.index(k)][s]
-                    at[r], moved = at[r] + 1, True
-            if not moved:
+                    done[r], progress = done[r] + 1, True
+            if not progress:
                 return 10**9
         return max(end.values())
 
@@ -158,8 +167,11 @@ def test_published_placements_are_proved_optimal(problem: Problem, makespan: int
     assert (state.best.makespan, state.bound) == (makespan, makespan)
 
 
-def test_the_bound_with_hops_is_made_by_the_limit() -> None:
-    """(D/2 - 1)(1 + h) until a micro-batch arrives, and (D - 1) h more: only D forwards fit before the first W."""
+def test_the_limit_raises_the_bound_if_there_are_hops() -> None:
+    """The first micro-batch reaches a middle rank after (D/2 - 1) forwards and hops.
+
+    The rank then idles for (D - 1) hops more, since it may run no more than D forwards before its first W.
+    """
     for ranks, hop in ((8, 1), (8, 5), (16, 1)):
         problem = two_pipes(ranks, 2 * ranks, "FIW", hop, unit=10)
         best = max(rank_bounds(problem), key=lambda b: b.value)
@@ -168,20 +180,23 @@ def test_the_bound_with_hops_is_made_by_the_limit() -> None:
 
 def test_a_mirrored_problem_is_folded_in_the_middle() -> None:
     problem = two_pipes(4, 8, "FIW", 2, unit=10)
-    folded = fold(problem)
-    assert folded is not None and folded.problem.ranks == 2 and len(folded.problem.tasks) * 2 == len(problem.tasks)
-    for order in greedy_orders(folded.problem, 0, 30):
-        whole = folded.unfolded(order)
+    half = fold(problem)
+    assert half is not None and half.problem.ranks == 2 and len(half.problem.tasks) * 2 == len(problem.tasks)
+    for order in greedy_orders(half.problem, 0, 30):
+        whole = half.unfolded(order)
         assert whole is not None and whole.makespan == order.makespan
         for r in range(4):  # mirrored ranks do the same at the same times
             assert sorted(whole.start[whole.rows(r)].tolist()) == sorted(whole.start[whole.rows(3 - r)].tolist())
+
+
+def test_a_problem_that_is_not_mirrored_or_has_too_low_limits_is_not_folded() -> None:
+    problem = two_pipes(4, 8, "FIW", 2, unit=10)
     links = [list(row) for row in problem.links]
     links[0][1] = 3
     assert fold(replace(problem, links=tuple(map(tuple, links)))) is None
     assert fold(replace(problem, limits=(4, 4, 4, 5))) is None
     assert fold(uniform([(0, 1, 2, 3)], [4], "FB", 0, None)) is None
-    odd = two_pipes(4, 7, "FB", 0)  # pipes of three and four micro-batches
-    assert fold(odd) is None
+    assert fold(two_pipes(4, 7, "FB", 0)) is None  # pipes of three and four micro-batches
     assert fold(replace(problem, limits=(1,) * 4)) is None  # no rank can hold a micro-batch and its mirror image
 
 
@@ -205,7 +220,7 @@ def test_incremental_times_are_those_of_the_whole_order(seed: int) -> None:
     order = one_after_another(problem)
     for k in range(20):
         last, best = anneal(problem, order, 500, 6.0, 0.1, 0, seed * 100 + k)
-        assert best.makespan <= order.makespan  # `least`, by which the best one is chosen, is computed incrementally
+        assert best.makespan <= order.makespan  # the best one is chosen by its incremental time
         for found in (last, best):
             again = Order.of(problem, found.sequence, found.length)
             assert again is not None and again.makespan == found.makespan
@@ -213,13 +228,13 @@ def test_incremental_times_are_those_of_the_whole_order(seed: int) -> None:
         order = last
 
 
-def test_every_order_keeps_the_limit_and_more_limit_is_never_worse() -> None:
+def test_a_higher_limit_makes_the_best_greedy_order_no_slower() -> None:
     makespans = []
     for limit in (2, 3, 4, 8, None):
         down = tuple(range(4))
         problem = uniform([down, down[::-1]], [4, 4], "FIW", 1, limit, unit=5)
         orders = [one_after_another(problem), *greedy_orders(problem, 0, 40)]
-        assert len(orders) > 20
+        assert len(orders) == 41  # no list scheduler got stuck
         makespans.append(min(x.makespan for x in orders))
     assert makespans == sorted(makespans, reverse=True)
 
@@ -236,15 +251,15 @@ def test_an_order_of_few_micro_batches_is_continued() -> None:
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "gpipe", "zb_v", "gems"])
 def test_a_text_compiles_to_its_order(name: str) -> None:
-    """A schedule of the library, read as an order and written as a listing, takes as long and has the same streams of tasks."""
+    """A schedule of the library is read as an order and written as a listing: it has the same order and is no slower."""
     program = compile_schedule(name, {"D": 4, "N": 8}).program
     problem = problem_of(program, Given(hop=Fraction(1, 2)))
     order = order_of(problem, program)
     assert order is not None
     text, compiled = schedule_text(problem, order, "again", ["a comment"], ["sync eager"])
     assert len(text) < 6000
-    times = simulate(program, {"hop": 0.5})
-    assert Fraction(simulate(compiled.program).makespan) / problem.scale <= Fraction(times.makespan, times.scale)
+    before = simulate(program, {"hop": 0.5})
+    assert Fraction(simulate(compiled.program).makespan) / problem.scale <= Fraction(before.makespan, before.scale)
     assert order_of(problem_of(compiled.program, Given()), compiled.program) is not None
     found = order_of(problem, compiled.program)
     assert found is not None and (found.sequence == order.sequence).all() and found.makespan == order.makespan
@@ -254,8 +269,8 @@ def test_the_library_gives_first_orders() -> None:
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
     names = [name for name, _ in library_orders(problem_of(program, Given(split=True)))]
     assert {"1f1b", "zb_h1"} <= set(names) and not {"gpipe", "zb_h2"} & set(names)  # more than four activations
-    both = compile_schedule("chimera", {"D": 4, "N": 8}).program
-    assert {"chimera", "chimera_zb"} <= {name for name, _ in library_orders(problem_of(both, Given(split=True)))}
+    chimera = compile_schedule("chimera", {"D": 4, "N": 8}).program
+    assert {"chimera", "chimera_zb"} <= {name for name, _ in library_orders(problem_of(chimera, Given(split=True)))}
 
 
 def test_repetitions_are_folded() -> None:
@@ -272,10 +287,14 @@ def test_names_of_pipes_are_distinct_and_no_longer_than_names_may_be() -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_settings_that_were_searched_are_drawn_from_their_seeds(group: str) -> None:
-    stored = json.loads((ROOT / f"docs/searched/{group}.json").read_text(encoding="utf-8"))
-    assert [{k: v for k, v in row.items() if k != "found"} for row in stored] == [vars(s) for s in settings_of(group)]
-    for setting, row in zip(settings_of(group), stored, strict=True):
-        problem, found = setting.problem(), row["found"]
+    rows = json.loads((FOLDER / f"{group}.json").read_text(encoding="utf-8"))
+    assert [{k: v for k, v in row.items() if k != "found"} for row in rows] == [vars(s) for s in settings_of(group)]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_results_of_searches_are_between_the_bound_and_the_library(group: str) -> None:
+    for setting, found in zip(settings_of(group), stored(group), strict=True):
+        problem = setting.problem()
         bound = float(max(b.value for b in rank_bounds(problem)) / problem.scale)
         assert bound <= found["bound"] <= found["makespan"] and found["proved"] == (found["bound"] == found["makespan"])
         assert found["shipped_makespan"] is None or found["makespan"] <= found["shipped_makespan"]
@@ -293,15 +312,18 @@ def test_a_program_without_backwards_is_refused() -> None:
         problem_of(replace(program, header=replace(program.header, kind="evaluation")), Given())
 
 
-def test_a_bound_is_the_solvers_only_where_it_proved_more() -> None:
+def test_the_solver_returns_a_bound_only_if_it_is_higher_than_the_given_one() -> None:
     problem = two_pipes(4, 4, "FB", 0)
     optimum = search(problem, [], 20)
     assert optimum.best is not None and optimum.best.makespan == optimum.bound
     assert solve(problem, optimum.best, optimum.bound, 20, 0).bound == 0
 
 
+UNPROVED = 494  # the bound of the ranks for two_pipes(4, 16, "FIW", 1, unit=10); an hour does not prove more
+
+
 def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it comes before the solver has begun: `solve` ends although its time would be an hour."""
+    """Also before the solver has begun: `solve` ends at once, although it may take an hour."""
     problem = two_pipes(4, 16, "FIW", 1, unit=10)
     calls = []
 
@@ -313,7 +335,7 @@ def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("chimerac.compiler.search.solver.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        solve(problem, one_after_another(problem), 494, 3600, 0)
+        solve(problem, one_after_another(problem), UNPROVED, 3600, 0)
     assert len(calls) > 1
 
 
@@ -321,13 +343,13 @@ INTERRUPTED = """
 import os, signal, threading
 from chimerac.compiler.search.sequences import one_after_another
 from chimerac.compiler.search.solver import solve
-from tests.unit.test_search import two_pipes
+from tests.unit.test_search import UNPROVED, two_pipes
 
 problem = two_pipes(4, 16, "FIW", 1, unit=10)
 order = one_after_another(problem)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    solve(problem, order, 494, 3600, 0)
+    solve(problem, order, UNPROVED, 3600, 0)
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.program import Machine
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.verify import verify
@@ -26,14 +26,14 @@ from tests.proof.drawn import MACHINES
 @pytest.mark.parametrize(
     ("machine", "window", "expected"),
     [
-        ("posted", 2, 16),  # sent at 1, 2, 3; there at 5, 6, 7; gradients sent at 7, 9, 11 and there at 15
+        ("posted", 2, 16),  # acts sent at 1, 2, 3, received at 5, 6, 7; grads sent at 7, 9, 11, the last received at 15
         ("window", 2, 16),  # the third SEND waits for the first transfer, until 5; its value still arrives in time
-        ("window", 1, 22),  # SENDs at 1, 5, 9; gradients sent at 7, 13, 17, the first received from 9 on
+        ("window", 1, 22),  # acts sent at 1, 5, 9, so the RECVs of the grads are posted at 9; grads sent at 9, 13, 17
         ("window", 0, 16),  # every RECV is posted before its SEND
         ("rendezvous", 2, 16),
-        ("paired", 2, 26),  # one transfer after another: there at 5, 9, 13, and the gradients at 17, 21, 25
+        ("paired", 2, 26),  # one transfer after another: acts received at 5, 9, 13, and grads at 17, 21, 25
         ("serial", 2, 26),
-        ("paired", 0, 32),  # also, a rank waits after every SEND for its transfer, until at 5, 10, 15; 19, 25, 31
+        ("paired", 0, 32),  # a rank also waits for the transfer of every SEND: until 5, 10, 15, and 19, 25, 31
     ],
 )
 def test_makespans_computed_by_hand(machine: Machine, window: int, expected: int) -> None:
@@ -152,17 +152,17 @@ def test_any_type_of_integers_is_accepted() -> None:
         ({"parameters": {"D": 4}, "machine": 10**5000}, "E002: machine is a number of 5001 digits"),
     ],
 )
-def test_other_sizes_and_machines_are_findings(given: Mapping[str, Any], message: str) -> None:
+def test_invalid_parameters_and_machines_are_findings(given: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ChimeraError, match=message):
         compile_schedule("chimera", **given)
 
 
-def test_a_text_takes_the_same_numbers_as_a_file() -> None:
+def test_the_parameters_of_a_text_are_checked_like_those_of_a_file() -> None:
     with pytest.raises(ChimeraError, match=r"E002: parameter D is 4\.0: expected an integer"):
         compile_text("schedule x", {"D": 4.0})
 
 
-def test_costs_of_a_simulation() -> None:
+def test_given_costs_replace_those_of_the_program() -> None:
     p = program("1f1b", D=2, N=3)
     assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
     assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
@@ -175,8 +175,8 @@ def test_costs_of_a_simulation() -> None:
 
 
 def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
-    """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
-    p: Program = program("gpipe", D=2, N=6)
+    """With a window of one a SEND waits until the message before it has arrived, at a hop of 3."""
+    p = program("gpipe", D=2, N=6)
     with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
     assert with_window_2 < with_window_1
     for window in (1, 2, 3):

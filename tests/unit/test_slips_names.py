@@ -59,7 +59,7 @@ def test_the_index_of_a_rule_means_no_rank() -> None:
         ("listing", [("for rank r", "for rank k"), ("D - r", "D - k")]),
     ],
 )
-def test_names_that_are_not_misleading(base: str, changes: list[tuple[str, str]]) -> None:
+def test_other_names_and_names_with_their_usual_meaning_are_accepted(base: str, changes: list[tuple[str, str]]) -> None:
     compile_text(slip(base, *changes))
 
 

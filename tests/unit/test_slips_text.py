@@ -81,7 +81,7 @@ SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "fo
 
 
 def test_help_never_fails_on_unexpected_text() -> None:
-    """Random texts: words are left out, inserted or exchanged, and texts are cut off."""
+    """Random texts: words are left out, inserted, replaced or exchanged, and texts are cut off."""
     r = random.Random(7)
     inserted_words = sorted(keywords()) + SIGNS
     for _ in range(400):
@@ -113,7 +113,7 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 @pytest.mark.parametrize(
     "text", ["schedule x\npipe a[#] {", f"{LISTING}for i in range(#) {{ F }}\n}}", f"{LISTING}for i in 0 until # {{ F }}\n}}"]
 )
-def test_a_number_that_the_language_has_not_is_no_number(text: str, number: str) -> None:
+def test_digits_that_the_language_does_not_allow_are_no_number(text: str, number: str) -> None:
     found = findings_of(text.replace("#", number))
     assert found and not any(".. 2'" in d.help for d in found)  # ٣ is no 3
 
@@ -140,7 +140,7 @@ order ticks {{ F(s, m) at s + ) }}
     assert [location(d).split(":")[0] for d in findings_of(text)] == ["5", "6"]
 
 
-def test_every_statement_begins_with_a_word_that_is_known() -> None:
-    """The words that the parser allows after the name of a schedule are those at which a wrong statement ends."""
+def test_a_wrong_statement_ends_at_the_first_word_of_any_statement() -> None:
+    """The parser says which words may begin a statement, and `_STARTS` has all of them."""
     names = terminals_after("schedule x", len("schedule x")) - {"$END"}
     assert names and all(texts._STARTS.fullmatch(terminal_texts()[name]) for name in names)

@@ -85,9 +85,8 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
         reread = read(write(compiled))
-        assert set(reread.micro_batch_lists) == set(compiled.micro_batch_lists) and reread.micro_batch_lists[:8] == tuple(
-            (m,) for m in range(8)
-        )
+        assert set(reread.micro_batch_lists) == set(compiled.micro_batch_lists)
+        assert reread.micro_batch_lists[:8] == tuple((m,) for m in range(8))
         assert all((a == b).all() for a, b in zip(reread.table.columns()[:4], compiled.table.columns()[:4], strict=True))
         assert all(reread.micro_batch_lists[a] == compiled.micro_batch_lists[b] for a, b in operands_of(reread, compiled))
     rows = Streams()

@@ -1,4 +1,4 @@
-"""The place of gradient sums: at the end, eager, or eager where the rank is idle. With width they include the replicas."""
+"""The place of the all-reduces of gradients: at the end, eager, or eager where idle. With width they include all replicas."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PIPES = "pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1
 TICKS = {"F": "F(s, m) at 2*m + 3*s", "B": "B(s, m) at 20 + 2*m - 10*s"}
 
 
-def sums(p: Program, rank: int) -> list[str]:
-    """Return every sum with the last task before it."""
+def all_reduces(p: Program, rank: int) -> list[str]:
+    """Return every all-reduce of a rank with the last task before it."""
     result, last = [], ""
     for k, i in enumerate(p.stream(rank)):
         if isinstance(i, AllReduce):
@@ -32,57 +32,57 @@ def two_pipes(sync: str, width: int = 1) -> Program:
 
 
 @pytest.mark.parametrize("sync", ["", "sync at end"])
-def test_at_the_end(sync: str) -> None:
-    assert sums(two_pipes(sync), 0) == ["stage 0 after BWD a s0 m1", "stage 1 after BWD a s0 m1"]
+def test_by_default_all_reduces_are_at_the_end(sync: str) -> None:
+    assert all_reduces(two_pipes(sync), 0) == ["stage 0 after BWD a s0 m1", "stage 1 after BWD a s0 m1"]
 
 
-def test_eager() -> None:
-    assert sums(two_pipes("sync eager"), 0) == ["stage 1 after BWD b s1 m3", "stage 0 after BWD a s0 m1"]
+def test_eager_all_reduces_follow_the_last_backward_of_their_stage() -> None:
+    assert all_reduces(two_pipes("sync eager"), 0) == ["stage 1 after BWD b s1 m3", "stage 0 after BWD a s0 m1"]
 
 
-def test_eager_where_idle() -> None:
-    # At B = 2F no rank is idle between its last B of the stage that ends early and its end, so the sums are at the end.
+def test_eager_all_reduces_where_idle_are_at_the_end_of_a_busy_rank() -> None:
+    # From the last B of the stage that ends early, each rank is busy until its end.
     for rank in range(2):
-        assert sums(two_pipes("sync eager where idle"), rank) == sums(two_pipes("sync at end"), rank)
+        assert all_reduces(two_pipes("sync eager where idle"), rank) == all_reduces(two_pipes("sync at end"), rank)
     p = program("chimera", D=4)
     # In its timeline rank 0 is idle after B3 of the up pipe (stage 3), ranks 1 and 2 never before their end.
-    assert sums(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
-    assert sums(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
+    assert all_reduces(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
+    assert all_reduces(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
 
 
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
-def test_all_streams_have_one_order_of_sums(sync: str) -> None:
+def test_all_streams_have_one_order_of_all_reduces(sync: str) -> None:
     p = two_pipes(sync, width=3)
     orders = {tuple(i.group for i in s if isinstance(i, AllReduce)) for s in streams(p)}
     assert len(orders) == 1
 
 
-def test_a_stage_with_one_copy_is_not_summed() -> None:
+def test_a_stage_with_one_copy_has_no_all_reduce() -> None:
     assert not small().collectives
     wide = small(width=2)
     assert {(c.group, c.ranks) for c in wide.collectives} == {("stage 0", (0, 2)), ("stage 1", (1, 3))}
-    assert [sums(wide, g) for g in (0, 2)] == [["stage 0 after BWD main s0 m2"]] * 2
+    assert [all_reduces(wide, g) for g in (0, 2)] == [["stage 0 after BWD main s0 m2"]] * 2
 
 
-def test_tied_parameters_are_summed_next_to_their_stages() -> None:
+def test_a_tied_set_has_an_all_reduce_over_the_holders_of_its_stages() -> None:
     p = small(extra="tied shared on stages 0, D - 1")
     assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
     p = small(extra="tied shared on stages 0, D - 1", width=2)
     assert ("shared", 0, (0, 1, 2, 3)) in {(c.group, c.stage, c.ranks) for c in p.collectives}
-    # With a single rank there is nothing to sum.
-    pipe = "pipe main { stage s on rank 0 micro_batches N }"
-    assert not small(
-        extra="tied shared on stages 0, 1", pipe=pipe, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
-    ).collectives
 
 
-def test_replicas_have_the_streams_of_the_first() -> None:
+def test_a_tied_set_with_one_holder_has_no_all_reduce() -> None:
+    pipe, ticks = "pipe main { stage s on rank 0 micro_batches N }", {"F": "F(s, m) at s + 9*m", "B": "B(s, m) at 5 - s + 9*m"}
+    assert not small(extra="tied shared on stages 0, 1", pipe=pipe, **ticks).collectives
+
+
+def test_every_replica_has_the_streams_of_the_program_of_width_one() -> None:
     p = program("chimera", width=3, D=4)
-    replica = program("chimera", D=4)
-    assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(replica))
+    narrow = program("chimera", D=4)
+    assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(narrow))
     for w in range(3):
         for r in range(4):
-            for a, b in zip(replica.stream(r), p.stream(4 * w + r), strict=True):
+            for a, b in zip(narrow.stream(r), p.stream(4 * w + r), strict=True):
                 if isinstance(a, AllReduce):
                     assert isinstance(b, AllReduce) and b.group == a.group
                     assert b.ranks == tuple(x + 4 * k for k in range(3) for x in a.ranks)

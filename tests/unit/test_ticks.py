@@ -109,17 +109,17 @@ def test_a_wrong_let_is_reported_once() -> None:
 
 # --- fill -------------------------------------------------------------------------------------------------------------
 
-HALVES = "I(s, m) at 3*D - 2 - 2*s + 3*m"
+INPUT_GRADIENTS = "I(s, m) at 3*D - 2 - 2*s + 3*m"
 
 
 def filled(tick: str, **changes: str) -> list[str]:
-    """Return the tasks of every rank of a split backward whose weight gradients have these ticks."""
-    p = small(**{"F": "F(s, m) at s + 3*m", "B": f"{HALVES}   fill W(r, k) at {tick}", **changes})
+    """Return the tasks of every rank of a schedule with split backwards whose weight gradients have these ticks."""
+    p = small(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   fill W(r, k) at {tick}", **changes)
     return [tasks_of(p, r) for r in range(p.header.ranks)]
 
 
 def test_a_fill_is_a_rule_for_the_weight_gradients_of_a_rank() -> None:
-    by_rule = small(F="F(s, m) at s + 3*m", B=f"{HALVES}   W(s, m) at 3*m + 3*D + s - 1")
+    by_rule = small(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   W(s, m) at 3*m + 3*D + s - 1")
     assert filled("3*k + 3*D + r - 1") == [tasks_of(by_rule, r) for r in range(2)]
     assert filled("99 + k") == ["F0 F1 I0 F2 I1 I2 W0 W1 W2", "F0 I0 F1 I1 F2 I2 W0 W1 W2"]
 
@@ -146,16 +146,15 @@ def test_the_numbers_of_a_fill_count_all_pipes_and_stages_of_a_rank() -> None:
 
 
 def test_a_fill_covers_the_micro_batches_of_its_input_gradients() -> None:
-    assert filled("99 + k", F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")[0] == (
-        "F0 F1 F2 I0 I2 W0 W2"
-    )
     p = small(F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")
+    assert tasks_of(p, 0) == "F0 F1 F2 I0 I2 W0 W2"
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD_WEIGHT"] == [(0, 1), (2,)]
 
 
 def test_a_fill_leaves_full_backwards_alone() -> None:
-    half = "I(s, m) when s == 0 at 9 + 2*m   B(s, m) when s == 1 at 8 + 2*m   fill W(r, k) at 50 + k"
-    assert filled("", F="F(s, m) at s + 2*m", B=half) == ["F0 F1 F2 I0 I1 I2 W0 W1 W2", "F0 F1 F2 B0 B1 B2"]
+    split_on_stage_0 = "I(s, m) when s == 0 at 9 + 2*m   B(s, m) when s == 1 at 8 + 2*m   fill W(r, k) at 50 + k"
+    p = small(F="F(s, m) at s + 2*m", B=split_on_stage_0)
+    assert [tasks_of(p, r) for r in range(2)] == ["F0 F1 F2 I0 I1 I2 W0 W1 W2", "F0 F1 F2 B0 B1 B2"]
 
 
 def test_a_fill_may_use_lets_of_the_order() -> None:
@@ -165,7 +164,7 @@ def test_a_fill_may_use_lets_of_the_order() -> None:
 
 
 def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
-    [d] = findings_of(F="F(s, m) at s + 3*m", B=f"{HALVES}   fill W(r, k) at 6 + 2*k")
+    [d] = findings_of(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   fill W(r, k) at 6 + 2*k")
     assert d.code == "E303"
     assert d.message == "rank 0 has two tasks on tick 6: FWD main s0 m2 and BWD_WEIGHT main s0 m0"
     assert d.notes[0] == "BWD_WEIGHT main s0 m0 is placed by <text>:9: I(s, m) at 3*D - 2 - 2*s + 3*m   fill W(r, k) at 6 + 2*k"
@@ -186,8 +185,8 @@ def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
         ("fill W(r, k) at 99 + k // (r - 1)", "E205", "division by zero"),
     ],
 )
-def test_wrong_fills(backward: str, code: str, message: str) -> None:
-    found = findings_of(F="F(s, m) at s + 3*m", B=f"{HALVES}   {backward}")
+def test_a_wrong_fill_is_refused(backward: str, code: str, message: str) -> None:
+    found = findings_of(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   {backward}")
     assert [d.code for d in found] == [code]
     assert found[0].message.startswith(message)
 
@@ -196,11 +195,11 @@ def test_a_let_that_only_a_fill_uses_is_used() -> None:
     lets = "order ticks { let far = 99"
     assert filled("far + k", order=lets) == filled("99 + k")
     [d] = findings_of(order="order ticks { let far = 99  let near = s", F="F(s, m) at s + 3*m",
-                      B=f"{HALVES}  fill W(r, k) at far + near + k")  # fmt: skip
+                      B=f"{INPUT_GRADIENTS}  fill W(r, k) at far + near + k")  # fmt: skip
     assert (d.code, d.message) == ("E201", "unknown name 's'")
 
 
-def test_only_the_missing_input_gradients_are_found() -> None:
+def test_a_fill_without_input_gradients_is_one_finding() -> None:
     [d] = findings_of(F="F(s, m) at s + 3*m", B="fill W(r, k) at 50 + k")
     assert (d.code, d.message) == ("E301", "no formula places B of pipe main, stage 0, micro-batch 0 (6 such tasks)")
     assert d.help == "add: B(s, m) at ..., or I, whose W the fill places"

@@ -22,7 +22,7 @@ TEXT = timeline_to_json(PROGRAM, simulate(PROGRAM).timeline, "simulated")
 
 
 def measured(program: Program, **costs: int) -> Timeline:
-    """Return what a run with these costs would measure, in milliseconds after its beginning."""
+    """Return what a run would measure where a unit of these costs takes 7 ms. The iteration ends 3 ms after its last task."""
     s = simulate(program, costs)
     t = s.timeline
     return replace(t, start=7000 * t.start, end=7000 * t.end, scale=1000, unit="ms", finish=7000 * s.makespan + 3000)
@@ -83,19 +83,35 @@ def test_the_figures_of_a_run_are_beside_the_predicted_ones() -> None:
     assert {(k.op.name, k.count, k.difference > 0) for k in slower} == {("BWD", 3, True), ("FWD", 3, False)}
 
 
-def test_the_command_shows_both_and_refuses_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "t.json")
-    words = ["chimera", "-p", "D=2", "-p", "N=2"]
+WORDS = ["chimera", "-p", "D=2", "-p", "N=2"]  # of PROGRAM
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Return the path of a measured timeline of PROGRAM."""
     (tmp_path / "t.json").write_text(timeline_to_json(PROGRAM, measured(PROGRAM), "measured"))
-    assert main([*words, "--emit", "timeline", "--measured", path, "--columns", "60"]) == 0
+    return str(tmp_path / "t.json")
+
+
+def test_the_command_shows_what_was_measured_beside_what_was_predicted(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--emit", "timeline", "--measured", path, "--columns", "60"]) == 0
     drawn = capsys.readouterr().out
     lines = [line for line in drawn.splitlines() if line.startswith("rank 0 |")]
     assert len(lines) == 2 and drawn.index("predicted: ") < drawn.index("measured: ") and max(map(len, lines)) <= 60
-    assert main([*words, "--emit", "report", "--measured", path]) == 0
+    assert main([*WORDS, "--emit", "report", "--measured", path]) == 0
     assert "measured beside predicted, in ms" in capsys.readouterr().out
+
+
+def test_the_command_refuses_a_timeline_of_another_program_and_emitters_that_show_none(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["chimera", "--emit", "report", "--measured", path]) == 1
     assert "E614" in capsys.readouterr().err
-    assert main([*words, "--emit", "json", "--measured", path]) == 2
-    assert main([*words, "--emit", "timeline-json", "-o", path]) == 0
-    assert json.loads((tmp_path / "t.json").read_text())["source"] == "simulated"
-    assert main([*words, "--emit", "report", "--measured", path, "-o", path]) == 2  # it would write over the timeline
+    assert main([*WORDS, "--emit", "json", "--measured", path]) == 2
+    assert main([*WORDS, "--emit", "report", "--measured", path, "-o", path]) == 2  # it would write over the timeline
+
+
+def test_the_command_writes_the_simulated_timeline(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    assert main([*WORDS, "--emit", "timeline-json", "-o", str(path)]) == 0
+    assert json.loads(path.read_text())["source"] == "simulated"

@@ -67,28 +67,28 @@ def prose(text: str) -> Iterator[str]:
             yield from block.splitlines()
 
 
-@pytest.mark.parametrize("depth", [2, 4, 6])
-def test_the_idle_slots_can_be_counted(depth: int, capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+def test_the_idle_slots_can_be_counted(ranks: int, capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
     """2(D - 1) idle slots of GPipe and 1F1B and D - 2 of Chimera, as published, counted in the drawing."""
-    questions = terminal(lambda prompt: str(depth) if "How many ranks" in prompt else "")
+    questions = terminal(lambda prompt: str(ranks) if "How many ranks" in prompt else "")
     assert main(["tour", "schedule"]) == 0
     text = capsys.readouterr().out
     drawings = re.findall(r"^(\w+), D=\d ranks, N=\d micro-batches\n((?:rank \d.*\n)+)", text, re.MULTILINE)
     assert [name for name, _ in drawings] == ["gpipe", "1f1b", "chimera"] and len(questions) == 3
     for name, drawing in drawings:
-        expected = depth - 2 if name == "chimera" else 2 * (depth - 1)
+        expected = ranks - 2 if name == "chimera" else 2 * (ranks - 1)
         rows = drawing.splitlines()
-        assert len(rows) == depth
+        assert len(rows) == ranks
         for row in rows:
             assert [int(k) for k in re.findall(r"\[(\d+)\]", row)] == list(range(1, expected + 1))
             assert row.endswith(f"  {expected} idle")
-            assert sorted(re.findall(r"[FB]\d", row)) == sorted(f"{kind}{m}" for kind in "FB" for m in range(depth))
+            assert sorted(re.findall(r"[FB]\d", row)) == sorted(f"{kind}{m}" for kind in "FB" for m in range(ranks))
     words = " ".join(text.split())
-    assert f"Every rank has {2 * (depth - 1)} of them. That is 2 x (D - 1) for D = {depth} ranks" in words
-    assert f"Now there are {depth - 2} idle slots on every rank: D - 2" in words
+    assert f"Every rank has {2 * (ranks - 1)} of them. That is 2 x (D - 1) for D = {ranks} ranks" in words
+    assert f"Now there are {ranks - 2} idle slots on every rank: D - 2" in words
 
 
-def test_slots_are_drawn_of_tasks_of_equal_length_only() -> None:
+def test_slots_are_drawn_only_if_every_task_takes_one_unit() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     assert draw_slots(program, simulate(program, {"F": 1, "B": 1}).timeline) == (
         "rank 0 |  F0  F1 [1]  B0 [2]  B1 |  2 idle\nrank 1 | [1]  F0  B0  F1  B1 [2] |  2 idle\n"
@@ -98,7 +98,7 @@ def test_slots_are_drawn_of_tasks_of_equal_length_only() -> None:
 
 
 def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
-    """Its command is shown with a file, too. Where nothing fits, the tour says so and goes on."""
+    """The tour shows the command with -o, too. If nothing fits, it says so and shows no such command."""
     for batch, memory in (("16", "3GiB"), ("32", "1GiB")):
         terminal(
             lambda prompt, batch=batch, memory=memory: batch if "samples" in prompt else memory if "memory" in prompt else ""
@@ -111,7 +111,7 @@ def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[
         assert (f"chimerac {command} -o plan.yaml" in output.out) == (memory != "1GiB")
 
 
-def test_questions_have_answers_and_an_end(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+def test_wrong_answers_are_asked_again_and_q_ends_the_tour(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
     answers = iter(["nonsense", "performance", "5", "8", "q"])
     questions = terminal(lambda prompt: next(answers))
     assert main(["tour"]) == 0
@@ -125,7 +125,7 @@ def test_questions_have_answers_and_an_end(capsys: pytest.CaptureFixture[str], t
     assert not list(answers)
 
 
-def test_the_end_of_the_input_and_ctrl_c_end_it_quietly(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+def test_the_end_of_the_input_and_ctrl_c_end_the_tour_quietly(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
     for error, status in ((EOFError, 0), (KeyboardInterrupt, 130)):
 
         def end(prompt: str, error: type[BaseException] = error) -> str:

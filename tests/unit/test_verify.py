@@ -1,6 +1,6 @@
 """Each check of the verifier is tested with a change to a correct program that only this check can find.
 
-test_verify_collectives.py has the tests of gradient sums.
+test_verify_collectives.py has the tests of all-reduces.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def test_groups_and_split_backwards_are_accepted() -> None:
          "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
-def test_tasks_of_one_rank(code: str, old: str, new: str, message: str) -> None:
+def test_a_wrong_task_is_refused(code: str, old: str, new: str, message: str) -> None:
     diagnostics = findings_of(changed((old, new), text=SPLIT_PIPES))
     assert diagnostics[0].code == code
     assert any(message in d.message for d in diagnostics)
 
 
-def test_counting_is_not_enough() -> None:
-    """Micro-batch 1 has no backward and micro-batch 0 has two, so the number of tasks is right."""
+def test_a_backward_for_a_wrong_micro_batch_is_refused_though_the_number_of_backwards_is_right() -> None:
+    """Micro-batch 1 has no backward and micro-batch 0 has two."""
     p = changed(("BWD main s0 m1", "BWD main s0 m0"))
     assert {d.code for d in findings_of(p)} == {"E410", "E411"}
 
@@ -109,14 +109,14 @@ def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
         ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "once more than it is"),
     ],
 )
-def test_messages(code: str, replacements: list[tuple[str, str]], message: str) -> None:
+def test_a_message_of_a_wrong_rank_or_number_is_refused(code: str, replacements: list[tuple[str, str]], message: str) -> None:
     three = program_to_text(program("1f1b", D=3, N=2))
     diagnostics = findings_of(changed(*replacements, text=three))
     assert diagnostics[0].code == code
     assert message in diagnostics[0].message
 
 
-def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
+def test_a_message_from_a_rank_that_does_not_make_it_is_refused() -> None:
     three = program_to_text(program("1f1b", D=3, N=2))
     p = changed(("; SEND act main s1 m0 -> 1", ""), ("rank 2:\n", "rank 2:\n  SEND act main s1 m0 -> 1\n"), text=three)
     assert findings_of(p)[0].message.endswith("act main s1 m0 is sent from a rank that does not make it")
@@ -130,22 +130,23 @@ def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
         ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
     ],
 )
-def test_buffers_freed_too_early(where: str, free: str, message: str) -> None:
-    [*diagnostics] = findings_of(changed((where, where + free)))
-    assert diagnostics[0].code == "E426"
-    assert message in diagnostics[0].message
+def test_a_buffer_that_is_freed_too_early_or_twice_is_refused(where: str, free: str, message: str) -> None:
+    first = findings_of(changed((where, where + free)))[0]
+    assert first.code == "E426" and message in first.message
 
 
 def test_buffers_may_be_freed_after_their_last_reader() -> None:
     p = changed(("  BWD main s1 m0", "  BWD main s1 m0; FREE act main s1 m0"))
     assert verify(p)
     assert peaks(p) == peaks(RIGHT)
-    # A value that stays on its rank has no buffer to free.
-    local = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
-    assert findings_of(local)[0].message.endswith("the buffer is freed but was never received")
 
 
-def test_limits() -> None:
+def test_a_value_that_stays_on_its_rank_has_no_buffer_to_free() -> None:
+    p = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
+    assert findings_of(p)[0].message.endswith("the buffer is freed but was never received")
+
+
+def test_an_exceeded_or_unknown_limit_is_refused() -> None:
     assert verify(RIGHT.with_header(limits={"activations": 2, "receive_buffers": 2}))
     [d] = findings_of(RIGHT.with_header(limits={"activations": 1}))
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
@@ -168,7 +169,7 @@ def test_limits() -> None:
         ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
     ],
 )
-def test_headers(changes: dict[str, object], message: str) -> None:
+def test_a_wrong_header_is_refused(changes: dict[str, object], message: str) -> None:
     diagnostics = findings_of(RIGHT.with_header(**changes))
     assert {d.code for d in diagnostics} == {"E401"}
     assert any(message in d.message for d in diagnostics)
@@ -190,7 +191,7 @@ def test_the_micro_batches_of_the_pipes_are_each_listed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "fact", "help"),
+    ("ids", "fact", "help"),
     [
         ("m0,0", "micro-batch 0 is named twice", "name it once"),
         ("m0,0,0", "micro-batch 0 is named 3 times", "name it once"),
@@ -198,9 +199,9 @@ def test_the_micro_batches_of_the_pipes_are_each_listed_once() -> None:
         ("m0,2", "micro-batch 2 is not of this pipe", "the micro-batches of a: 0, 1"),
     ],
 )
-def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> None:
-    [d] = findings_of(changed(("FWD a s0 m0,1", f"FWD a s0 {batch}"), text=SPLIT_PIPES))
-    assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {batch}: {fact}", help)
+def test_a_wrong_micro_batch_of_an_instruction_is_refused(ids: str, fact: str, help: str) -> None:
+    [d] = findings_of(changed(("FWD a s0 m0,1", f"FWD a s0 {ids}"), text=SPLIT_PIPES))
+    assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {ids}: {fact}", help)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> No
         (Send("act", 0, 1, (0,), -1), "rank 0, instruction 0: SEND act main s1 m0 -> -1: ranks are 0 .. 1"),
     ],
 )
-def test_ids_below_0_of_a_program_built_in_python(wrong: Instruction, message: str) -> None:
+def test_ids_below_0_of_a_program_built_in_python_are_refused(wrong: Instruction, message: str) -> None:
     s = streams(RIGHT)
     s[0][0] = wrong
     [d] = findings_of(with_streams(RIGHT, s))
@@ -250,7 +251,7 @@ def test_an_evaluation_program_has_no_gradients(more: list[list[Instruction]]) -
 
 
 def test_an_evaluation_program_may_have_everything_else() -> None:
-    """Pairs, groups, FREE, recompute, limits and tied sets have their usual meaning in an evaluation, or no effect."""
+    """Overlapped pairs, groups, FREE, recompute, limits and tied sets have their usual meaning or no effect."""
     s = streams(EVALUATION)
     s[0] = [Fwd(0, 0, (0, 1), recompute=True), Send("act", 0, 1, (0, 1), 1)]
     s[1] = [
@@ -264,12 +265,11 @@ def test_an_evaluation_program_may_have_everything_else() -> None:
     assert peaks(p).receive_buffers == (0, 2)
     assert findings_of(p.with_header(limits={"activations": 1}))[0].code == "E460"
     assert all(machines(ProgramIndex(p)).values())
-    s[1] = [s[1][0], s[1][1], s[1][2], s[1][3], s[1][3]]
+    s[1] = [*s[1][:4], s[1][3]]  # the same buffer is freed twice
     assert findings_of(with_streams(p, s))[0].code == "E426"
 
 
-def test_machines() -> None:
-    """Crossing SENDs deadlock on machines where a SEND waits for its RECV, and not on machines with buffers."""
+def test_crossing_sends_deadlock_only_on_machines_where_a_send_waits_for_its_recv() -> None:
     assert machines(ProgramIndex(RIGHT)) == {
         "posted": True,
         "window": True,
@@ -283,8 +283,8 @@ def test_machines() -> None:
         ("  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0\n", "  RECV act main s1 m0 <- 0\n"),
         ("  FWD main s1 m1", "  RECV act main s1 m1 <- 0\n  FWD main s1 m1"),
     )
-    ends = machines(ProgramIndex(verify(crossing)))
-    assert ends["posted"] and ends["window"] and not ends["rendezvous"]
+    terminates = machines(ProgramIndex(verify(crossing)))
+    assert terminates["posted"] and terminates["window"] and not terminates["rendezvous"]
     assert findings_of(crossing.with_header(machine="rendezvous"))[0].code == "E440"
     assert findings_of(crossing.with_header(window=0))[0].code == "E440"
 

@@ -1,4 +1,4 @@
-"""Gradient sums: each once on every holder, after its last weight gradient, and in an order common to all streams."""
+"""All-reduces of gradients: each once on every holder, after its last weight gradient, in an order common to all streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.program import Header, Pipe, Program, Tied
@@ -16,11 +16,11 @@ from chimerac.compiler import verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose import collectives
 from chimerac.compiler.diagnose.collectives import shortest
-from tests.helpers import program, streams, with_move, with_streams
+from tests.helpers import findings_of_call, program, streams, with_move, with_streams
 
 
 def three_ranks(*orders: tuple[int, int]) -> Program:
-    """Return a program with two pipes over three stages and ranks. Each rank sums two stages, in the given order."""
+    """Return a program with two pipes over three stages and ranks. orders: by rank, the two stages that it all-reduces."""
     placements = [(0, 1, 2), (1, 2, 0)]
     pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))
     h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes)
@@ -43,15 +43,8 @@ def three_ranks(*orders: tuple[int, int]) -> Program:
     return program_of(h, result)
 
 
-def finding(p: Program) -> tuple[str, str, tuple[str, ...]]:
-    return first_finding(p)[:3]
-
-
-def first_finding(p: Program) -> tuple[str, str, tuple[str, ...], str]:
-    with pytest.raises(ChimeraError) as caught:
-        verify(p)
-    d = caught.value.diagnostics[0]
-    return d.code, d.message, d.notes, d.help
+def first_finding(p: Program) -> Diagnostic:
+    return findings_of_call(verify, p)[0]
 
 
 def test_orders_that_agree_are_accepted() -> None:
@@ -61,9 +54,9 @@ def test_orders_that_agree_are_accepted() -> None:
 
 
 def test_three_orders_that_agree_pair_by_pair_are_named_as_a_cycle() -> None:
-    code, message, notes = finding(three_ranks((0, 2), (1, 0), (2, 1)))
-    assert (code, message) == ("E453", "no single order of the collectives agrees with every stream")
-    assert set(notes) == {
+    d = first_finding(three_ranks((0, 2), (1, 0), (2, 1)))
+    assert (d.code, d.message) == ("E453", "no single order of the collectives agrees with every stream")
+    assert set(d.notes) == {
         "rank 0: ALLREDUCE s0 over 0,1 before ALLREDUCE s2 over 0,2",
         "rank 1: ALLREDUCE s1 over 1,2 before ALLREDUCE s0 over 0,1",
         "rank 2: ALLREDUCE s2 over 0,2 before ALLREDUCE s1 over 1,2",
@@ -75,20 +68,19 @@ def test_two_orders_that_differ_are_named() -> None:
     changed = streams(p)
     assert [i.op for i in changed[1][-2:]] == ["ALLREDUCE", "ALLREDUCE"]
     changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
-    code, _, notes, help = first_finding(with_streams(p, changed))
-    assert code == "E453"
-    assert len(notes) == 2
+    d = first_finding(with_streams(p, changed))
+    assert d.code == "E453" and len(d.notes) == 2
     # The help suggests to undo the change, on one of the two ranks.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
-    found = re.fullmatch(move, help.splitlines()[0])
+    found = re.fullmatch(move, d.help.splitlines()[0])
     assert found
-    stream = list(changed[int(found[1])])
-    changed[int(found[1])] = with_move(stream, int(found[2]), int(found[2]) - 1)
+    rank, k = int(found[1]), int(found[2])
+    changed[rank] = with_move(changed[rank], k, k - 1)
     assert verify(with_streams(p, changed))
 
 
 def test_a_collective_may_have_to_move_after_the_other() -> None:
-    """Each rank sums a stage as soon as its gradient is complete. So no ALLREDUCE can move before the other one."""
+    """Each ALLREDUCE comes right after the last backward of its stage. So none can move before the other one."""
     pipes = Pipe("a", (0, 1), (0,)), Pipe("b", (1, 0), (1,))
     h = Header("two", {}, ranks=2, stages=2, micro_batches=2, pipes=pipes)
     result = []
@@ -97,15 +89,16 @@ def test_a_collective_may_have_to_move_after_the_other() -> None:
         for k in range(2):
             stream.append(Recv("act", k, 1, (k,), 1 - rank) if k != rank else Recv("grad", k, 0, (k,), 1 - rank))
         for k in range(2):
-            first = k == rank
-            stream += [Fwd(k, 0, (k,)), Send("act", k, 1, (k,), 1 - rank), Bwd(k, 0, (k,))] if first else []
-            stream += [] if first else [Fwd(k, 1, (k,)), Bwd(k, 1, (k,)), Send("grad", k, 0, (k,), 1 - rank)]
-            stage = 0 if first else 1
+            stage = 0 if k == rank else 1
+            if stage == 0:
+                stream += [Fwd(k, 0, (k,)), Send("act", k, 1, (k,), 1 - rank), Bwd(k, 0, (k,))]
+            else:
+                stream += [Fwd(k, 1, (k,)), Bwd(k, 1, (k,)), Send("grad", k, 0, (k,), 1 - rank)]
             stream.append(AllReduce(f"stage {stage}", stage, (0, 1)))
         result.append(stream)
-    code, _, _, help = first_finding(program_of(h, result))
-    assert code == "E453"
-    assert "ALLREDUCE s0 over 0,1, right after ALLREDUCE s1 over 0,1; tried: then every check holds" in help
+    d = first_finding(program_of(h, result))
+    assert d.code == "E453"
+    assert "ALLREDUCE s0 over 0,1, right after ALLREDUCE s1 over 0,1; tried: then every check holds" in d.help
 
 
 def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,68 +115,69 @@ def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: p
 
 def test_without_a_move_that_helps_only_arranging_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "_move_help", lambda *_: "")
-    *_, help = first_finding(three_ranks((0, 2), (1, 0), (2, 1)))
+    help = first_finding(three_ranks((0, 2), (1, 0), (2, 1))).help
     assert help.startswith("use --for window,") and help.count("tried") == 1
 
 
 def test_the_cycle_that_is_named_is_the_shortest() -> None:
     # Rank 0: A X B, rank 1: B Y A. The cycle A X B Y has four members, but A and B alone are a cycle too.
-    where = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}
-    assert sorted(shortest(where)) == [(0, 2), (10, 12)]
+    rows = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}  # by collective and rank
+    assert sorted(shortest(rows)) == [(0, 2), (10, 12)]
 
 
-def sums(p: Program, rank: int) -> list[int]:
+def all_reduces(p: Program, rank: int) -> list[int]:
+    """Return the places of the all-reduces in the stream of a rank."""
     return [k for k, i in enumerate(p.stream(rank)) if isinstance(i, AllReduce)]
 
 
-def test_a_member_that_never_joins() -> None:
+def test_a_holder_that_never_joins_is_named() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
-    del changed[3][sums(p, 3)[0]]
-    assert finding(with_streams(p, changed))[:2] == ("E450", "rank 3 holds a copy of 'stage 3' but never joins its all-reduce")
+    del changed[3][all_reduces(p, 3)[0]]
+    d = first_finding(with_streams(p, changed))
+    assert (d.code, d.message) == ("E450", "rank 3 holds a copy of 'stage 3' but never joins its all-reduce")
 
 
-def test_a_sum_over_other_ranks() -> None:
+def test_an_all_reduce_over_other_ranks_than_the_holders_is_refused() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
-    k = sums(p, 0)[0]
-    changed[0][k] = AllReduce("stage 3", 3, (0, 2, 3))
-    code, message, _ = finding(with_streams(p, changed))
-    assert code == "E450"
-    assert "the copies of 'stage 3' are on ranks" in message
+    changed[0][all_reduces(p, 0)[0]] = AllReduce("stage 3", 3, (0, 2, 3))
+    d = first_finding(with_streams(p, changed))
+    assert d.code == "E450" and "the copies of 'stage 3' are on ranks" in d.message
 
 
-def test_a_sum_of_a_group_with_one_holder() -> None:
+def test_an_all_reduce_of_a_group_with_one_holder_is_refused() -> None:
     p = program("1f1b", D=2)
     changed = streams(p)
     changed[0].append(AllReduce("stage 0", 0, (0,)))
-    assert finding(with_streams(p, changed))[:2] == (
-        "E450",
-        f"rank 0, instruction {len(changed[0]) - 1}: ALLREDUCE s0 over 0: the group has one copy and needs no all-reduce",
-    )
+    d = first_finding(with_streams(p, changed))
+    place = f"rank 0, instruction {len(changed[0]) - 1}"
+    assert d.code == "E450"
+    assert d.message == f"{place}: ALLREDUCE s0 over 0: the group has one copy and needs no all-reduce"
 
 
-def test_a_rank_that_joins_twice() -> None:
+def test_a_rank_that_joins_twice_is_refused() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
     for rank in (0, 3):
-        changed[rank].append(changed[rank][sums(p, rank)[0]])
-    assert finding(with_streams(p, changed))[0] == "E451"
+        changed[rank].append(changed[rank][all_reduces(p, rank)[0]])
+    assert first_finding(with_streams(p, changed)).code == "E451"
 
 
-def test_a_sum_before_its_last_gradient() -> None:
+def test_an_all_reduce_before_its_last_gradient_is_refused() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
-    k = sums(p, 0)[-1]
+    k = all_reduces(p, 0)[-1]
     changed[0] = with_move(changed[0], k, k - 1)
-    code, message, notes = finding(with_streams(p, changed))
-    assert code == "E452"
-    assert message.endswith("ALLREDUCE s0 over 0,3: gradients of 'stage 0' are still added after it")
-    assert notes == (f"the last is rank 0, instruction {k}: BWD down[0] s0 m1",)
+    d = first_finding(with_streams(p, changed))
+    assert d.code == "E452"
+    assert d.message.endswith("ALLREDUCE s0 over 0,3: gradients of 'stage 0' are still added after it")
+    assert d.notes == (f"the last is rank 0, instruction {k}: BWD down[0] s0 m1",)
 
 
 def test_tied_parameters_are_a_group_of_their_own() -> None:
     p = program("1f1b", D=2).with_header(tied=(Tied("embedding", (0, 1)),))
-    assert finding(p)[:2] == ("E450", "rank 0 holds a copy of 'embedding' but never joins its all-reduce")
+    d = first_finding(p)
+    assert (d.code, d.message) == ("E450", "rank 0 holds a copy of 'embedding' but never joins its all-reduce")
     summed = [[*s, AllReduce("embedding", 0, (0, 1))] for s in streams(p)]
     verify(with_streams(p, summed))

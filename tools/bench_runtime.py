@@ -151,7 +151,7 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
         times, counts, rounds = found[run]["times"], found[run]["counts"], len(found[run]["times"]["ideal"])
         waits = found[run]["waits"]
         text += (
-            f"**{run}**: medians of {rounds} rounds, in brackets the quartiles; the best of torch is {found[run]['best']}.\n\n"
+            f"**{run}**: medians of {rounds} rounds; the best of torch is {found[run]['best']}.\n\n"
         )
         rows = []
         for a, b, most in GOALS[run]:

@@ -1,4 +1,4 @@
-# `make` lists the targets. All of them use the virtual environment .venv, which the first one creates from constraints.txt.
+# `make` lists the targets. Each of them uses the virtual environment .venv, and first creates it if there is none.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -6,7 +6,8 @@ BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
 
-# How long `make proof` takes: EXAMPLES multiplies the examples of property tests, PROGRAMS are visited by the explorers.
+# These decide how long `make proof` takes. EXAMPLES: a factor for the examples of each property test; PROGRAMS: how many the
+# explorers visit.
 EXAMPLES ?= 40
 PROGRAMS ?= 12000
 FUZZ_MINUTES ?= 60
@@ -56,7 +57,7 @@ proof-fuzz: $(READY)
 proof-growth: $(READY)
 	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
-check: $(READY) ## lint, check types and import contracts, run the unit, golden and contract tests: some minutes
+check: $(READY) ## lint, check types and import rules, run the unit, golden and contract tests: some minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import psutil
 from tools import ROOT
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
 RUN = "interpreter/run.py"
 CHIMERA = ["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"]
 TINY = ["--model", "gpt-nano", "--seq-len", "32"]
@@ -94,6 +95,15 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def wait_until(happens: Callable[[], object], process: subprocess.Popen[str], within_s: float = 60) -> None:
+    """Return when something has happened. Fails if the process ends before, or after this time."""
+    limit = time.monotonic() + within_s
+    while not happens():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit, f"it did not happen within {within_s} s"
+        time.sleep(0.01)
 
 
 def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:

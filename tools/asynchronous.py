@@ -1,8 +1,8 @@
-"""PipeDream and PipeDream-2BW as published closed forms: they do not wait for updates of weights, so no program here is theirs.
+"""PipeDream and PipeDream-2BW as published closed forms. They compute with old weights, which no program of this project does.
 
 Sources: Narayanan et al., "PipeDream", SOSP 2019; Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML
-2021; and the comparison of both in Li and Hoefler, "Chimera", SC 2021, table 2: no bubble in the steady state, 1 to D micro-
-batches of activations on a rank, and weights in 1 to D versions (PipeDream) or in two (2BW).
+2021; and the comparison of both in Li and Hoefler, "Chimera", SC 2021, table 2: no bubble in the steady state, 1 to D
+micro-batches of activations on a rank, and weights in 1 to D versions (PipeDream) or in two (2BW).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     all-reduce their gradients. hidden: this runs beside the tasks, and takes longer only where it is slower than they are;
     otherwise all of it is added.
     """
-    each = micro_batches if scheme == "PipeDream-2BW" else 1
+    per_update = micro_batches if scheme == "PipeDream-2BW" else 1
     join: Callable[[float, float], float] = max if hidden else operator.add
-    return max(join(each * s.pass_s, s.sum_s) for s in stages) / each
+    return max(join(per_update * s.pass_s, s.sum_s) for s in stages) / per_update
 
 
 def versions(scheme: Scheme, stage: int, stages: int) -> int:

@@ -223,9 +223,13 @@ def seconds(value: float) -> str:
 
 def times(cases: list[Case]) -> str:
     """Return the table of times. The column growth has the time per instruction relative to the size before; linear is 1."""
-    head = ("schedule", "D, N", "instructions", "compile + verify", "µs per instruction", "growth")
     head = (
-        *head,
+        "schedule",
+        "D, N",
+        "instructions",
+        "compile + verify",
+        "µs per instruction",
+        "growth",
         "verify only, µs per instruction",
         "simulate, µs per instruction",
         "with links",

@@ -37,10 +37,9 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.transport.progress import Progress
 from tests.proof.record import record, stamp, table
-from tools import ROOT
 from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
+from tools.bench_ranks import PAGE
 
-PAGE = ROOT / "docs" / "benchmarks.md"
 CPU = torch.device("cpu")
 DEPTH, MICRO_BATCHES, ITERATIONS = 4, 64, 31
 GOAL = 5.0  # microseconds per instruction
@@ -100,14 +99,14 @@ class Instant:
 class BareLoop:
     """The tasks of a rank in the order of its stream, without an executor.
 
-    received: one tensor of zeros, which stands for every value that a task reads from another stage.
+    received: one tensor of zeros, which is read in the place of every value from another stage.
     """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
         self.stages, self.model, self.parts, self.divisor = executor.stages, model, tokens.split(SAMPLES), tokens.numel()
         self.last, self.device = executor.header.stages - 1, tokens.device
         self.received = torch.zeros(SAMPLES, TINY.length, TINY.hidden, device=tokens.device)
-        self.steps: list[tuple[Callable[..., None], Stage, int, tuple[int, int, int], bool]] = []
+        self.calls: list[tuple[Callable[..., None], Stage, int, tuple[int, int, int], bool]] = []
         split = {(i.pipe, i.stage, m) for i in executor.stream if isinstance(i, BwdInput) for m in i.micro_batches}
         for i in executor.stream:
             if isinstance(i, (Fwd, Bwd, BwdInput, BwdWeight)):
@@ -118,12 +117,12 @@ class BareLoop:
                     method = self.backward_weight if isinstance(i, BwdWeight) else self.backward
                 for m in i.micro_batches:
                     key = (i.pipe, i.stage, m)
-                    self.steps.append((method, self.stages[i.stage], i.stage, key, key in split))
+                    self.calls.append((method, self.stages[i.stage], i.stage, key, key in split))
         self.kept: dict[tuple[int, int, int], tuple[Tensor, Splitting | None] | None] = {}
 
     def run(self) -> None:
         """Run one iteration."""
-        for method, module, stage, key, is_split in self.steps:
+        for method, module, stage, key, is_split in self.calls:
             method(module, stage, key, is_split)
         self.kept.clear()
         if self.device != CPU:  # the executor waits for the device too, because it returns the loss

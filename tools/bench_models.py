@@ -1,4 +1,4 @@
-"""The models of the benchmarks on real ranks, the GPT with which torch.distributed.pipelining was measured and a tiny one."""
+"""The models of the benchmarks on real ranks: a GPT, also for torch.distributed.pipelining, and a tiny one."""
 
 from __future__ import annotations
 

@@ -32,17 +32,18 @@ from chimerac.interpreter.profiling.layers import LayerBench
 from chimerac.interpreter.profiling.links import all_reduces, point_to_point
 from chimerac.interpreter.profiling.measure import mean_of_ranks
 from tests.proof.record import table
-from tools import bench_ranks
+from tools import ROOT
 from tools.bench_models import GPT, description_of, iteration_of, model_of, pipeline_of
 from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, run_rank, verdict
 from tools.bench_timed import MESSAGE
 from tools.delayed import Delayed
 
-PAGE = bench_ranks.ROOT / "docs" / "profile.md"
+PAGE = ROOT / "docs" / "profile.md"
 UNIT_MS = 25
 DELAYS_MS = (0, 10)
 REPEATS = 20  # of each measurement of the profile
-TIMED = {4: ("gpipe", "1f1b", "chimera", "zb_h1"), 8: ("gpipe", "1f1b", "chimera", "zb_h1")}
+TIMED = ("gpipe", "1f1b", "chimera", "zb_h1")
+TIMED_RANKS = (4, 8)
 REAL = ("gpipe", "1f1b", "chimera", "zb_v")
 REAL_RANKS, REAL_MICRO_BATCHES = 2, 8
 
@@ -104,7 +105,7 @@ def predicted(model: str, program: Program, delay_ms: int, durations: Durations)
 def timed_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -> Iterator[Run]:
     """Yield the runs with timed stages: a task sleeps for its cost, so its time is known."""
     settings = parse_options(["--timed", str(UNIT_MS)])
-    for schedule in TIMED[transport.world]:
+    for schedule in TIMED:
         program = compile_schedule(schedule, {"D": transport.world, "N": 2 * transport.world}).program
         job = TimedJob(plan_of(program, timed=True), settings, UNIT_MS, MESSAGE)
         trainer = job.trainer(transport)
@@ -164,7 +165,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     transport = Delayed()
     progress(f"{transport.world} ranks: the profile")
     link, sums = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)
-    makers = [timed_runs] * (transport.world in TIMED) + [real_runs] * (transport.world == REAL_RANKS)
+    makers = [timed_runs] * (transport.world in TIMED_RANKS) + [real_runs] * (transport.world == REAL_RANKS)
     runs = [run for make in makers for run in make(transport, link, sums)]
     seconds: Mapping[int, list[float]] = {k: [] for k in range(len(runs))}
     for number in range(rounds + 1):
@@ -206,7 +207,7 @@ def report(rows: list[Row]) -> tuple[str, bool]:
 
 def measured_on_all(rounds: int) -> tuple[str, bool]:
     """Run one set of ranks after another; return the table and the goals, and whether all goals are met."""
-    found = [on_ranks("tools.bench_predicted", ranks, rounds) for ranks in (REAL_RANKS, *TIMED)]
+    found = [on_ranks("tools.bench_predicted", ranks, rounds) for ranks in (REAL_RANKS, *TIMED_RANKS)]
     return report([Row(**row) for rows in found for row in rows])
 
 

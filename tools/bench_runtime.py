@@ -79,13 +79,13 @@ def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple
 def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return a function that runs one iteration with torch.distributed.pipelining."""
     model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
-    each = 1 if name in ("GPipe", "1F1B") else 2
-    stages = RANKS * each
+    stages_of_rank = 1 if name in ("GPipe", "1F1B") else 2
+    stages = RANKS * stages_of_rank
     cut = balanced(description_of(z), stages).layers
     mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
     modules = {s: nn.Sequential(*model.build_stage(cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
-    schedule = THEIRS[name](parts if each > 1 else parts[0], micro_batches, loss_fn=mean_loss)
+    schedule = THEIRS[name](parts if stages_of_rank > 1 else parts[0], micro_batches, loss_fn=mean_loss)
     first, last = 0 in mine, stages - 1 in mine
 
     def iterate() -> None:
@@ -146,34 +146,49 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
     """Return the tables of the results, and whether all goals are met."""
-    text, met = "", True
-    for run, (z, _) in RUNS.items():
-        times, counts, rounds = found[run]["times"], found[run]["counts"], len(found[run]["times"]["ideal"])
-        waits = found[run]["waits"]
-        text += (
-            f"**{run}**: medians of {rounds} rounds, in brackets the quartiles; the best of torch is {found[run]['best']}.\n\n"
-        )
-        rows = []
-        for a, b, most in GOALS[run]:
-            found_ratios = ratios(times[a], times[b])
-            median = found_ratios[1]
-            ok = median <= most if most is not None else median >= EFFICIENCY[run]
-            goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
-            rows.append([a, b, *ratio_cells(found_ratios), goal, "met" if ok else "missed"])
-            met &= ok
-        text += table(["time of", "beside", "ratio", "quartiles", "goal", ""], rows) + "\n"
-        each = [
-            [name, f"{statistics.median(times[name]) * 1e3:.1f} ms"] for name in times if name not in ("ideal", "best of torch")
-        ]
-        for row in each:
-            medians = [statistics.median(column) for column in zip(*waits.get(row[0], ()), strict=True)] or [None] * 3
-            row += [f"{wait_s * 1e3:.1f} ms" if wait_s is not None else "" for wait_s in medians]
-            if z is TINY:
-                count = counts.get(row[0].removeprefix("ours "))
-                row.append(f"{statistics.median(times[row[0]]) / count * 1e6:.0f} µs" if count else "")
-        exposed = ["waits for values", "for sends", "for sums"]
-        text += table(["loop", "iteration", *exposed, *(["each instruction"] if z is TINY else [])], each) + "\n"
-    return text, met
+    text, all_met = "", True
+    for run in RUNS:
+        rounds = len(found[run]["times"]["ideal"])
+        text += f"**{run}**: medians of {rounds} rounds; the best of torch is {found[run]['best']}.\n\n"
+        ratio_table, met = _ratio_table(run, found[run]["times"])
+        text += ratio_table + "\n" + _loop_table(run, found[run]) + "\n"
+        all_met &= met
+    return text, all_met
+
+
+def _ratio_table(run: str, times: dict[str, list[float]]) -> tuple[str, bool]:
+    """Return the table of the ratios of a run, and whether its goals are met."""
+    rows, all_met = [], True
+    for a, b, most in GOALS[run]:
+        quartiles = ratios(times[a], times[b])
+        median = quartiles[1]
+        met = median <= most if most is not None else median >= EFFICIENCY[run]
+        goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
+        rows.append([a, b, *ratio_cells(quartiles), goal, "met" if met else "missed"])
+        all_met &= met
+    return table(["time of", "beside", "ratio", "quartiles", "goal", ""], rows), all_met
+
+
+def _loop_table(run: str, found: dict[str, Any]) -> str:
+    """Return the table of the loops of a run: iteration, waits, and for the tiny model each instruction.
+
+    found: as `measure` returns it.
+    """
+    times, counts, waits = found["times"], found["counts"], found["waits"]
+    is_tiny = RUNS[run][0] is TINY
+    rows = []
+    for name in times:
+        if name in ("ideal", "best of torch"):
+            continue
+        iteration_s = statistics.median(times[name])
+        waits_s = [statistics.median(column) for column in zip(*waits.get(name, ()), strict=True)]
+        row = [name, f"{iteration_s * 1e3:.1f} ms", *([f"{s * 1e3:.1f} ms" for s in waits_s] or [""] * 3)]
+        if is_tiny:
+            count = counts.get(name.removeprefix("ours "))
+            row.append(f"{iteration_s / count * 1e6:.0f} µs" if count else "")
+        rows.append(row)
+    head = ["loop", "iteration", "waits for values", "for sends", "for sums"]
+    return table([*head, *(["each instruction"] if is_tiny else [])], rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--shipped] [--write].
 
 The settings are in docs/searched/ with their seeds: 20 with uneven stages and links, 20 small ones, and placements with equal
-stages. Each is searched for some time; the table has the best schedule of the library that keeps the same
-limits, what was found, and the bound. Every order is written as a text, compiled, and its certificate is checked. --shipped
-searches nothing: it compares what was found with the library again, to which schedules may have been added.
+stages. Each is searched for some time; the table has the best schedule of the library that keeps the same limits, what was
+found, and the bound. Every order is written as a text, compiled, and its certificate is checked. --shipped searches nothing: it
+compares what was found with the library of today, which may have more schedules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
@@ -31,8 +30,8 @@ from chimerac.compiler.search.orders import search
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.start import library_orders, order_of, problem_of
 from chimerac.compiler.search.text import schedule_text
+from tools import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs/searched"
 GROUPS = ("published", "uneven", "small")
 
@@ -51,6 +50,7 @@ class Setting:
     limit: int
 
     def problem(self) -> Problem:
+        """Return the problem of a search: the placement of the schedule, with these costs, links and limits."""
         program = compile_schedule(self.schedule, self.parameters).program
         ranks = program.header.ranks
         links = [[self.links] * ranks] * ranks if isinstance(self.links, str) else self.links
@@ -96,11 +96,11 @@ def published() -> Iterator[Setting]:
 
 
 def best_shipped(problem: Problem) -> tuple[str, int | None]:
-    """Return the fastest schedule of the library, as it is written, that needs no more memory: as many stages on these ranks,
-    within the limits, and at most as many copies of weights on a rank. Its pipes may be others.
+    """Return the fastest schedule of the library that needs no more memory, with its makespan, or `none fits` and None.
 
-    Where the backward is split, a schedule that does not split it runs B = I + W. Where it is not, schedules that split theirs
-    cannot run.
+    It is taken as it is written. It has as many stages on these ranks, keeps the limits, and has at most as many copies of
+    weights on a rank. Its pipes may be others. Where the backward is split, a schedule that does not split it runs B = I + W.
+    Where it is not, schedules that split theirs cannot run.
     """
     found: dict[str, int] = {}
     copies = weight_copies(problem.pipes)
@@ -127,6 +127,12 @@ def best_shipped(problem: Problem) -> tuple[str, int | None]:
     return (name, found[name]) if name else ("none fits", None)
 
 
+def shipped_figures(problem: Problem) -> dict[str, Any]:
+    """Return the figures of a row that are about the best schedule of the library."""
+    name, makespan = best_shipped(problem)
+    return {"shipped": name, "shipped_makespan": None if makespan is None else float(makespan / problem.scale)}
+
+
 def whole_sizes(problem: Problem) -> tuple[int, int, int]:
     """Return ranks, stages and micro-batches."""
     return problem.ranks, problem.stages, sum(pipe.micro_batches for pipe in problem.pipes)
@@ -141,7 +147,7 @@ def weight_copies(pipes: Sequence[Pipe]) -> int:
 def run(setting: Setting, seconds: float) -> dict[str, Any]:
     """Search one setting, check the result, and return its row."""
     problem = setting.problem()
-    shipped, before = best_shipped(problem)
+    shipped = shipped_figures(problem)
     begun = time.monotonic()
     state = search(problem, library_orders(problem), seconds, setting.seed)
     assert state.best is not None, "a search ends with an order"
@@ -150,8 +156,7 @@ def run(setting: Setting, seconds: float) -> dict[str, Any]:
     assert not list(problems(found, compile_text(text).program)), "the certificate holds"
     busy = max(problem.busy())
     return {
-        "shipped": shipped,
-        "shipped_makespan": None if before is None else float(before / problem.scale),
+        **shipped,
         "makespan": float(state.best.makespan / problem.scale),
         "bound": float(state.bound / problem.scale),
         "bubble": float((state.best.makespan - busy) / problem.scale),
@@ -164,9 +169,7 @@ def run(setting: Setting, seconds: float) -> dict[str, Any]:
 
 def with_shipped(setting: Setting, found: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a setting with the best schedule of today's library."""
-    problem = setting.problem()
-    shipped, before = best_shipped(problem)
-    return {**found, "shipped": shipped, "shipped_makespan": None if before is None else float(before / problem.scale)}
+    return {**found, **shipped_figures(setting.problem())}
 
 
 def stored(group: str) -> list[dict[str, Any]]:

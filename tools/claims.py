@@ -81,8 +81,8 @@ def table(rest: str) -> str:
     costs = _costs_of(program)
     shown = " ".join([name, *options])
     formulas = "; ".join(map(_claim_text, claims))
-    with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    heading = textwrap.fill(f"**{shown}**, {costs}. Formulas: {formulas}{with_lets}.", 120, break_on_hyphens=False)
+    letters = "".join(f"; here {k} = `{v}`" for k, v in lets)
+    heading = textwrap.fill(f"**{shown}**, {costs}. Formulas: {formulas}{letters}.", 120, break_on_hyphens=False)
     head = "| D | N | makespan | wall bubble | own bubble | activations | formulas |\n|---|---|---|---|---|---|---|"
     return "\n".join(["", heading, "", head, *rows, "", ""])
 

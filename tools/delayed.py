@@ -1,4 +1,4 @@
-"""A transport whose messages arrive later than they do: every one a fixed time after it was sent."""
+"""A transport that delays messages: each arrives no earlier than a fixed time after it was sent."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _most(traces: Sequence[Sequence[int]]) -> Any:
 
 
 def _is_at_most(a: Mapping[str, int], b: Mapping[str, int]) -> bool:
-    """Return whether a sum is at most another one for all sizes: so are its factors."""
+    """Return whether each factor of a sum is at most that of another sum. Then the sum is, for all sizes."""
     return all(a.get(name, 0) <= b.get(name, 0) for name in {*a, *b})
 
 

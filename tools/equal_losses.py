@@ -5,9 +5,9 @@
 
 For each model and schedule it prints the largest relative difference of the losses of all iterations. All ranks are threads of
 this process. The training without a pipeline sees the same micro-batches, one after the other. That of hf:KIND is a model of
-transformers in a loop, without any part of this project but the optimizer's settings. Training may amplify rounding errors, so
-it runs a second time from weights that are changed by one: `rounding` is the difference of these losses. The exit status is
-1 if a difference is larger than TOLERANCE.
+transformers in a loop, without any part of this project but the optimizer's settings. Training may amplify rounding errors.
+So the training without a pipeline runs a second time, from weights that are changed by a rounding error: `of rounding` is the
+difference of its losses. The exit status is 1 if a difference is larger than TOLERANCE.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ PAGE = ROOT / "docs" / "models.md"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The losses of a model under one schedule, without a pipeline, and without one from weights changed by rounding."""
+    """The losses of a model under one schedule, and without a pipeline.
+
+    alone: without a pipeline; perturbed: without a pipeline too, from weights that are changed by a rounding error.
+    """
 
     parameters: int
     schedule: str

@@ -155,31 +155,22 @@ def run_figures(_: str) -> str:
 def searched(group: str) -> str:
     """Return the table of the settings of a group that tools/bench_search.py has searched."""
     rows = json.loads((ROOT / f"docs/searched/{group}.json").read_text(encoding="utf-8"))
-    bubbles = group == "published"
-    head = [
-        "setting",
-        "limit",
-        "shipped",
-        "found",
-        "gain",
-        "bound",
-        *(["bubble", "least bubble"] if bubbles else []),
-        "proved",
-        "s",
-    ]
-    lines = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 2), "---:"])]
+    has_bubbles = group == "published"
+    bubble_columns = ["bubble", "least bubble"] if has_bubbles else []
+    head = ["setting", "limit", "shipped", "found", "gain", "bound", *bubble_columns, "proved", "s"]
+    lines = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 1)])]
     gains = []
     for row in rows:
         found = row["found"]
         sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
         links = f", hop {row['links']}" if isinstance(row["links"], str) else ""
-        name = row["schedule"] if bubbles else f"{row['seed']}: {row['schedule']}"
+        name = row["schedule"] if has_bubbles else f"{row['seed']}: {row['schedule']}"
         gain = 1 - found["makespan"] / found["shipped_makespan"] if found["shipped_makespan"] else None
         gains += [] if gain is None else [gain]
         cells = [f"{name} {sizes}, {'split' if row['split'] else 'full'}{links}", str(row["limit"])]
         cells.append("none fits" if gain is None else f"{found['shipped']} {found['shipped_makespan']:g}")
         cells += [f"{found['makespan']:g}", "" if gain is None else f"{gain:.1%}", f"{found['bound']:g}"]
-        cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if bubbles else []
+        cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if has_bubbles else []
         lines.append(_cells([*cells, "yes" if found["proved"] else "no", f"{found['seconds']:g}"]))
     proved = sum(row["found"]["proved"] for row in rows)
     median = f"{statistics.median(gains):.1%}"

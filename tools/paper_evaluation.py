@@ -45,7 +45,7 @@ LINKS = (Link(5e-6, 1e10), Link(1e-4, 1e10), MIDDLE, Link(5e-6, 1e9), Link(1e-4,
 DEPTHS, MICRO_BATCHES = (2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32)  # of the closed forms
 RANKS = 2048  # and as many samples in an iteration
 CHIMERA: Mapping[str, tuple[int, ...]] = {"Chimera, two pipes": (1,), "Chimera, 2, 4 or 8 pipes": (1, 2, 4)}  # values of f
-CHIMERAS = ("chimera", "chimera_doubling", "chimera_halving")
+CHIMERA_SCHEDULES = ("chimera", "chimera_doubling", "chimera_halving")
 SYNCHRONOUS: Mapping[str, tuple[str, ...]] = {
     "DAPPLE": ("dapple",),
     "GPipe": ("gpipe",),
@@ -126,8 +126,10 @@ def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Itera
 
 @cache
 def _stages(depth: int, micro_batch: int, recompute: bool) -> tuple[list[tuple[float, StageSum]], list[int]] | None:
-    """Return what a pass of each stage takes, with the sums of its layers, and the bytes of each rank under 1F1B; None if that
-    is not possible."""
+    """Return the seconds of a pass of each stage, with the sums of its layers, and the peak bytes of each rank under 1F1B.
+
+    None if the model or the profile does not allow the configuration.
+    """
     given = problem(["1f1b"], depth, MIDDLE)
     try:
         program = Evaluator(given).replica(Configuration(depth, recompute, micro_batch, "1f1b", (), 1, depth))
@@ -144,7 +146,7 @@ def _stages(depth: int, micro_batch: int, recompute: bool) -> tuple[list[tuple[f
 
 def speeds(link: Link) -> dict[str, tuple[Speed, ...]]:
     """Return the fastest configurations of every scheme at one link; of a closed form with and without hidden all-reduces."""
-    found = {name: (synchronous(CHIMERAS, link, pairs),) for name, pairs in CHIMERA.items()}
+    found = {name: (synchronous(CHIMERA_SCHEDULES, link, pairs),) for name, pairs in CHIMERA.items()}
     found |= {name: (synchronous(schedules, link),) for name, schedules in SYNCHRONOUS.items()}
     return found | {name: tuple(asynchronous(name, link, hidden) for hidden in (True, False)) for name in ASYNCHRONOUS}
 
@@ -191,8 +193,11 @@ def share_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """At one link, on 512 ranks: the throughputs of the planner's choice, of that of the paper's model (W=16, D=32), and of the
-    measured best (W=64, D=8); then the last two by the paper's equation."""
+    """Throughputs on 512 ranks at one link, in samples per second.
+
+    best: the planner's choice; of_model: the choice of the paper's model (W=16, D=32); of_measured: the measured best (W=64,
+    D=8); equations: of_model and of_measured by the paper's equation.
+    """
 
     link: Link
     best: Speed
@@ -222,8 +227,8 @@ def by_equation(given: Problem, c: Configuration, link: Link) -> float:
 
 def choice_table(choices: Sequence[Choice]) -> str:
     """Return the table of the choices on 512 ranks."""
-    (d, w, _), (e, v, _) = MODEL_CHOICE, MEASURED_BEST
-    head = ("link", "planner takes", "samples/s", f"W={w}, D={d}", f"W={v}, D={e}", "both by the paper's equation")
+    named = [f"W={width}, D={depth}" for depth, width, _ in (MODEL_CHOICE, MEASURED_BEST)]
+    head = ("link", "planner takes", "samples/s", *named, "both by the paper's equation")
     rows = [
         (
             f"{1e6 * x.link.latency_s:g} us, {x.link.bytes_per_s / 1e9:g} GB/s",

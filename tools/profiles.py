@@ -17,7 +17,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.profile import LayerTimes, Link, Profile, SizeTimes, layer_bytes, profile_to_json
 from chimerac.compiler.descriptions import find_model
-from tools.console import ROOT
+from tools import ROOT
 
 FOLDER = ROOT / "models" / "profiles"
 # Times are proportional to the samples, so two sizes are enough: the profile interpolates between them.

@@ -1,18 +1,18 @@
 """Writes the parser of the schedule language to compiler/syntax/grammar.tables, which compiler/syntax/grammar.py reads.
 
-python tools/saved_parser.py    write the file, unless it was made from this grammar by this version of lark
+python -m tools.saved_parser    write the file, unless it was made from this grammar by this version of lark
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from pathlib import Path
 from typing import Any
 
 from chimerac.compiler.syntax import grammar
+from tools import ROOT
 
-PARSER = Path(__file__).resolve().parent.parent / "compiler/syntax" / grammar.TABLES
+PARSER = ROOT / "compiler/syntax" / grammar.TABLES
 
 
 def saved() -> bytes:

@@ -1,4 +1,4 @@
-"""Trains a small GPT on the text of the standard library, compares it with a bigram model, and lets it write.
+"""Trains a small GPT on the text of the standard library, compares it with a bigram model, and generates a text with it.
 
     python -m tools.trained_gpt            train and print the losses and a text: about ten minutes on two free cores
     python -m tools.trained_gpt --write    and record them in docs/models.md
@@ -45,13 +45,13 @@ def trained(folder: Path) -> str:
 
 
 def written(folder: Path) -> str:
-    """Return a text that the trained weights continue."""
+    """Return the text that the trained model generates."""
     command = [sys.executable, *shlex.split(GENERATE)]
     return subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True).stdout
 
 
 def losses(output: str) -> dict[str, float]:
-    """Return the losses of a run by what they are of, in nats per byte, from what it printed."""
+    """Return the losses that a run has printed, in nats per byte, by their names."""
     found = {
         f"held-out loss, {iteration} iterations": loss
         for iteration, loss in re.findall(r"^iteration +(\d+) +held-out loss ([\d.]+)$", output, re.MULTILINE)

@@ -21,7 +21,9 @@ from tests.helpers_browser import browser
 
 pytestmark = pytest.mark.browser
 ROW = "viewer.state.selected && viewer.state.selected.row"
-VIEW = "[viewer.state.view.from, viewer.state.view.to]"
+VIEW = "[viewer.state.view.from, viewer.state.view.to]"  # the times at the left and the right end of the axis
+SHOWN = "viewer.state.view.to - viewer.state.view.from"  # the time from one end to the other
+TIME_AT = "(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)"
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +130,12 @@ def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> No
     page = opened(one(D=4, N=16))
     whole = page.evaluate(VIEW)
     x, y = place(page, 4)
-    under = page.evaluate("(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)", x)
+    under = page.evaluate(TIME_AT, x)
     page.mouse.move(x, y)
     page.mouse.wheel(0, -300)
-    until(page, f"viewer.state.view.to - viewer.state.view.from < {0.8 * (whole[1] - whole[0])}")
+    until(page, f"{SHOWN} < {0.8 * (whole[1] - whole[0])}")
     page.evaluate("viewer.frame()")
-    after = page.evaluate("(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)", x)
-    assert after == pytest.approx(under, abs=0.05)
+    assert page.evaluate(TIME_AT, x) == pytest.approx(under, abs=0.05)
     before = page.evaluate(VIEW)
     page.mouse.move(700, y)
     page.mouse.down()
@@ -149,9 +150,10 @@ def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> No
     page.mouse.down()
     page.mouse.move(box["x"] + 400, box["y"] + 10, steps=3)
     page.mouse.up()
-    assert page.evaluate("viewer.state.view.to - viewer.state.view.from") < 0.2 * (whole[1] - whole[0])
+    selected = page.evaluate(VIEW)
+    assert selected[1] - selected[0] < 0.2 * (whole[1] - whole[0])
     page.mouse.dblclick(600, y)
-    assert page.evaluate(VIEW) != moved
+    assert page.evaluate(VIEW) != selected
 
 
 def test_everything_can_be_done_with_the_keyboard(opened: Opener) -> None:
@@ -170,9 +172,9 @@ def test_everything_can_be_done_with_the_keyboard(opened: Opener) -> None:
     assert press("ArrowDown") == "FWD main s1 m0"
     assert press("w") == "FWD main s0 m0" and press("x") == "FWD main s1 m0"
     assert press("End") == p.text(int(p.offsets[2]) - 1) and press("Home") == p.text(int(p.offsets[1]))
-    size = page.evaluate("viewer.state.view.to - viewer.state.view.from")
+    before_zooming = page.evaluate(SHOWN)
     press("+", "+")
-    assert page.evaluate("viewer.state.view.to - viewer.state.view.from") < size / 2
+    assert page.evaluate(SHOWN) < before_zooming / 2
     for key, name in zip("bcmaih", ("bubbles", "path", "messages", "arrows", "signs", "memory"), strict=True):
         before = page.evaluate(f"viewer.state.show.{name}")
         press(key)
@@ -256,11 +258,6 @@ def test_a_search_backwards_begins_at_the_last_instruction(opened: Opener) -> No
     assert page.evaluate(ROW) == len(p) - 1
 
 
-def brightness(page: Any) -> int:
-    x, y, z = page.evaluate("[...viewer.lanes.context.getImageData(5, viewer.lanes.canvas.height - 3, 1, 1).data].slice(0, 3)")
-    return int(x + y + z)
-
-
 def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
     p = compile_schedule("gpipe", {"D": 2, "N": 2}).program
     page = opened(one("gpipe", D=2, N=2))
@@ -277,14 +274,18 @@ def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
         assert f"#{x:02x}{y:02x}{z:02x}" == shade(0, int(p.table.op[row]))
 
 
-def test_light_and_dark(opened: Opener) -> None:
-    for scheme, other in (("light", "dark"), ("dark", "light")):
-        page = opened(one(D=2, N=2), color_scheme=scheme)
-        page.evaluate("viewer.frame()")
-        assert (brightness(page) > 600) is (scheme == "light")
+def has_a_light_background(page: Any) -> bool:
+    page.evaluate("viewer.frame()")
+    pixel = "[...viewer.lanes.context.getImageData(5, viewer.lanes.canvas.height - 3, 1, 1).data].slice(0, 3)"
+    return sum(page.evaluate(pixel)) > 600  # red + green + blue, each at most 255
+
+
+def test_the_key_t_changes_the_colours_that_the_reader_prefers(opened: Opener) -> None:
+    for preferred, other in (("light", "dark"), ("dark", "light")):
+        page = opened(one(D=2, N=2), color_scheme=preferred)
+        assert has_a_light_background(page) is (preferred == "light")
         page.keyboard.press("t")
-        page.evaluate("viewer.frame()")
-        assert (brightness(page) > 600) is (other == "light")
+        assert has_a_light_background(page) is (other == "light")
         assert page.evaluate("document.documentElement.dataset.theme") == other
 
 
@@ -301,10 +302,8 @@ def test_hostile_names_are_only_text(opened: Opener) -> None:
     for place_of_name in ("h1", "#details", "#tip", "#tables", "#legend"):
         assert "<script>alert(1)</script>" in page.locator(place_of_name).inner_text()
     assert page.locator("img").count() == 0 and page.locator("script").count() == 2
-    assert (
-        page.locator("#command").inner_text().startswith("chimerac '</script>")
-        and "'it'\\''s'" in page.locator("#command").inner_text()
-    )
+    command = page.locator("#command").inner_text()
+    assert command.startswith("chimerac '</script>") and "'it'\\''s'" in command
 
 
 def test_a_page_without_a_program_says_why(opened: Opener) -> None:

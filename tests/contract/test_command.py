@@ -18,6 +18,7 @@ from chimerac.compiler.command.main import VERBS, main
 from chimerac.compiler.descriptions import preset
 from chimerac.compiler.library import find, names
 from tests.helpers_command import COMMAND, SIGINT_ON
+from tools import ROOT
 
 
 def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +63,7 @@ def test_an_interrupt_ends_without_a_message(tmp_path: Path) -> None:
         [*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=SIGINT_ON
     )
     assert process.stdin is not None and process.stderr is not None
-    waiting_on_stdin(process.pid)
+    wait_until_stdin_is_open(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, b"", b"")
@@ -76,7 +77,7 @@ def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -
     assert (completed.returncode, completed.stdout, completed.stderr) == (130, b"", b"")
 
 
-def waiting_on_stdin(pid: int) -> None:
+def wait_until_stdin_is_open(pid: int) -> None:
     """Return once a process has opened /dev/stdin to read a schedule from it."""
     for _ in range(1000):
         try:
@@ -90,7 +91,7 @@ def waiting_on_stdin(pid: int) -> None:
 
 
 def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "schedules/1f1b.sched").read_text()
+    text = (ROOT / "schedules/1f1b.sched").read_text()
     completed = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
     assert (completed.returncode, completed.stderr) == (0, "")
     assert completed.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
@@ -215,10 +216,11 @@ def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, cut, model, profile = (str(tmp_path / name) for name in ("mine.sched", "cut.json", "m.json", "p.json"))
-    Path(mine).write_bytes(Path("schedules/chimera.sched").read_bytes())
+    Path(mine).write_bytes((ROOT / "schedules/chimera.sched").read_bytes())
     Path(model).write_text(model_to_json(preset("gpt-nano").description(4)))
-    Path(profile).write_bytes(Path("compiler/explain/examples/profile.json").read_bytes())  # of gpt-nano
+    Path(profile).write_bytes((ROOT / "compiler/explain/examples/profile.json").read_bytes())  # of gpt-nano
     size = ("-p", "D=2", "-p", "N=2")
+    planned = ("--ranks", "2", "--memory", "1GB", "--batch", "4")
     assert main(["partition", mine, *size, "--model", model, "-o", cut]) == 0
     before = {path: Path(path).read_bytes() for path in (mine, cut, model, profile)}
     for words, what in (
@@ -227,25 +229,7 @@ def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.Captur
         (["compare", "gpipe", mine, *size, "-o", mine], "the schedule itself"),
         ([mine, *size, "--model", model, "--partition", cut, "--emit", "json", "-o", cut], "the file of --partition"),
         ([mine, *size, "--model", model, "--emit", "json", "-o", model], "the file of --model"),
-        (
-            [
-                "plan",
-                mine,
-                "--ranks",
-                "2",
-                "--memory",
-                "1GB",
-                "--batch",
-                "4",
-                "--model",
-                model,
-                "--profile",
-                profile,
-                "-o",
-                mine,
-            ],
-            "the schedule itself",
-        ),
+        (["plan", mine, *planned, "--model", model, "--profile", profile, "-o", mine], "the schedule itself"),
         ([mine, *size, "--model", model, "--profile", profile, "--emit", "report", "-o", profile], "the file of --profile"),
     ):
         capsys.readouterr()
@@ -294,21 +278,14 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
     ],
 )
 def test_streams_that_are_full_or_closed(command: str, status: int, message: str, tmp_path: Path) -> None:
-    (tmp_path / "ugly.sched").write_text((Path(__file__).parents[2] / "schedules/1f1b.sched").read_text() + "\n\n\n")
+    (tmp_path / "ugly.sched").write_text((ROOT / "schedules/1f1b.sched").read_text() + "\n\n\n")
     line = f"{shlex.join(COMMAND)} {command}"
     completed = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert (completed.returncode, completed.stdout) == (status, "")
     assert completed.stderr.startswith(message) and "Traceback" not in completed.stderr and "Exception" not in completed.stderr
 
 
-def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:
-    for given, help in (
-        ("explian", "did you mean 'explain'?"),
-        ("fmtt", "did you mean 'fmt'?"),
-        ("chimara", "did you mean 'chimera'?"),
-    ):
-        assert main([given]) == 2
-        assert help in capsys.readouterr().err
+def test_an_empty_name_of_a_schedule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([""]) == 2
     assert "the name of the schedule is empty" in capsys.readouterr().err
 
@@ -319,7 +296,7 @@ def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.C
         assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err
 
 
-def test_the_width_is_for_drawings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_columns_is_refused_without_a_drawing(capsys: pytest.CaptureFixture[str]) -> None:
     for words, readers in ((["chimera"], "--list and --emit timeline"), (["compare", "gpipe"], "--emit timeline")):
         assert main([*words, "--columns", "80", "--emit", "json"]) == 2
         assert f"E002]: --columns is for {readers}" in capsys.readouterr().err

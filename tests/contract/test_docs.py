@@ -48,12 +48,15 @@ def test_every_schedule_shown_compiles(path: Path, text: str) -> None:
     assert len(compile_text(text, name=name(path)).program)
 
 
-def test_every_file_shown_is_named_before_it_is_used() -> None:
+def test_every_file_that_a_command_reads_is_shown_before_it() -> None:
+    shown_or_used = re.compile(r"^<!-- file: (?P<shown>\S+) -->$|^\$ chimerac (?!schedules/)(?P<used>\S+\.sched)", re.MULTILINE)
     for path in figures.DOCUMENTS:
-        text = path.read_text(encoding="utf-8")
-        shown = set(re.findall(r"^<!-- file: (\S+) -->$", text, re.MULTILINE))
-        used = set(re.findall(r"^\$ chimerac (?!schedules/)(\S+\.sched)", text, re.MULTILINE))
-        assert used <= shown, name(path)
+        shown = set()
+        for found in shown_or_used.finditer(path.read_text(encoding="utf-8")):
+            if found["shown"]:
+                shown.add(found["shown"])
+            else:
+                assert found["used"] in shown, f"{name(path)}: {found[0]}"
 
 
 def test_console_blocks_have_only_commands_whose_output_is_generated() -> None:
@@ -69,8 +72,9 @@ def test_make_targets_exist() -> None:
         assert set(named) <= targets, name(path)
 
 
-def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The examples of `chimerac --help`. Those of console blocks are run by figures.py."""
+def test_the_examples_of_the_help_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", EXAMPLES, re.MULTILINE)
     assert len(commands) > 5

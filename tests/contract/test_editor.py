@@ -1,11 +1,10 @@
-"""The syntax highlighting of the editor agrees with the grammar: words and signs have scopes, from which come their colours."""
+"""The syntax highlighting of the editor fits the grammar: every word and sign has the scope that decides its colour."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from chimerac.compiler.library import find, names
 from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.syntax.grammar import keywords
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 EDITOR = ROOT / "editor"
 GRAMMAR = json.loads((EDITOR / "syntaxes/sched.tmLanguage.json").read_text(encoding="utf-8"))
 PATTERNS = [(re.compile(p["match"]), p) for p in GRAMMAR["patterns"]]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from chimerac.compiler.explain.entries import entries
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
 # The first digits of a code, and the only files that may raise it. The longest entry that fits a code counts.

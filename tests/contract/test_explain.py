@@ -20,11 +20,11 @@ from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import make_job, run_rank
 from chimerac.interpreter.pipeline.world import check_world
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 COMPILED = [e for e in entries().values() if not e.run.startswith(("torchrun", "python"))]
 
-# Codes that need several ranks or a special machine, and the tests that show them.
+# Codes whose example is not run here, because it needs several ranks, a GPU or other files, and the tests that raise them.
 SHOWN_BY = {
     "E806": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
     "E807": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
@@ -33,18 +33,16 @@ SHOWN_BY = {
     "E811": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E813": "tests/distributed/test_training.py::test_a_program_runs_where_the_compiler_is_not",
+    "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu_is_refused_without_one",
     "E817": "tests/distributed/test_failures.py::test_ranks_with_different_partitions_are_refused",
-    "E818": "tests/unit/test_interpreter_memory_check.py::test_ranks_that_need_too_much_are_refused_with_the_bytes_of_each_kind",
+    "E818": "tests/unit/test_interpreter_memory_check.py::test_a_job_is_refused_before_any_weight_is_built",
     "E819": "tests/unit/test_interpreter_addresses.py::test_a_host_that_others_cannot_reach_is_refused",
-    "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu",
     "E830": "tests/unit/test_interpreter_checkpoint.py::test_a_folder_that_cannot_be_written_is_refused_before_training",
     "E831": "tests/unit/test_interpreter_checkpoint.py::test_a_checkpoint_of_another_run_is_refused_with_both_values",
     "E832": "tests/unit/test_interpreter_checkpoint.py::test_if_no_checkpoint_can_be_read_the_run_does_not_start",
     "E833": "tests/unit/test_interpreter_checkpoint.py::test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another",
     "E834": "tests/unit/test_interpreter_checkpoint.py::test_another_number_of_samples_is_refused_with_values_that_fit",
     "E835": "tests/unit/test_interpreter_own_loop.py::test_an_export_that_is_not_possible_is_refused_before_the_run",
-    "E862": "tests/unit/test_data_generate.py::test_a_file_that_does_not_fit_is_refused",
-    "E860": "tests/unit/test_data_prepared.py::test_a_folder_that_cannot_be_written_is_refused",
     "E840": "tests/unit/test_interpreter_record.py::test_tensorboard_without_its_package_is_refused_before_torch_is_imported",
     "E850": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
     "E851": "tests/unit/test_adapters.py::test_layers_that_the_module_does_not_have_are_refused",
@@ -53,6 +51,8 @@ SHOWN_BY = {
     "E854": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
     "E855": "tests/unit/test_adapters_huggingface.py::test_weights_that_do_not_fit_are_refused",
     "E856": "tests/unit/test_adapters_own.py::test_a_loss_that_is_a_mean_is_refused",
+    "E860": "tests/unit/test_data_prepared.py::test_a_folder_that_cannot_be_written_is_refused",
+    "E862": "tests/unit/test_data_generate.py::test_a_file_that_does_not_fit_is_refused",
 }
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 
@@ -92,8 +92,12 @@ def test_the_wrong_start_is_refused_and_the_corrected_one_is_not(
     start(e, e.right, e.rerun, monkeypatch)
 
 
+def test_every_code_has_an_example_that_is_run_here_or_another_test() -> None:
+    assert {e.code for e in (*COMPILED, *STARTED)} | {*SHOWN_BY} == {*entries()}
+
+
 @pytest.mark.parametrize("code", SHOWN_BY)
-def test_codes_without_an_example_have_a_test(code: str) -> None:
+def test_the_other_test_of_a_code_exists_and_contains_the_code(code: str) -> None:
     path, name = SHOWN_BY[code].split("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)
@@ -101,7 +105,7 @@ def test_codes_without_an_example_have_a_test(code: str) -> None:
     assert code in "\n".join(text.splitlines()[first - 1 : node.end_lineno])
 
 
-def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transport_that_needs_a_gpu_is_refused_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name, value in {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0", "RANK": "0"}.items():  # as torchrun sets them
         monkeypatch.setenv(name, value)

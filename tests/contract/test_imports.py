@@ -7,14 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import networkx as nx
 import pytest
 
+from tools import ROOT
 from tools.imports import graph, imports, modules
-
-ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import sys
@@ -34,9 +32,9 @@ def imported(*argv: str) -> set[str]:
 
 @pytest.mark.parametrize("emit", ["streams", "json", "timeline"])
 def test_small_commands_do_not_import_large_packages(emit: str) -> None:
-    modules = imported("chimera", "--emit", emit)
-    assert {"numpy", "lark", "pydantic"} <= modules
-    assert not modules & {"torch", "networkx", "scipy", "pandas", "matplotlib", "sympy", "hypothesis", "interpreter", "models"}
+    loaded = imported("chimera", "--emit", emit)
+    assert {"numpy", "lark", "pydantic"} <= loaded
+    assert not loaded & {"torch", "networkx", "scipy", "pandas", "matplotlib", "sympy", "hypothesis", "interpreter", "models"}
 
 
 def test_the_compiler_never_imports_torch() -> None:
@@ -44,7 +42,7 @@ def test_the_compiler_never_imports_torch() -> None:
         assert not imported(*argv) & {"torch", "interpreter", "models"}
 
 
-def test_import_contracts() -> None:
+def test_import_linter_finds_no_broken_rule() -> None:
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert completed.returncode == 0, completed.stdout + completed.stderr
@@ -72,7 +70,11 @@ def test_an_import_inside_a_function_has_a_comment_why() -> None:
 
 
 def test_a_compilation_imports_nothing_more() -> None:
-    """Not even a part of numpy: numpy.unique without its options imports numpy.ma. A limit has the lifetimes computed."""
+    """A compilation imports only what `import chimerac.compiler` imports.
+
+    Not even more of numpy: numpy.unique without its options would import numpy.ma. The schedule has a limit, so that the
+    lifetimes are computed too.
+    """
     code = """
 import sys, chimerac.compiler as compiler
 before = set(sys.modules)

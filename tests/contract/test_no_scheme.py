@@ -1,4 +1,4 @@
-"""Law 1, a schedule is data: compiler and interpreter contain no name of a scheme."""
+"""Design rule 1, a schedule is data: compiler and interpreter contain no name of a scheme."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from chimerac.compiler.library import find, names
 from chimerac.compiler.syntax.parse import parse
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILES = [p for package in ("chimera_ir", "compiler", "interpreter") for p in sorted((ROOT / package).rglob("*.py"))]
 
 SCHEMES = (
@@ -20,12 +20,12 @@ SCHEMES = (
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
 # The name of the project is allowed in the names of its formats, packages and exception, and so is the default of `run.py`.
+FORMATS = (
+    "data", "experiment-run", "log", "model", "order-certificate", "partition", "preset", "profile", "program", "search-costs",
+    "timeline",
+)  # fmt: skip
 OURS = (
-    *(
-        rf"\bchimera-{name}\b"
-        for name in ("program", "model", "partition", "preset", "profile", "timeline", "data", "log", "experiment-run")
-    ),
-    *(rf"\bchimera-{name}\b" for name in ("order-certificate", "search-costs")),
+    *(rf"\bchimera-{name}\b" for name in FORMATS),
     r"\bchimera (program|model|partition|profile|timeline)\b",
     r"\bchimera_ir\b",
     r"\bchimerac(_|\b)",

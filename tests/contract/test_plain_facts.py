@@ -6,7 +6,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,8 @@ from chimerac.compiler.syntax.parse import ParseError, parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import verify
 from tests.helpers import program, streams, with_move, with_streams
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 TWO_ERRORS = Source("a.sched", "schedule x\nparam D == 4\nranks D\nstages D )\n")
 
 
@@ -53,14 +52,14 @@ def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() 
 @pytest.mark.parametrize(
     "text", ["", "schedule", "schedule x $", "schedule x size 1 / 2 param D = 1/2", "# only words", "\n\n"]
 )
-def test_every_syntax_error_has_a_plain_message(text: str) -> None:
+def test_the_parser_and_the_compiler_report_the_same_first_syntax_error(text: str) -> None:
     plain, helped = (error_of(lambda f=f: f(Source("a.sched", text))) for f in (parse, parse_source))  # type: ignore[misc]
     assert isinstance(plain, ParseError)
     assert plain.diagnostics[0].code == helped.diagnostics[0].code
     assert plain.diagnostics[0].message == helped.diagnostics[0].message
 
 
-def test_a_scheduler_that_is_stuck() -> None:
+def test_a_scheduler_that_is_stuck_has_help_only_from_the_compiler() -> None:
     source = Source("a.sched", entries()["E305"].wrong)
     plain = error_of(lambda: order_tasks(resolve(parse(source), {}, Budget()), Budget()))
     assert isinstance(plain, SchedulerStuckError) and not plain.diagnostics[0].help
@@ -68,7 +67,7 @@ def test_a_scheduler_that_is_stuck() -> None:
     assert helped.message == plain.diagnostics[0].message and "tried" in helped.help
 
 
-def test_an_order_that_deadlocks() -> None:
+def test_an_order_that_deadlocks_has_help_only_from_the_compiler() -> None:
     source = Source("a.sched", entries()["E304"].wrong)
     plain = finding(lambda: checked_times(order_tasks(resolve(parse(source), {}, Budget()), Budget()).program))
     assert plain.code == "E304" and not plain.help
@@ -77,25 +76,27 @@ def test_an_order_that_deadlocks() -> None:
 
 
 def hanging() -> Program:
+    """Return a program that hangs on its machine."""
     return program("chimera", D=4).with_header(machine="serial")
 
 
-def unordered() -> Program:
+def without_a_common_order() -> Program:
+    """Return a program whose all-reduces have no common order."""
     p = program("chimera", D=4)
     changed = streams(p)
     changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
     return with_streams(p, changed)
 
 
-@pytest.mark.parametrize(("wrong", "code"), [(hanging, "E440"), (unordered, "E453")])
-def test_a_program_that_hangs(wrong: Callable[[], Program], code: str) -> None:
+@pytest.mark.parametrize(("wrong", "code"), [(hanging, "E440"), (without_a_common_order, "E453")])
+def test_a_program_that_hangs_has_help_only_from_the_api(wrong: Callable[[], Program], code: str) -> None:
     plain = finding(lambda: verify(wrong()))
     assert plain.code == code and plain.notes and not plain.help
     helped = finding(lambda: compiler.verify(wrong()))
     assert helped.code == code and "tried" in helped.help and helped.about
 
 
-def test_the_verifier_imports_chimera_ir_and_itself() -> None:
+def test_the_verifier_imports_only_chimera_ir_itself_and_numpy() -> None:
     for path in (ROOT / "compiler" / "verify").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

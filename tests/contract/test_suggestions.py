@@ -59,7 +59,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("text", "right", "wrong", "suggestion"), MISSPELT, ids=[x[2].strip() for x in MISSPELT])
-def test_in_a_file(
+def test_a_misspelt_word_in_a_file_has_a_suggestion(
     text: str, right: str, wrong: str, suggestion: str,
     tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -74,6 +74,8 @@ def test_in_a_file(
     ("line", "suggestion"),
     [
         ("chimara", "'chimera'"),
+        ("explian", "'explain'"),
+        ("fmtt", "'fmt'"),
         ("mine.shed", "'mine.sched'"),
         ("mine", "'mine.sched'"),
         ("chimera -p d=4", "'D'"),
@@ -85,7 +87,7 @@ def test_in_a_file(
         ("fmt --chek mine.sched", "'--check'"),
     ],
 )
-def test_on_the_command_line(
+def test_a_misspelt_word_on_the_command_line_has_a_suggestion(
     line: str, suggestion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +100,7 @@ def test_on_the_command_line(
     assert f"did you mean {suggestion}?" in capsys.readouterr().err
 
 
-def test_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_option_or_preset_of_a_run_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     for words, suggestion in ((["--iteration-count", "3"], "--iterations"), (["--transport", "nccll"], "nccl")):
         with pytest.raises(SystemExit, match="2"):
             parse_options(words)

@@ -15,11 +15,11 @@ import pytest
 
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.main import VERBS
+from tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
 PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *FOLDERS]
-UNPACKED = ("__pycache__", "*.pyc", "*.egg-info")
+NOT_PACKED = ("__pycache__", "*.pyc", "*.egg-info")
 NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # their folders hold all installed packages
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
@@ -43,7 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     source.mkdir()
     for name in PACKED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns(*UNPACKED))
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns(*NOT_PACKED))
         else:
             shutil.copy(ROOT / name, source)
     (source / "tests").mkdir()
@@ -60,7 +60,7 @@ def files() -> set[str]:
     found = {f"chimerac/{path.name}" for path in (ROOT / "chimerac").iterdir() if path.is_file()}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and not any(path.match(f"{x}/*") or path.match(x) for x in UNPACKED):
+            if path.is_file() and not any(path.match(f"{x}/*") or path.match(x) for x in NOT_PACKED):
                 found.add(f"chimerac/{path.relative_to(ROOT).as_posix()}")
     return found
 
@@ -146,7 +146,7 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, project: Path)
 
 
 @pytest.mark.distributed
-def test_packages_of_a_project_with_the_same_names_are_not_imported_from_the_checkout(project: Path) -> None:
+def test_the_checkout_imports_no_package_of_a_project_with_the_same_name(project: Path) -> None:
     assert run(sys.executable, "-m", "chimerac", "mine.sched", "-p", "D=2", cwd=project)
     assert int(run(sys.executable, "-c", API, cwd=project)) > 0
     assert "loss" in run(sys.executable, ROOT / "interpreter" / "run.py", *RUN, cwd=project)

@@ -1,4 +1,4 @@
-"""Two ranks that one rank's death ends, that torchrun starts again, and that go on from the last checkpoint.
+"""Two ranks train until one of them dies; torchrun starts both again, and they go on from the last checkpoint.
 
 Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
 
@@ -20,7 +20,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-DEATH = 8  # after so many iterations
+DEATH = 8  # how many iterations are done when rank 1 kills itself
 TWO, TWO_WIDE = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
 
 

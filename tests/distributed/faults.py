@@ -5,6 +5,7 @@ All jobs run at the same time. Their processes are forks of this one, so torch i
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -13,15 +14,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.launch.failures import end_with
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from chimerac.interpreter.transport import liveness
@@ -57,12 +59,12 @@ rank 1:
 )
 
 
-class Faulty(Gloo):
-    """A transport whose methods a job may replace: a stage of the network that fails."""
+class LossyGloo(Gloo):
+    """Gloo on a network that loses messages: the first `drops` sends are left out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drops = 0  # how many sends are dropped
+        self.drops = 0
 
     def send(self, peer: int, buffer: torch.Tensor) -> None:
         if self.drops:
@@ -106,13 +108,13 @@ def before_forwards(rank: int, fault: Callable[..., None]) -> Callable[[Trainer]
     return prepare
 
 
-def before_all_reduces(trainer: Trainer) -> None:
+def killed_in_all_reduce(trainer: Trainer) -> None:
     """Make rank 1 kill itself when it launches an all-reduce."""
     if trainer.transport.rank == 1:
         trainer.transport.launch_all_reduce = kill_self
 
 
-def before_the_norm(trainer: Trainer) -> None:
+def killed_before_the_norm(trainer: Trainer) -> None:
     """Make rank 1 kill itself when the gradient norm is summed."""
     if trainer.transport.rank == 1:
         trainer.transport.all_reduce = kill_self
@@ -123,12 +125,12 @@ def without_a_send(trainer: Trainer) -> None:
         trainer.transport.drops = 1
 
 
-# name: (program, what is made faulty)
+# name: (program, a function that makes the trainer of a rank fail)
 JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
     "killed in FWD": (GPIPE, before_forwards(1, kill_self)),
     "killed in a wait": (GPIPE, before_forwards(0, kill_peer_in_a_wait)),
-    "killed in ALLREDUCE": (CHIMERA, before_all_reduces),
-    "killed before the norm": (GPIPE, before_the_norm),
+    "killed in ALLREDUCE": (CHIMERA, killed_in_all_reduce),
+    "killed before the norm": (GPIPE, killed_before_the_norm),
     "stopped": (GPIPE, before_forwards(1, stop_self)),
     "exception": (GPIPE, before_forwards(1, fail)),
     "dropped": (GPIPE, without_a_send),
@@ -138,17 +140,30 @@ JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
 }
 
 
-def run(name: str, model: Any, description: Any) -> None:
+def run(name: str, model: Model, description: ModelDescription) -> None:
     """Run one rank of a job."""
     program, prepare = JOBS[name]
     join(60)  # the ranks start at different times
     rendezvous().limit = timedelta(seconds=TIMEOUT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
-    transport = Faulty()
+    transport = LossyGloo()
     trainer = Trainer(program, partitioned(program, model, description), IntegerSamples(), transport, Settings(1, 0, 1, 1e-3))
     prepare(trainer)
     trainer.update(0, trainer.gradients(0))
     leave()
+
+
+def start_rank(name: str, rank: int, port: int, folder: Path, model: Model, description: ModelDescription) -> int:
+    """Start one rank of a job as a fork of this process; return its id. folder: for its output."""
+    if pid := os.fork():
+        return pid
+    os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT), 2)
+    os.environ |= rank_environment(rank, 2, port) | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
+    try:
+        run(name, model, description)
+    except Exception as error:
+        end_with(error, is_first_here=rank == 0, job=rendezvous().liveness)
+    os._exit(0)
 
 
 def main() -> None:
@@ -156,28 +171,21 @@ def main() -> None:
     liveness.POLL_INTERVAL_S, liveness.LINGER_S = 0.1, 1.0
     model = integer_model(middle=2)
     description = describe(model, samples=1)
-    folder, ranks = Path(tempfile.mkdtemp()), {}
+    folder = Path(tempfile.mkdtemp())
+    ranks: dict[int, tuple[str, int]] = {}  # by the id of the process
     for name in sys.argv[1:] or JOBS:
         port = free_port()
         for rank in (0, 1):
             place = folder / name / str(rank)
             place.mkdir(parents=True)
-            if pid := os.fork():
-                ranks[pid] = name, rank
-                continue
-            os.dup2(os.open(place / "output", os.O_WRONLY | os.O_CREAT), 2)
-            os.environ |= rank_environment(rank, 2, port) | {"TORCHELASTIC_ERROR_FILE": str(place / "error.json")}
-            try:
-                run(name, model, description)
-            except Exception as error:
-                end_with(error, is_first_here=rank == 0, job=rendezvous().liveness)
-            os._exit(0)
-    results: dict[str, Any] = {}
+            ranks[start_rank(name, rank, port, place, model, description)] = name, rank
+    results: dict[str, dict[int, tuple[int, str]]] = {}
     while ranks:
         pid, status = os.wait()
         name, rank = ranks.pop(pid)
         output = (folder / name / str(rank) / "output").read_text()
         results.setdefault(name, {})[rank] = os.waitstatus_to_exitcode(status), output
+    shutil.rmtree(folder)
     print(json.dumps(results))
 
 

@@ -40,18 +40,18 @@ NEVER = sys.maxsize
 
 
 class WrongError(Exception):
-    """A process did not go on as it should."""
+    """A process or a job did not go on as it should."""
 
 
-def train(folder: Path, log: Path, asynchronous: bool, started: Callable[[], object] = lambda: None) -> None:
-    """Train to the end, from the last checkpoint on, and write each loss to the log. started: called before each iteration."""
+def train(folder: Path, log: Path, asynchronous: bool, iterated: Callable[[], object] = lambda: None) -> None:
+    """Train to the end, from the last checkpoint on, and write each loss to the log. iterated: called after each iteration."""
     program = compiled("chimera", 1, D=2, N=4)
     with open(log, "a", buffering=1, encoding="utf-8") as lines:
 
         def after(transport: Transport, done: int, loss: float) -> None:
             if transport.rank == 0:
                 lines.write(json.dumps({"done": done, "loss": loss.hex()}) + "\n")
-                started()
+                iterated()
 
         save = CheckpointSettings(folder, EVERY, KEEP, asynchronous)
         found = run_in_loopback(program, training(program, save, "auto", RUN, after=after), seed=os.getpid())
@@ -66,15 +66,15 @@ def digest(ranks: list[Trained]) -> str:
     return found.hexdigest()
 
 
-def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, started: Callable[[], object]) -> None:
+def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, iterated: Callable[[], object]) -> None:
     """Train; operation: before which operation on a file this process is killed."""
     if operation is not None:
-        kill_at(operation, folder)
-    train(folder, log, asynchronous, started)
+        kill_before(operation, folder)
+    train(folder, log, asynchronous, iterated)
 
 
-def kill_at(operation: int, folder: Path) -> None:
-    """Kill this process just before this operation on a file of the folder."""
+def kill_before(operation: int, folder: Path) -> None:
+    """Make this process kill itself just before this operation on a file of the folder. The first one has the number 0."""
     left = operation
 
     def count(event: str, arguments: Any) -> None:
@@ -88,7 +88,10 @@ def kill_at(operation: int, folder: Path) -> None:
 
 
 def in_child(work: Callable[[Callable[[], object]], None], iterations: int) -> bool:
-    """Run this work in a process of its own, and kill it while it is in this iteration. Return whether it was killed."""
+    """Run this work in a process of its own, and kill it after this many iterations. Return whether it was killed.
+
+    work: gets the function that it calls after each iteration.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -131,37 +134,49 @@ def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any
         raise WrongError(f"a process went on from iteration {start}; the one before it had done {before}")
 
 
+def run_with_kills(number: int, folder: Path, most: int, drawn: random.Random, expected: list[dict[str, Any]]) -> int:
+    """Run to the end, killing at most this many processes; return how many were killed.
+
+    expected: the log of a run that is never killed. Raises WrongError if the losses or the weights differ from it.
+    """
+    checkpoints, log, asynchronous = folder / f"run {number}", folder / f"log {number}", number % 2 == 0
+    *expected_losses, expected_end = expected
+    killed = done = seen = 0  # processes; iterations; lines of the log
+    was_killed = True
+    while was_killed:
+        iterations, operation = NEVER, None
+        if killed < most and drawn.random() < 0.5:
+            operation = drawn.randrange(OPERATIONS)
+        elif killed < most:
+            iterations = drawn.randint(1, 2 * EVERY)
+        was_killed = in_child(partial(attempt, checkpoints, log, asynchronous, operation), iterations)
+        killed += was_killed
+        lines = lines_of(log)
+        check(lines[seen:], done, expected_losses, asynchronous)
+        done = max([done, *(line["done"] for line in lines[seen:] if "done" in line)])
+        seen = len(lines)
+    if lines[-1]["weights"] != expected_end["weights"]:
+        raise WrongError(f"the weights of run {number} differ from those of the run that is never killed")
+    if left := [path.name for path in checkpoints.iterdir() if path.name.startswith(".")]:
+        raise WrongError(f"run {number} left {', '.join(left)}")
+    return killed
+
+
 def main(kills: int, seed: int, folder: Path) -> int:
     """Return the exit code."""
     torch.set_num_threads(1)  # so torch starts no threads, of which a fork would have none
     description(model(), SETTINGS.micro_batch)  # every process needs these; they are made once
     data(SETTINGS.seed)
-    drawn, log = random.Random(seed), folder / "log"
-    in_child(lambda started: train(folder / "whole", log, asynchronous=False), NEVER)
-    *expected, end = lines_of(log)
-    print(f"a run that is never killed: {len(expected)} iterations", flush=True)
-    done = runs = ended = 0
-    while done < kills:
-        asynchronous, place, before, seen = runs % 2 == 1, folder / f"run {runs}", 0, 0
-        runs, log = runs + 1, folder / f"log {runs}"
-        while runs > ended:
-            is_last, at_operation = done >= kills, drawn.random() < 0.5
-            iterations = NEVER if is_last or at_operation else drawn.randint(1, 2 * EVERY)
-            operation = drawn.randrange(OPERATIONS)
-
-            dies_at = operation if at_operation and not is_last else None
-            was_killed = in_child(partial(attempt, place, log, asynchronous, dies_at), iterations)
-            lines = lines_of(log)
-            check(lines[seen:], before, expected, asynchronous)
-            before = max([before, *(line["done"] for line in lines[seen:] if "done" in line)])
-            seen = len(lines)
-            done += was_killed
-            ended += not was_killed
-        if lines[-1]["weights"] != end["weights"]:
-            raise WrongError(f"the weights of run {runs} differ from those of the run that is never killed")
-        if left := [path.name for path in place.iterdir() if path.name.startswith(".")]:
-            raise WrongError(f"run {runs} left {', '.join(left)}")
-    print(f"{done} processes killed in {runs} runs: every loss and the weights at the end are those of the run never killed")
+    whole_log = folder / "log"
+    in_child(lambda iterated: train(folder / "whole", whole_log, asynchronous=False), NEVER)
+    expected = lines_of(whole_log)
+    print(f"a run that is never killed: {len(expected) - 1} iterations", flush=True)
+    drawn = random.Random(seed)
+    killed = runs = 0
+    while killed < kills:
+        runs += 1
+        killed += run_with_kills(runs, folder, kills - killed, drawn, expected)
+    print(f"{killed} processes killed in {runs} runs: every loss and the weights at the end are those of the run never killed")
     return 0
 
 

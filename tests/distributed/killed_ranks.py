@@ -19,24 +19,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 from safetensors.torch import load_file
 
-from tests.helpers_processes import QUICK, children, have_ended, start_process
+from tests.distributed.killed import WrongError
+from tests.helpers_processes import LAUNCHER, QUICK, children, have_ended, start_process, wait_until
 
 EVERY = 2  # iterations from one checkpoint to the next
 PER_KILL = 12  # iterations of the run for each kill: more than an attempt makes before it is killed
-LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
 LIMIT_S = 600.0  # longer than the start of a job and six iterations, also on a host with other work
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
-
-
-class WrongError(Exception):
-    """The job did not go on as it should."""
 
 
 def job(folder: Path, kills: int, iterations: int) -> list[str]:
@@ -67,15 +62,6 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-def wait_for(happens: Callable[[], object], launcher: Popen[str]) -> None:
-    """Return when something has happened. Raises WrongError if the job ends before, or if it takes too long."""
-    limit = time.monotonic() + LIMIT_S
-    while not happens():
-        if launcher.poll() is not None or time.monotonic() > limit:
-            raise WrongError(f"the job has ended with {launcher.poll()}, or does not go on")
-        time.sleep(0.01)
-
-
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.Random) -> str:
     """Kill a rank of the current attempt, and return when. known: the ranks of earlier attempts; these are added."""
     ranks: list[int] = []
@@ -84,7 +70,7 @@ def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.
         ranks[:] = sorted(set(children(launcher.pid)) - known)
         return len(ranks) == 2
 
-    wait_for(are_there, launcher)
+    wait_until(are_there, launcher, LIMIT_S)
     known.update(ranks)
     attempts = len(attempts_of(folder / "log"))
     moment = drawn.choice(["start-up", "training", "training", "save"])
@@ -92,10 +78,10 @@ def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.
         time.sleep(drawn.uniform(0.0, 4.0))
     else:
         least = drawn.randint(1, PER_KILL // 2)
-        wait_for(lambda: len(found := attempts_of(folder / "log")) > attempts and len(found[-1]) >= least, launcher)
+        wait_until(lambda: len(found := attempts_of(folder / "log")) > attempts and len(found[-1]) >= least, launcher, LIMIT_S)
         time.sleep(drawn.uniform(0.0, 0.1))
     if moment == "save":
-        wait_for(lambda: list((folder / "saved").glob(".*.partial")), launcher)
+        wait_until(lambda: list((folder / "saved").glob(".*.partial")), launcher, LIMIT_S)
         time.sleep(drawn.uniform(0.0, 0.02))
     os.kill(drawn.choice(ranks), signal.SIGKILL)
     return moment

@@ -33,7 +33,7 @@ def of_example(schedule: str, script: str = "train.py") -> list[tuple[float, flo
 
 
 def of_torch() -> list[float]:
-    """Train the same model under torch's 1F1B without clipping; return the loss of each iteration, on the last rank."""
+    """Train the same model under torch's 1F1B, with gradients clipped here; return each iteration's loss, on the last rank."""
     from data import batches  # type: ignore[import-not-found]
 
     from models import Digits  # type: ignore[import-not-found]

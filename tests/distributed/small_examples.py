@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SMALL = Path(__file__).parents[2] / "docs/examples/small"
+from tools import ROOT
+
+SMALL = ROOT / "docs/examples/small"
 
 
 def main() -> None:

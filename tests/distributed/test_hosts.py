@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers_hosts import NAMES, Host, two_hosts
-from tests.helpers_processes import ENVIRONMENT, RUN, TINY, run_command, wait_for_iteration
+from tests.helpers_processes import RUN, TINY, run_command, wait_for_iteration
+from tests.helpers_slurm import WITHOUT_OPTIONS, write_commands
 from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
@@ -76,20 +77,13 @@ def test_the_script_for_slurm_trains_on_two_hosts_with_two_ranks_each(tmp_path: 
     log = tmp_path / "two.jsonl"
     with two_hosts() as hosts:
         nodes = [" ".join(host.command('"$@"')) for host in hosts]
-        srun = ["#!/bin/bash", "while [[ $1 == --* ]]; do shift; done", *(f"{node} & ids+=($!)" for node in nodes)]
+        srun = ["#!/bin/bash", WITHOUT_OPTIONS, *(f"{node} & ids+=($!)" for node in nodes)]
         srun += ['for id in "${ids[@]}"; do wait "$id" || exit; done', ""]
-        for name, text in (("srun", "\n".join(srun)), ("scontrol", "#!/bin/sh\nprintf 'node1\\nnode2\\n'\n")):
-            (tmp_path / name).write_text(text)
-            (tmp_path / name).chmod(0o755)
+        write_commands(tmp_path, {"srun": "\n".join(srun), "scontrol": "#!/bin/sh\nprintf 'node1\\nnode2\\n'\n"})
         job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
-        run = subprocess.run(
-            ["bash", str(SLURM / "train.sbatch"), *run_arguments(4, "--iterations", "4", "--log-file", str(log))[1:]],
-            cwd=ROOT,
-            env=ENVIRONMENT | job | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable},
-            text=True,
-            capture_output=True,
-            timeout=100,
-        )
+        environment = job | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable}
+        arguments = run_arguments(4, "--iterations", "4", "--log-file", str(log))[1:]
+        run = run_command("bash", str(SLURM / "train.sbatch"), *arguments, timeout_s=100, **environment)
         assert (run.returncode, run.stderr) == (0, "")
         assert "chimera: 4 ranks" in run.stdout
         assert not hosts[0].processes() and not hosts[1].processes()

@@ -10,25 +10,22 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.helpers_processes import LONG, TORCHRUN, children, have_ended, start_process, wait_for_iteration
+from tests.helpers_processes import (
+    LAUNCHER,
+    LONG,
+    TORCHRUN,
+    children,
+    have_ended,
+    start_process,
+    wait_for_iteration,
+    wait_until,
+)
 
 pytestmark = pytest.mark.distributed
-
-LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
-
-
-def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Return when something has happened; fail if the process ends before, or after a minute."""
-    limit = time.monotonic() + 60
-    while not happens():
-        assert process.poll() is None and time.monotonic() < limit, process.communicate()
-        time.sleep(0.02)
 
 
 def imports_torch(process: subprocess.Popen[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import pytest
 
 from chimerac.chimera_ir.profile import profile_from_json
 from chimerac.compiler.command.main import main
+from tests.helpers_processes import run_command
 
 pytestmark = pytest.mark.distributed
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_profile_is_measured_and_read_by_the_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "profile.json"
     words = ["--model", "gpt-nano", "--seq-len", "16", "--micro-batch", "2,1", "--repeats", "2", "-o", str(path)]
-    command = [sys.executable, "-m", "chimerac.interpreter.profiling", *words]
-    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    completed = run_command(sys.executable, "-m", "chimerac.interpreter.profiling", *words, timeout_s=110)
     assert completed.returncode == 0, completed.stderr
     assert f"--profile {path} --emit report" in completed.stderr
     found = profile_from_json(path.read_text())

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers_processes import ENVIRONMENT, TINY
+from tests.helpers_processes import TINY, run_command
+from tests.helpers_slurm import WITHOUT_OPTIONS, write_commands
 from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
@@ -32,8 +33,8 @@ cp "$1" "$STUB/slurm_script"; shift
 export SLURM_JOB_ID=4711 SLURM_JOB_NODELIST=node1 SLURM_JOB_NUM_NODES=1
 bash "$STUB/slurm_script" "$@"
 """
-SRUN = """#!/bin/bash
-while [[ $1 == --* ]]; do shift; done
+SRUN = f"""#!/bin/bash
+{WITHOUT_OPTIONS}
 exec "$@"
 """
 SCONTROL = "#!/bin/sh\necho localhost\n"
@@ -41,17 +42,15 @@ SCONTROL = "#!/bin/sh\necho localhost\n"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which the commands of SLURM are those of this test."""
     stub = tmp_path / "stub"
     stub.mkdir()
-    for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("scontrol", SCONTROL)):
-        (stub / name).write_text(text)
-        (stub / name).chmod(0o755)
-    return ENVIRONMENT | {"PATH": f"{stub}:{os.environ['PATH']}", "STUB": str(stub)}
+    write_commands(stub, {"sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL})
+    return {"PATH": f"{stub}:{os.environ['PATH']}", "STUB": str(stub)}
 
 
 def submit(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(SLURM / "submit.sh"), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=100)
+    return run_command("bash", str(SLURM / "submit.sh"), *arguments, timeout_s=100, **environment)
 
 
 @pytest.mark.distributed

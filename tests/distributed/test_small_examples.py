@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed.small_examples import SMALL
 from tests.helpers_processes import results_of
 from tools import ROOT
-
-SMALL = ROOT / "docs/examples/small"
 
 
 def numbers(lines: list[str], name: str) -> list[float]:
@@ -61,17 +60,13 @@ def test_an_example_without_torchrun_says_in_one_line_how_to_start_it(monkeypatc
 def test_the_program_that_is_inspected_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch is imported')\n")
     script = SMALL / "inspect_program.py"
-    command = [
-        sys.executable,
-        "-c",
-        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    code = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "rank 3: 8 forwards, 8 backwards" in done.stdout
     assert "hop 0: makespan 30, bubble ratio 0.200" in done.stdout
 
 
-def test_each_small_example_is_one_idea_and_is_listed() -> None:
+def test_every_example_is_on_its_page_and_the_small_ones_have_at_most_44_lines() -> None:
     page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs/examples").rglob("*.py"):
         if path.name != "__init__.py":

@@ -16,6 +16,7 @@ from chimerac.chimera_ir.instructions import Fwd
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
+from chimerac.compiler.library import names
 from chimerac.interpreter.data.text import load_text, split_text
 from chimerac.interpreter.data.windows import Windows
 from chimerac.interpreter.launch.options import parse_options
@@ -36,6 +37,7 @@ from tests.helpers import program
 from tests.helpers_processes import RUN, TINY, TORCHRUN, run_command
 from tests.helpers_text import small
 from tests.helpers_trace import check_trace, phase, scalars
+from tools import ROOT
 
 pytestmark = pytest.mark.distributed
 
@@ -87,7 +89,7 @@ def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
 
 
 def test_every_shipped_schedule_is_here() -> None:
-    assert {name for name, _, _ in SHIPPED} == {path.stem for path in (Path(__file__).parents[2] / "schedules").glob("*.sched")}
+    assert {name for name, _, _ in SHIPPED} == set(names())
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SHIPPED)
@@ -265,9 +267,9 @@ def in_loopback(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
-    program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
+    program = tmp_path / "p.json"
     program.write_text(program_to_json(TWO_RANKS["two replicas"]))
-    path = {"PYTHONPATH": f"{tmp_path}:{root}"}
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     options = [*TINY, "--iterations", "2", "--dropout", "0.1", "--micro-batch", "2"]
     run = run_command(*TORCHRUN, RUN, str(program), *options, **path)
     assert run.returncode == 0 and len(run.stderr.splitlines()) == 1

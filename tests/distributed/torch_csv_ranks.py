@@ -72,7 +72,19 @@ def gradients_of_ours(program: Program) -> Gradients:
         return {name: p.grad.clone() for name, p in pipe.named_parameters() if p.grad is not None}
 
 
+def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], PipelineScheduleMulti]:
+    """Return a function that makes torch's schedule of an order in a CSV file. form: torch's name for the format."""
+
+    def make(stages: list[PipelineStage], micro_batches: int) -> PipelineScheduleMulti:
+        schedule = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=loss)
+        schedule._load_csv(str(path), format=form)  # type: ignore[arg-type]
+        return schedule
+
+    return make
+
+
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Return the largest difference of two gradients, relative to the largest element of the gradient."""
     assert a.keys() == b.keys() and a, (sorted(a), sorted(b))
     assert all(float(x.abs().max()) > 0 for x in a.values())
     return max(float((a[name] - b[name]).abs().max() / a[name].abs().max()) for name in a)
@@ -87,14 +99,7 @@ def main(folder: Path, result: Path) -> None:
         placement, micro_batches = program.header.pipes[0].placement, program.header.micro_batches
         ours = gradients_of_ours(program)
         for form, suffix in (("compute_only", ".csv"), ("compute_comms", ".comms.csv")):
-
-            def load(stages: list[PipelineStage], n: int, file: str, form: str) -> PipelineScheduleMulti:
-                schedule = _PipelineScheduleRuntime(stages, n, loss_fn=loss)
-                schedule._load_csv(file, format=form)  # type: ignore[arg-type]
-                return schedule
-
-            file = str(path.with_suffix(suffix))
-            theirs = gradients_of_torch(lambda stages, n, f=file, k=form: load(stages, n, f, k), placement, micro_batches)  # type: ignore[misc]
+            theirs = gradients_of_torch(from_file(path.with_suffix(suffix), form), placement, micro_batches)
             found[f"{path.stem} {form}"] = difference(theirs, ours)
     looped = [s % ranks for s in range(2 * ranks)]
     folded = [*range(ranks), *reversed(range(ranks))]
@@ -105,10 +110,10 @@ def main(folder: Path, result: Path) -> None:
         program = program_from_csv(Source(csv.name, read(csv)))
         assert list(program.header.pipes[0].placement) == placement and program.header.micro_batches == micro_batches
         found[cls.__name__] = difference(theirs, gradients_of_ours(program))
-    every: list[dict[str, float]] = [{}] * ranks
-    dist.all_gather_object(every, found)
+    of_ranks: list[dict[str, float]] = [{}] * ranks
+    dist.all_gather_object(of_ranks, found)
     if dist.get_rank() == 0:
-        result.write_text(json.dumps({name: max(one[name] for one in every) for name in found}))
+        result.write_text(json.dumps({name: max(one[name] for one in of_ranks) for name in found}))
     dist.barrier()
     dist.destroy_process_group()
 

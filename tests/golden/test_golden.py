@@ -1,8 +1,9 @@
 """The expected outputs of the command, in files. `make golden` rewrites them, and the diff shows what changed.
 
-products/   streams, timelines, JSON and the schema; each file begins with the command that prints it
+products/   streams and timelines of every schedule of the library, each after its command, and the outputs of `PRODUCTS`
 errors/     NAME.sched with its command in the first line, and the output of that command: NAME.txt
 programs/   findings about compiled programs, each a correct program with a small change, and about the command line
+inputs/     a schedule and a model, which commands of `PRODUCTS` read
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ def failing_command(line: str, run: Run, status: int) -> str:
 # --- products -------------------------------------------------------------------------------------------------------
 
 
+def file_of_case(schedule: str, parameters: tuple[tuple[str, int], ...]) -> str:
+    return f"{schedule}_{'_'.join(f'{k}{v}' for k, v in parameters)}.txt"
+
+
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_streams_and_timeline(schedule: str, parameters: tuple[tuple[str, int], ...], run: Run, compare: Compare) -> None:
     given = " ".join(f"-p {k}={v}" for k, v in parameters)
@@ -85,7 +90,7 @@ def test_streams_and_timeline(schedule: str, parameters: tuple[tuple[str, int], 
         out, err, status = run(line)
         assert (err, status) == ("", 0)
         text += f"$ {line}\n{out}\n"
-    compare(f"products/{schedule}_{'_'.join(f'{k}{v}' for k, v in parameters)}.txt", text)
+    compare(f"products/{file_of_case(schedule, parameters)}", text)
 
 
 PRODUCTS = {
@@ -118,8 +123,14 @@ def test_a_file_has_the_output_that_would_be_printed(run: Run, compare: Compare)
     compare("products/dag.dot", Path("dag.dot").read_text())
     assert run("chimerac chimera -p D=2 --emit json -o p.json") == ("", "", 0)
     assert Path("p.json").read_text() == (HERE / "products/chimera.json").read_text()
-    # A compiled program is read and verified again. Its output is the same as that of the schedule.
+
+
+def test_a_compiled_program_has_the_output_of_its_schedule(run: Run) -> None:
+    assert run("chimerac chimera -p D=2 --emit json -o p.json") == ("", "", 0)
     assert run("chimerac p.json")[0] == run("chimerac chimera -p D=2")[0]
+
+
+def test_the_schema_of_the_api_is_that_of_the_command() -> None:
     assert json_schema() == (HERE / "products/schema.json").read_text()
 
 
@@ -186,8 +197,6 @@ def test_usage_that_argparse_refuses(line: str, message: str, run: Run) -> None:
 RIGHT = program("1f1b", D=2, N=2)
 TEXT, JSON = program_to_text(RIGHT), program_to_json(RIGHT)
 CHIMERA = program_to_text(program("chimera", D=2))
-
-
 RECOMPUTING = replaced(TEXT, ("FWD main s0 m0;", "FWD main s0 m0 recompute;"))
 
 # Two pipes. Each rank first runs all forwards of its stage 0, so it sends three values before it reads one.
@@ -287,5 +296,10 @@ def test_broken_programs(name: str, run: Run, compare: Compare) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    kept = {path.stem for path in (HERE / "errors").glob("*.txt")} | {path.stem for path in (HERE / "programs").glob("*.txt")}
-    assert kept == {path.stem for path in SCHEDULES_WITH_ERRORS} | set(COMMANDS) | set(PROGRAMS)
+    compared = {
+        "products": {*PRODUCTS, *(file_of_case(*case) for case in CASES), "dag.dot"},
+        "errors": {f"{path.stem}.txt" for path in SCHEDULES_WITH_ERRORS},
+        "programs": {f"{name}.txt" for name in (*COMMANDS, *PROGRAMS)},
+    }
+    for folder, expected in compared.items():
+        assert {path.name for path in (HERE / folder).iterdir() if path.suffix != ".sched"} == expected, folder

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         cluster = None if options.slurm is None else read_cluster(Path(options.slurm))
         work_dir = Path(options.work_dir or (cluster and cluster.work_dir) or os.environ.get(WORK_DIR) or ".").absolute()
-        jobs = [Job(read_experiment(find(name)), work_dir) for name in options.experiments]
+        planned = [PlannedExperiment(read_experiment(find(name)), work_dir) for name in options.experiments]
     except ValueError as error:
         parser.error(str(error))
     except ChimeraError as error:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:  # the folder of results cannot be used
         return _failed(error, options.work_dir)
-    return max(job.do(options, cluster) for job in jobs)
+    return max(one.do(options, cluster) for one in planned)
 
 
 def _parser() -> Parser:
@@ -77,7 +77,7 @@ def _parser() -> Parser:
     return parser
 
 
-class Job:
+class PlannedExperiment:
     """An experiment with its planned runs. Raises ValueError for a wrong file, ChimeraError for what a run would refuse."""
 
     def __init__(self, experiment: Experiment, work_dir: Path) -> None:

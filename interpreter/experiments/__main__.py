@@ -20,8 +20,9 @@ from chimerac.interpreter.experiments.runs import Impossible, check_comparison, 
 from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
 from chimerac.interpreter.experiments.table import results, write_table
 from chimerac.interpreter.launch.startup import INTERRUPTED
+from chimerac.interpreter.launch.storage import VARIABLES
 
-WORK_DIR = "CHIMERAC_WORK_DIR"  # the environment variable with the folder of results
+WORK_DIR = VARIABLES["work_dir"]  # the environment variable with the folder of results
 EPILOG = """\
 An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
 a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.

@@ -1,4 +1,4 @@
-"""Two hosts simulated on one computer for tests: each has its own network, host name and processes. Needs root on Linux.
+"""Two simulated hosts for tests: each has its own network, host name and processes. Both run on this host. Needs root on Linux.
 
 A host is a set of namespaces of the kernel. A veth pair connects both hosts. The first process of a host is a child
 of `unshare`. When the process of the test ends, however that happens, the kernel kills `unshare` and its child. With them

@@ -20,8 +20,9 @@ from chimerac.interpreter.experiments.runs import Impossible, check_comparison, 
 from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
 from chimerac.interpreter.experiments.table import results, write_table
 from chimerac.interpreter.launch.startup import INTERRUPTED
+from chimerac.interpreter.launch.storage import VARIABLES
 
-WORK_DIR = "CHIMERAC_WORK_DIR"  # the environment variable with the folder of results
+WORK_DIR = VARIABLES["work_dir"]  # the environment variable with the folder of results
 EPILOG = """\
 An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
 a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         cluster = None if options.slurm is None else read_cluster(Path(options.slurm))
         work_dir = Path(options.work_dir or (cluster and cluster.work_dir) or os.environ.get(WORK_DIR) or ".").absolute()
-        jobs = [Job(read_experiment(find(name)), work_dir) for name in options.experiments]
+        planned = [PlannedExperiment(read_experiment(find(name)), work_dir) for name in options.experiments]
     except ValueError as error:
         parser.error(str(error))
     except ChimeraError as error:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:  # the folder of results cannot be used
         return _failed(error, options.work_dir)
-    return max(job.do(options, cluster) for job in jobs)
+    return max(one.do(options, cluster) for one in planned)
 
 
 def _parser() -> Parser:
@@ -77,7 +78,7 @@ def _parser() -> Parser:
     return parser
 
 
-class Job:
+class PlannedExperiment:
     """An experiment with its planned runs. Raises ValueError for a wrong file, ChimeraError for what a run would refuse."""
 
     def __init__(self, experiment: Experiment, work_dir: Path) -> None:

@@ -32,6 +32,7 @@ from chimerac.chimera_ir.files import write, write_stderr
 from chimerac.interpreter.experiments.host import GpuUtilization, this_host, versions
 from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
 
+CONFIG, LOG, OUTPUT, RESULT, LOCK = "config.yaml", "log.jsonl", "output.txt", "result.json", "lock"
 FORMAT, VERSION = "chimera-experiment-run", 1
 FIELDS = ("state", "exit_code", "reason", "started", "seconds", "host", "versions", "gpu_utilization")  # of result.json
 REMOVE = "remove it, and its run is executed again"
@@ -72,7 +73,7 @@ def is_locked(folder: Path) -> bool:
     """Return whether a process executes the run of this folder."""
     if not folder.is_dir():
         return False
-    with locked(folder / "lock") as descriptor:
+    with locked(folder / LOCK) as descriptor:
         return descriptor is None
 
 
@@ -81,7 +82,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
 
     Raises ValueError for a result.json that is not one of this version, OSError if it cannot be read.
     """
-    path = folder / "result.json"
+    path = folder / RESULT
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,12 +109,12 @@ def execute(
     descriptors that the run keeps open, so that the files stay locked until it has ended too. waiting: called while it runs.
     If this process is interrupted, the run ends, and nothing is recorded.
     """
-    result, log = folder / "result.json", folder / "log.jsonl"
+    result, log = folder / RESULT, folder / LOG
     for path in (result, log):
         path.unlink(missing_ok=True)
     started, begin = datetime.now(UTC), time.monotonic()
     reason = ""
-    with (folder / "output.txt").open("wb") as output, GpuUtilization(log, discard + 1) as gpus:
+    with (folder / OUTPUT).open("wb") as output, GpuUtilization(log, discard + 1) as gpus:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, discard, minutes, *command = arguments
     # Ignored: the ranks get SIGTERM too, and end after their iteration. The ranks would inherit SIG_IGN, but not a function.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    with locked(Path(folder) / "lock") as lock:
+    with locked(Path(folder) / LOCK) as lock:
         if lock is None:
             write_stderr(f"another process executes the run of {folder}\n")
             return 1

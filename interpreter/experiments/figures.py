@@ -14,14 +14,13 @@ from typing import Any
 class Figure:
     """A figure that a report can show. title: with its unit after the scaling.
 
-    scale: what a value is multiplied with; digits: after the decimal point; more_is_better: None if neither is.
-    predicted: the figure that the simulator predicts for it, if there is one.
+    scale: what a value is multiplied with; digits: after the decimal point. predicted: the column of the table with its
+    prediction by the simulator; empty if there is none.
     """
 
     title: str
     scale: float = 1.0
     digits: int = 3
-    more_is_better: bool | None = None
     predicted: str = ""
 
     def text(self, value: float | None) -> str:
@@ -30,19 +29,19 @@ class Figure:
 
 
 FIGURES: Mapping[str, Figure] = {
-    "samples_per_s": Figure("throughput (samples/s)", digits=1, more_is_better=True, predicted="predicted_samples_per_s"),
-    "tokens_per_s": Figure("throughput (tokens/s)", digits=0, more_is_better=True),
-    "iteration_s": Figure("iteration time (ms)", 1e3, 1, False, "predicted_iteration_s"),
-    "utilization": Figure("busy share of the ranks (%)", 100, 1, True, "predicted_utilization"),
-    "gpu_utilization": Figure("GPU utilization (%)", 100, 1, True),
-    "bubble": Figure("bubble ratio (%)", 100, 1, False, "predicted_bubble"),
-    "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", 1e-6, 0, False),
-    "recompute_s": Figure("time of recomputation (ms)", 1e3, 1, False),
-    "value_wait_s": Figure("wait for values (ms)", 1e3, 2, False),
-    "send_wait_s": Figure("wait for sends (ms)", 1e3, 2, False),
-    "sum_wait_s": Figure("wait for gradient sums (ms)", 1e3, 2, False),
-    "loss": Figure("loss at the end (nats)", digits=4, more_is_better=False),
-    "held_out_loss": Figure("held-out loss (nats)", digits=4, more_is_better=False),
+    "samples_per_s": Figure("throughput (samples/s)", digits=1, predicted="predicted_samples_per_s"),
+    "tokens_per_s": Figure("throughput (tokens/s)", digits=0),
+    "iteration_s": Figure("iteration time (ms)", 1e3, 1, "predicted_iteration_s"),
+    "utilization": Figure("busy share of the ranks (%)", 100, 1, "predicted_utilization"),
+    "gpu_utilization": Figure("GPU utilization (%)", 100, 1),
+    "bubble": Figure("bubble ratio (%)", 100, 1, "predicted_bubble"),
+    "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", 1e-6, 0),
+    "recompute_s": Figure("time of recomputation (ms)", 1e3, 1),
+    "value_wait_s": Figure("wait for values (ms)", 1e3, 2),
+    "send_wait_s": Figure("wait for sends (ms)", 1e3, 2),
+    "sum_wait_s": Figure("wait for gradient sums (ms)", 1e3, 2),
+    "loss": Figure("loss at the end (nats)", digits=4),
+    "held_out_loss": Figure("held-out loss (nats)", digits=4),
 }
 MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "sum_wait_s")  # means over the ranks and the counted iterations
 

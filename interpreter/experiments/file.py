@@ -22,7 +22,7 @@ from ruamel.yaml.error import YAMLError
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
 from chimerac.chimera_ir.files import read
 from chimerac.interpreter.experiments.figures import FIGURES
-from chimerac.interpreter.experiments.grid import RunValues, combinations
+from chimerac.interpreter.experiments.grid import RunValues, as_axis, combinations
 from chimerac.interpreter.launch.config import convert, expected, mapping_of, short, types
 from chimerac.interpreter.pipeline.programs import schedule_text
 
@@ -30,7 +30,7 @@ Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a va
 Label = str | int | float | bool
 
 SHIPPED = resources.files("chimerac.experiments")
-OF_THE_RUNNER = {
+NOT_ALLOWED = {  # settings that an experiment file cannot give, and why
     "log_file": "the runner writes the log of each run to the run's own folder",
     "tensorboard": "the runs would share the folder; the table has the same figures",
     "save_dir": "the runs would share the folder of checkpoints",
@@ -41,7 +41,7 @@ OF_THE_RUNNER = {
 
 
 def label_of(value: Any) -> Any:
-    """Return the value of a setting as runs are compared by it: a list as one text, such as `0.9 0.95`."""
+    """Return the value of a setting in the form in which runs are compared: a list as one text, such as `0.9 0.95`."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -155,7 +155,7 @@ class Reader:
             raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(c.exclude[unused]))}")
         if not runs:
             raise self._wrong((), "the file names no run: all of them are excluded")
-        located = tuple(RunValues(self._located(run.settings), run.labels) for run in runs)
+        located = tuple(RunValues(self._with_located_schedule(run.settings), run.labels) for run in runs)
         about = " ".join(c.about.split())
         schedules = {name: self._variant(name, variant) for name, variant in c.schedules.items()}
         parts = (c.repetitions, c.discard, c.minutes, c.compare)
@@ -167,7 +167,7 @@ class Reader:
             # In the JSON form a list is also a tuple, and no text is a number.
             return Content.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
-            # A key that is not known is often the one that is missing.
+            # Unknown keys first: an unknown key is often a misspelt one, which is then also missing.
             found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
             raise self._refused(found[0]) from None
         except (TypeError, ValueError, RecursionError):
@@ -192,9 +192,8 @@ class Reader:
     def _variant(self, name: str, variant: Variant) -> str:
         """Return the text of a schedule that the file defines."""
         place = ("schedules", name)
-        beside = self.path.parent / variant.of
         try:
-            text = schedule_text(str(beside if os.path.isfile(beside) else variant.of))
+            text = schedule_text(self._located(variant.of))
         except ChimeraError as error:
             first = error.diagnostics[0]
             raise self._wrong((*place, "of"), f"{first.message}; {first.help}".rstrip("; ")) from None
@@ -233,7 +232,7 @@ class Reader:
     def _axis(self, place: Place, value: Any) -> Sequence[Any]:
         if value == []:
             raise self._wrong(place, "expected at least one value, found an empty list")
-        return value if isinstance(value, list) else [value]
+        return as_axis(value)
 
     def _check_values(self, place: Place, values: Mapping[str, Any]) -> None:
         for key, value in values.items():
@@ -251,18 +250,20 @@ class Reader:
                 near if near.startswith("did you mean") else f"a parameter of the schedule belongs below parameters: {key}: ..."
             )
             raise self._wrong(place, f"unknown setting '{key}'; {help}")
-        if name in OF_THE_RUNNER:
-            raise self._wrong(place, f"this setting cannot be given: {OF_THE_RUNNER[name]}")
+        if name in NOT_ALLOWED:
+            raise self._wrong(place, f"this setting cannot be given: {NOT_ALLOWED[name]}")
         try:
             convert(name, value, strict=True)
         except ValueError as error:
             raise self._wrong(place, str(error)) from None
 
-    def _located(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with the path of the schedule, if that is a file beside this one."""
+    def _with_located_schedule(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**values, "schedule": self._located(values["schedule"])} if "schedule" in values else dict(values)
 
-        beside = self.path.parent / str(values.get("schedule", ""))
-        return {**values, "schedule": str(beside)} if os.path.isfile(beside) else dict(values)
+    def _located(self, schedule: str) -> str:
+        """Return the path of a schedule that is relative to the folder of this file; another path or a name as it is."""
+        path = self.path.parent / schedule
+        return str(path) if os.path.isfile(path) else schedule
 
     def _wrong(self, place: Place, message: str) -> ValueError:
         """Return the error for a place of the file."""

@@ -43,15 +43,16 @@ def _product(grid: Values, cases: Sequence[Values]) -> Iterator[tuple[Values, ..
     axes = list[list[Values]]()
     for key, values in grid.items():
         if key == "parameters":
-            axes += [[{key: {name: one}} for one in _as_axis(parameter)] for name, parameter in values.items()]
+            axes += [[{key: {name: one}} for one in as_axis(parameter)] for name, parameter in values.items()]
         else:
-            axes.append([{key: one} for one in _as_axis(values)])
+            axes.append([{key: one} for one in as_axis(values)])
     if cases:
         axes.append(list(cases))
     return itertools.product(*axes)
 
 
-def _as_axis(value: Any) -> list[Any]:
+def as_axis(value: Any) -> list[Any]:
+    """Return the values of an axis: those of a list, or a single value."""
     return value if isinstance(value, list) else [value]
 
 

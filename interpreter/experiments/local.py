@@ -12,7 +12,7 @@ from typing import Any
 
 from chimerac.chimera_ir.diagnostics import visible
 from chimerac.chimera_ir.files import write_stderr
-from chimerac.interpreter.experiments.execute import HOST_LOCK, execute, is_locked, locked, result_of
+from chimerac.interpreter.experiments.execute import HOST_LOCK, LOCK, execute, is_locked, locked, result_of
 from chimerac.interpreter.experiments.runs import Run
 
 SCRIPT = Path(__file__).parents[1] / "run.py"
@@ -33,6 +33,11 @@ def state_of(run: Run) -> str:
     if is_locked(run.folder):
         return "running"
     return "pending" if result is None else str(result["state"])
+
+
+def states_to_run(retry_failed: bool) -> tuple[str, ...]:
+    """Return the states of the runs that are to be executed."""
+    return ("pending", "failed") if retry_failed else ("pending",)
 
 
 class Progress:
@@ -116,11 +121,11 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     Runs that have failed are executed again only if `retry_failed`. Another runner may work on the same runs: each run is
     executed by one of them. At any time this host executes one run, so that their times do not depend on each other.
     """
-    states = ("pending", "failed") if retry_failed else ("pending",)
+    states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
     progress, failed = Progress(runs), 0
     while left:
-        taken = next((run for run in left if _try(run, states, left, progress, discard, minutes, command)), None)
+        taken = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
         if taken is None:
             break  # other runners execute all that is left
         failed += (result_of(taken.folder) or {}).get("state") == "failed"
@@ -129,13 +134,13 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     return failed
 
 
-def _try(
+def _execute_if_free(
     run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
 ) -> bool:
     """Execute a run unless another process does; return whether it has ended."""
     run.prepare()
     with ExitStack() as stack:
-        own = stack.enter_context(locked(run.folder / "lock"))
+        own = stack.enter_context(locked(run.folder / LOCK))
         if own is None:
             return False
         result = result_of(run.folder)

@@ -52,7 +52,7 @@ def is_available() -> bool:
 
 
 def plot(compared: Compared, figure: str) -> Plot:
-    """Return the plot of a figure, a panel beside the other."""
+    """Return the plot of a figure, with its panels side by side."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -77,8 +77,8 @@ def plot(compared: Compared, figure: str) -> Plot:
                 if name not in names:
                     handles, names = [*handles, handle], [*names, name]
         if len(names) > 1 or has_prediction:
-            last = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it is about all groups
-            handles, names = [handles[k] for k in last], [names[k] for k in last]
+            order = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it belongs to all groups, so it is last
+            handles, names = [handles[k] for k in order], [names[k] for k in order]
             title = ", ".join(compared.compare.groups)
             canvas.legend(handles, names, title=title, loc="outside right upper", frameon=False, alignment="left")
         out = StringIO()

@@ -56,7 +56,7 @@ def _blocks(experiment: Experiment, runs: Sequence[Run], impossible: Sequence[Im
         yield Items([f"{run.title}: {why}; `{run.output}`" for run, why in results.failed])
     if results.missing:
         yield Heading("Not run yet")
-        yield Items([f"{run.title}" for run in results.missing])
+        yield Items([run.title for run in results.missing])
     if impossible:
         yield Heading("Not possible")
         yield Text("The schedules refuse these sizes.")
@@ -96,7 +96,7 @@ def _table(compared: Compared, name: str) -> Table:
         (", ".join(compare.panels), [panel for panel, *_ in points] if len(compared.panels) > 1 else []),
         *((groups, values) if compared.has_lines else (values, groups)),
     ]
-    baseline = f"ratio to {_values(compare.baseline)}"
+    baseline = f"ratio to {_values_text(compare.baseline)}"
     figures = [
         (figure.title.rpartition("(")[2].rstrip(")"), [figure.text(p.value) for p in found]),
         ("spread", [_spread(p, name) for p in found] if any(p.low != p.high for p in found) else []),
@@ -115,13 +115,13 @@ def _ratio(point: Point) -> str:
     return "-" if point.ratio is None else f"{point.ratio:.3f}"
 
 
-def _values(values: Mapping[str, Any]) -> str:
+def _values_text(values: Mapping[str, Any]) -> str:
     return ", ".join(str(value) if name in ("schedule", "shape") else f"{name}={value}" for name, value in values.items())
 
 
 def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:
     """Yield what the report says about all runs: name and text."""
-    yield "", ""
+    yield "", ""  # the head
     dates = sorted(str(record["started"])[:10] for record in results.records)
     if dates:
         yield "date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
@@ -226,4 +226,4 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
         yield f"The same program with the same settings, and so the same runs: {names}."
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
-        yield f"Ratios are to {_values(compared.compare.baseline)}{where}."
+        yield f"Ratios are to {_values_text(compared.compare.baseline)}{where}."

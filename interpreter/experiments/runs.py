@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import write
 from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.interpreter.experiments.execute import CONFIG, LOG, OUTPUT
 from chimerac.interpreter.experiments.figures import Expected
 from chimerac.interpreter.experiments.file import Experiment, label_of
 from chimerac.interpreter.experiments.grid import RunValues
@@ -56,15 +57,15 @@ class Run:
 
     @property
     def config(self) -> Path:
-        return self.folder / "config.yaml"
+        return self.folder / CONFIG
 
     @property
     def log(self) -> Path:
-        return self.folder / "log.jsonl"
+        return self.folder / LOG
 
     @property
     def output(self) -> Path:
-        return self.folder / "output.txt"
+        return self.folder / OUTPUT
 
     def prepare(self) -> None:
         """Create the folder of this run, with its config file. Raises OSError or ChimeraError E003 if that is not possible."""
@@ -84,16 +85,17 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
     """Return the runs of an experiment in the order in which they run, and those that are not possible.
 
     folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the host's load
-    meets all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
+    affects all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
     """
-    written = {name: _written(folder / "schedules" / f"{name}.sched", text) for name, text in experiment.schedules.items()}
+    texts = experiment.schedules
+    paths = {name: _write_schedule(folder / "schedules" / f"{name}.sched", text) for name, text in texts.items()}
     varied = _varied(experiment.runs)
     plans = list[Planned]()
     impossible = list[Impossible]()
     for values in experiment.runs:
         try:
             schedule = values.settings.get("schedule")
-            located = {"schedule": written[schedule]} if schedule in written else {}
+            located = {"schedule": paths[schedule]} if schedule in paths else {}
             plans.append(_planned(RunValues({**values.settings, **located}, values.labels), varied))
         except ChimeraError as error:
             if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` of the schedule does not hold
@@ -111,7 +113,7 @@ def _varied(runs: Sequence[RunValues]) -> set[str]:
     return {name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)}
 
 
-def _written(path: Path, text: str) -> str:
+def _write_schedule(path: Path, text: str) -> str:
     """Write the text of a schedule to a file, unless it is there, and return the path. Raises OSError or ChimeraError E003."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -135,13 +137,14 @@ class Planned:
         """Return a repetition of this run."""
         # The name depends on this run alone, so that it stays the same when the file names other runs.
         sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
-        own = folder / "-".join([self.schedule_name, *sizes, self.digest[:DIGITS], str(repetition)])
-        settings = {f.name: getattr(self.settings, f.name) for f in fields(RunSettings)}
-        logged = RunSettings(**{**settings, "log_file": own / "log.jsonl"})
-        return Run(logged, repetition, own, {**self.labels, "repetition": repetition}, self.own, self.ranks, self.expected)
+        run_folder = folder / "-".join([self.schedule_name, *sizes, self.digest[:DIGITS], str(repetition)])
+        settings = replace(self.settings, log_file=run_folder / LOG)
+        labels = {**self.labels, "repetition": repetition}
+        return Run(settings, repetition, run_folder, labels, self.own, self.ranks, self.expected)
 
 
 def _planned(values: RunValues, varied: Collection[str]) -> Planned:
+    """Return the plan of a run. varied: the settings that tell runs apart, of `_varied`."""
     settings = settings_of({name: convert(name, value, strict=True) for name, value in values.settings.items()})
     plan = make_plan(settings)
     program, header = plan.program, plan.program.header

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.files import reason, write, write_stderr
 from chimerac.interpreter.experiments.file import Experiment
-from chimerac.interpreter.experiments.local import SCRIPT, state_of
+from chimerac.interpreter.experiments.local import SCRIPT, state_of, states_to_run
 from chimerac.interpreter.experiments.runs import Run
 
 MARGIN_MINUTES = 10  # of a job, beyond the longest time of its run: ranks start, and nodes are prepared
@@ -110,7 +110,7 @@ def write_scripts(
     A run that waits in the queue of SLURM, or runs, is left out. Raises ChimeraError E003, and OSError if squeue does not
     answer.
     """
-    states = ("pending", "failed") if retry_failed else ("pending",)
+    states = states_to_run(retry_failed)
     found = list[tuple[Run, Path]]()
     for run in runs:
         if state_of(run) not in states or _is_queued(run):

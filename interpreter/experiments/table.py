@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.files import write
+from chimerac.interpreter.experiments.compare import Row
 from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.figures import figures_of
 from chimerac.interpreter.experiments.runs import Run
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def compiled_plan(
 def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
     """Return the plan for a verified program. machine: the machine on which it runs; by default the one in its header.
 
-    Raises ChimeraError E814 for a program that does not train.
+    timed: whether its stages only sleep. Raises ChimeraError E814 for a program that does not train.
     """
     check_kind(program)
     on_machine = program.with_header(machine=machine or program.header.machine)
@@ -51,7 +51,7 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
 
 
 def _ends(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program ends on another machine too. In loopback a run may show that it does not."""
+    """Return whether a verified program ends on this machine too. A run in loopback may be on one where it does not."""
     if on_machine.header.machine == program.header.machine:
         return True
     try:
@@ -67,8 +67,9 @@ def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[Rank
     zero: whether the ranks with copies of a stage share the optimizer's state.
     """
     ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
-    held = ((r.weights, r.gradients, r.optimizer) for r in ranks)
-    return tuple(RankBytes(*x, r.peak - sum(x)) for x, r in zip(held, ranks, strict=True))
+    return tuple(
+        RankBytes(r.weights, r.gradients, r.optimizer, others=r.peak - r.weights - r.gradients - r.optimizer) for r in ranks
+    )
 
 
 def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:

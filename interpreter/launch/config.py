@@ -162,5 +162,6 @@ def _yaml() -> Any:
 
 
 def short(value: object) -> str:
+    """Return a value for a message, as Python writes it: the first 57 characters of a long one."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -22,8 +22,10 @@ from chimerac.models.presets import sizes_of
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How tokens are drawn. count: how many; temperature: by which logits are divided, 0 for the likeliest token; top_k: draw
-    from so many tokens only, None from all; seed: of the draws.
+    """How tokens are drawn. count: how many. seed: of the draws.
+
+    temperature: the logits are divided by it; 0 takes the likeliest token. top_k: draw from this many of the likeliest tokens;
+    None draws from all.
     """
 
     count: int
@@ -65,7 +67,7 @@ class Generator:
 
 
 def _drawn(logits: Tensor, choice: Choice, draws: torch.Generator) -> int:
-    """Return a token. logits: (vocabulary,)."""
+    """Draw a token. logits: (vocabulary,)."""
     if choice.temperature < torch.finfo(logits.dtype).tiny:
         return int(logits.argmax())
     if choice.top_k is not None and choice.top_k < len(logits):
@@ -81,9 +83,11 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
     """
     weights, about = _read(path)
-    said = about.get("sequence_length", "")
-    name, samples = model or about.get("model"), length or (int(said) if said.isdecimal() and len(said) < 10 else 0)
-    if not name or not samples:
+    named_length = about.get("sequence_length", "")
+    if not length and named_length.isdecimal() and len(named_length) < 10:
+        length = int(named_length)
+    name = model or about.get("model")
+    if not name or not length:
         raise _refused(path, "the file does not say what was trained", "give --model and --seq-len of the training")
     if sizes_of(name).data != "text":
         raise _refused(path, f"{name} is no model of the next token", "export one that is trained on text")
@@ -92,20 +96,20 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     if trained and trained != given:
         raise _refused(path, f"it was trained on {trained}, and this is {given}", "give --tokenizer that of the training")
     vocabulary = None if loaded is None else loaded.encoding.vocabulary
-    built = preset(name, samples, vocabulary=vocabulary)
+    built = preset(name, length, vocabulary=vocabulary)
     whole = built.build_stage(range(len(built.layer_names)), seed=0)
     try:
         for layer_name, layer in zip(whole.names, whole.layers, strict=True):
-            start = f"{layer_name}."
-            layer.load_state_dict({k.removeprefix(start): t for k, t in weights.items() if k.startswith(start)})
+            prefix = f"{layer_name}."
+            layer.load_state_dict({k.removeprefix(prefix): t for k, t in weights.items() if k.startswith(prefix)})
     except RuntimeError as error:
         help = "give --model and --seq-len of the training"
         raise _refused(path, f"its weights are not those of {name}: {error}", help) from None
-    return Generator(whole, samples, loaded)
+    return Generator(whole, length, loaded)
 
 
 def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
-    """Return the tensors of a file by name, and what it says about the training."""
+    """Return the tensors of a file by name, and what it says about the training. Raises ChimeraError E862."""
     try:
         if path.suffix != SAFETENSORS:
             found: Any = torch.load(path, map_location="cpu", weights_only=True)

@@ -115,13 +115,14 @@ def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
 def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> dict[str, object]:
     """Return the fields that the line of every iteration has: the figures of each rank.
 
-    predicted: by the simulator, in units of cost; a unit is as long as makes the tasks of all ranks take the measured time.
+    predicted: by the simulator, in units of cost. To compare them with seconds, a unit gets the length with which the tasks of
+    all ranks together take the measured time.
     """
-    beside: dict[str, object] = {}
+    predictions: dict[str, object] = {}
     if predicted is not None:
-        computed, units = ((1 - t.bubble_ratio) * t.makespan for t in (measured, predicted))
-        beside = {
-            "predicted_makespan_s": round(predicted.makespan * computed / units, 6) if units else 0.0,
+        busy_s, busy_units = ((1 - t.bubble_ratio) * t.makespan for t in (measured, predicted))
+        predictions = {
+            "predicted_makespan_s": round(predicted.makespan * busy_s / busy_units, 6) if busy_units else 0.0,
             "predicted_bubble": [round(bubble, 4) for bubble in predicted.bubbles],
         }
     return {
@@ -129,7 +130,7 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
         "makespan_s": round(measured.makespan, 6),
         "bubble": [round(bubble, 4) for bubble in measured.bubbles],
         "recompute_s": [round(s, 6) for s in measured.recompute_s],
-        **beside,
+        **predictions,
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
         "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
@@ -152,8 +153,8 @@ class TrainingJob:
         self.plan = plan = fitted(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
         # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.
-        default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
-        self.check_gradients = default if settings.check_gradients is None else settings.check_gradients
+        checks_by_default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
+        self.check_gradients = checks_by_default if settings.check_gradients is None else settings.check_gradients
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
 
     def run(self, transport: Transport) -> int:
@@ -205,6 +206,7 @@ class TrainingJob:
 class Training:
     """One rank's iterations.
 
+    tokens: of an iteration; an image counts as one. evaluated: the number of held-out samples of an evaluation.
     difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
     """
 
@@ -215,9 +217,9 @@ class Training:
         self.difference: float | None = None
         self.ranks = RankSummary()
         self.evaluator = None
+        self.evaluated = min(job.settings.eval_samples, job.data.held_out_count)
         if job.plan.evaluation is not None:
-            samples = min(job.settings.eval_samples, job.data.held_out_count)
-            self.evaluator = Evaluator(trainer, job.data.held_out, samples)
+            self.evaluator = Evaluator(trainer, job.data.held_out, self.evaluated)
 
     def run(self) -> int:
         """Run all iterations, or end early if a rank is asked to stop; return the exit code."""
@@ -331,18 +333,17 @@ class Training:
         if not self.record.is_writer:
             return
         data, job = self.job.data, self.job
-        unseen, remark = "-", "not measured: evaluations need the compiler"
+        held_out_loss, held_out_remark = "-", "not measured: evaluations need the compiler"
         if held_out is not None:
-            unseen, remark = f"{held_out.loss:.3f}", ""
+            held_out_loss, held_out_remark = f"{held_out.loss:.3f}", ""
         rows = [
             ("loss at the start", f"{first:.3f}", f"nats per {data.target}"),
             ("loss at the end", f"{last:.3f}", ""),
-            ("held-out loss", unseen, remark),
+            ("held-out loss", held_out_loss, held_out_remark),
         ]
         if held_out is not None and held_out.accuracy is not None:
             rows.append(("held-out accuracy", f"{held_out.accuracy:.2%}", f"of {held_out.targets} {data.target}s"))
-        samples = min(job.settings.eval_samples, data.held_out_count)
-        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(samples)]
+        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(self.evaluated)]
         rows.append((f"{self.unit} per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
         if recomputed := job.plan.program.recomputed_stages:
             rows.append(("stages that recompute", stages_text(recomputed), "their forwards ran again"))

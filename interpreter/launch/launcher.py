@@ -50,7 +50,7 @@ from chimerac.interpreter.launch.stopping import STOPPED
 from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
 RUN = Path(__file__).parents[1] / "run.py"
-_programs = Progress()  # those of run.py, for the texts of their instructions; its position is not used
+_programs = Progress()  # the programs of run.py, with which a position is written as text; it has no position of its own
 
 
 class Agent(LocalElasticAgent):

@@ -18,7 +18,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import from_environment, resolved
 from chimerac.interpreter.launch.workloads import model_table
 
-PLANS = (".yaml", ".yml")  # suffixes of config files, which may stand in the place of the schedule
+CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files, which may be given instead of the schedule
 
 EPILOG = """\
 models (NAME/BLOCKS chooses another number of blocks; one layer is before the blocks and one after them):
@@ -42,7 +42,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
     parser = _parser()
     given = vars(parser.parse_args(arguments))
     config, prints = given.pop("config", None), given.pop("print_config", False)
-    if Path(given.get("schedule", "")).suffix in PLANS:
+    if Path(given.get("schedule", "")).suffix in CONFIG_SUFFIXES:
         if config is not None:
             parser.error(f"{given['schedule']} is a config file, too: leave out --config, or give a schedule")
         config = given.pop("schedule")

@@ -19,8 +19,8 @@ def own_data(
 ) -> Data:
     """Return the data of a user's model: images if it reads pixels, otherwise a text, as its fields need it.
 
-    images: from side and channels of the images. Raises ChimeraError: E802 no data that fits, E803 a text that is too short,
-    E861 for a masked language model, a tokenizer without a token for the mask.
+    text, images: load the data; images gets the side and the number of channels. Raises ChimeraError: E802 no data that fits,
+    E803 a text that is too short, E861 a tokenizer without a mask token for a masked language model.
     """
     # With torch, 2.6 s.
     from chimerac.interpreter.data.fields import continued, masked, named

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = "chimera-log"
 VERSION = 1
-OUTPUTS = {
+OUTPUTS = {  # option -> what it writes, for messages
     "--log-file": "the log",
     "--trace": "the trace",
     "--timeline": "the timeline",

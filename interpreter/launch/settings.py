@@ -41,7 +41,7 @@ def option(default: Any, group: str, help: str, metavar: str | None = None, fold
 class RunSettings:
     """The settings of a run. None: not given; the default depends on other settings.
 
-    Ranks compare every field before they run (agreement.py).
+    Ranks compare them before they run (agreement.py).
     """
 
     schedule: Path = option(

@@ -32,11 +32,10 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
 
     ranks_here: how many ranks this host has.
     """
-    if settings.timed is not None:
-        size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        first = describe(model_of(settings, plan.program), size).layers[0]
-        return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
     model = model_of(settings, plan.program)
+    if settings.timed is not None:
+        first = describe(model, samples_per_micro_batch(plan.program, settings.micro_batch)).layers[0]
+        return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
     return TrainingJob(plan, settings, model, data_of(settings, plan.program, model), ranks_here)
 
 

@@ -20,7 +20,7 @@ ENDS_WITH_PARENT = "CHIMERAC_ENDS_WITH_PARENT"  # in the environment of a run th
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"  # in the environment: which lines of torch's C++ code are printed
 RANK_LEVEL = "ERROR"  # no warnings about closed connections, with C++ stacks
-LAUNCHER_LEVEL = "3"  # no errors either, as of a rendezvous that fails: they are exceptions too, which the launcher reports
+LAUNCHER_LEVEL = "3"  # no errors either: those of a failed rendezvous are also exceptions, which the launcher reports
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
 
@@ -55,7 +55,7 @@ def allow_open_files() -> None:
 def end_with_parent() -> None:
     """Make this process end when the process that started it ends."""
     parent = os.getppid()
-    if "TORCHELASTIC_RUN_ID" in os.environ and _killed_with_parent():
+    if "TORCHELASTIC_RUN_ID" in os.environ and _kill_with_parent():
         # The parent may have ended before the call. Then its store accepts no connections.
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _store_accepts():
             os._exit(1)
@@ -69,7 +69,7 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def _killed_with_parent() -> bool:
+def _kill_with_parent() -> bool:
     """Ask the kernel to kill this process when its parent ends; return whether it will."""
     if sys.platform != "linux":
         return False

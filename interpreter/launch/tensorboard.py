@@ -71,7 +71,7 @@ def check_package() -> None:
 
 
 def _numbers(line: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the value of each number of a line; of a list of numbers by rank, one for each rank."""
+    """Yield the name and the value of each number of a line. In a list, each number is that of one rank."""
     for name, value in line.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "iteration":
             yield name, value

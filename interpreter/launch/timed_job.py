@@ -51,13 +51,13 @@ class TimedJob:
     def measure(self, transport: Transport, record: Record) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         trainer = self.trainer(transport)
-        found = []
+        times = []
         for number in range(trainer.settings.iterations):
-            found.append(measured_times(trainer, self.sleeper, number))
-            figures = log_figures(found[-1], self.plan.predicted)
-            record.write({"iteration": number + 1, "iteration_s": found[-1].makespan, **figures})
+            times.append(measured_times(trainer, self.sleeper, number))
+            figures = log_figures(times[-1], self.plan.predicted)
+            record.write({"iteration": number + 1, "iteration_s": times[-1].makespan, **figures})
         write_times(trainer.pipeline, self.settings, record)
-        return Comparison(self.predicted, median_times(found))
+        return Comparison(self.predicted, median_times(times))
 
     def trainer(self, transport: Transport) -> Trainer:
         """Return the trainer of this rank, after an iteration whose tasks do not sleep; called by all ranks together."""

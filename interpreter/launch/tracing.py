@@ -18,11 +18,11 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record) 
     _write("timeline", pipeline.write_timeline, settings.timeline, record)
 
 
-def _write(what: str, written: Callable[[Path], None], path: Path | None, record: Record) -> None:
+def _write(what: str, write: Callable[[Path], None], path: Path | None, record: Record) -> None:
     if path is None:
         return
     try:
-        written(path)
+        write(path)
         record.print_text(f"{what} of the last iteration: {short_path(path)}")
     except ChimeraError as error:
         record.print_text(f"no {what}: {error.diagnostics[0].message}; the run goes on")

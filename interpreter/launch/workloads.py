@@ -137,14 +137,14 @@ def _source_of_preset(settings: RunSettings, model: str) -> Source:
     return _fitting_source(settings, model, (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None)
 
 
-def _fitting_source(settings: RunSettings, model: str, image: tuple[int, int] | None) -> Source:
-    """Return the source of the data of a model that reads text, or images of this side and number of channels.
+def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, int] | None) -> Source:
+    """Return the source of the data of a model that reads images of this side and number of channels; None if it reads text.
 
     Raises ChimeraError E802 if --data is something else, or there is no data set of such images.
     """
-    needs = "text" if image is None else "images of {0} x {0} x {1}".format(*image)
-    source = source_of(settings, next((name for name, size in SIZES.items() if size == image), "text"))
-    if SIZES.get(source.name) == image:
+    needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
+    source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
+    if SIZES.get(source.name) == image_size:
         return source
     if settings.data is None:
         known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())

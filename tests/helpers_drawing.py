@@ -45,6 +45,7 @@ def drawn_boxes(svg: str, panel: int = 0, part: int = 0) -> dict[int, list[Drawn
 def check_boxes(svg: str, panel: Panel) -> None:
     """Check that a picture has exactly the boxes of its only panel: their order, places, colours, numbers and stages."""
     boxes, rows, table = boxes_of(panel), drawn_boxes(svg), panel.program.table
+    assert set(rows) == set(boxes.rank.tolist()), "a rank is missing"
     left = min(row[0].left for row in rows.values())
     right = max(box.right for row in rows.values() for box in row)
     low, high = float(boxes.start.min()), float(boxes.end.max())

@@ -96,7 +96,7 @@ def _binding(s: Simulation, start: Ints, end: Ints) -> Ints:
     """Return for each node the node whose end decided when it started, -1 at the beginning of the iteration."""
     edges = s.waits.edges
     before = np.full(len(start), -1, np.int64)
-    # The second task of an overlapped pair starts with the first, which then waits for what it reads.
+    # An overlapped pair runs as one task, at its first row. So the first row also waits for what the second one reads.
     target = edges.target - _is_second(s, len(start))[edges.target]
     tight = (end[edges.source] + edges.delay == start[target]) & (start[target] > 0) & (edges.source != target)
     before[target[tight]] = edges.source[tight]
@@ -118,8 +118,9 @@ class Idle:
     """For what a rank waits, in the units of the simulation. The sum of all is its wall bubble.
 
     fill: until the value for its first task is computed. value: until a value for a later task is computed. transfer: for a
-    value that is computed and on its way. window: in a SEND, for an earlier message of its channel. all_reduce: after its last
-    instruction, for an all-reduce that is running. drain: the rest, until the iteration ends.
+    value that is computed and on its way. window: for a message of a full channel, in a SEND or, with K = 0 on `paired` and
+    `serial`, in the instruction after it. all_reduce: after its last instruction, for an all-reduce that is running. drain: the
+    rest, until the iteration ends.
     """
 
     fill: int
@@ -157,7 +158,8 @@ def idle_bars(s: Simulation) -> IdleBars:
     start, end, rank = s.timeline.start, s.timeline.end, p.rank_of
     before = np.zeros(len(p), np.int64)  # the end of the row before it in its stream
     before[1:] = np.where(rank[1:] == rank[:-1], end[:-1], 0)
-    # When the last value that a task waits for was sent; a task that waits for none waits for its own window (`paired`, K = 0).
+    # When the last value that decided a row's start was sent; -1 if none did. Such a row waits for a window: a SEND does, and
+    # with K = 0 on `paired` and `serial` the row after it.
     sent = np.full(len(p), -1, np.int64)
     consumer = w.consumer - _is_second(s, len(p))[w.consumer]
     binding = s.arrivals[w.message] == start[consumer]

@@ -62,15 +62,17 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    for option, value, most in (("--ranks", options.ranks, limits.RANKS), ("--batch", options.batch, 2**31)):
-        if not 1 <= value <= most:
+    for option, value, most in (
+        ("--ranks", options.ranks, limits.RANKS),
+        ("--batch", options.batch, 2**31),
+        ("--processes", options.processes, 1024),
+    ):
+        if value is not None and not 1 <= value <= most:
             raise refuse("E002", f"{option} {value}: expected a number from 1 to {most}")
-    if options.processes is not None and not 1 <= options.processes <= 1024:
-        raise refuse("E002", f"--processes {options.processes}: expected a number from 1 to 1024")
     memory = number_of_bytes(options.memory)
     schedules = {name: find(name) for name in options.schedules or names()}
     check_keeps_inputs(options.output, schedules.values(), options)
-    find_model(options.model, lambda samples: samples)  # an unknown model is a finding before its profile is
+    find_model(options.model, lambda samples: samples)  # so that an unknown model is reported before an unknown profile
     profile = find_profile(options.profile, options.model)
     if profile.precision not in DTYPES:
         fact = f"the profile of {profile.model} has times in {profile.precision}, in which run.py does not train"
@@ -199,7 +201,7 @@ class _Plan:
                 "impossible": dict(sorted(f.impossible.items())),
                 "too_large_before_compiling": f.too_large,
                 "slower_than_the_best_in_any_case": f.too_slow,
-                "compiled": len(f.outcomes),
+                "compiled": sum(not o.reason for o in f.outcomes.values()),
                 "not_tried": f.left,
             },
             "best": self._fields(f.best),

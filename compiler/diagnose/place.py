@@ -32,7 +32,7 @@ class Block:
     """What is between two braces.
 
     head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and the closing
-    brace among the tokens, close None while the block is open; indent: spaces before the line with its head.
+    brace among the tokens, close None while the block is open; indent: spaces before the line with its opening brace.
     """
 
     head: tuple[Token, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chimerac.compiler.draw.layout import CURVE, GAP, LINE
+from chimerac.compiler.draw.layout import CURVE, GAP, LINE, MIDDLE
 from chimerac.compiler.draw.panels import MemoryCurve, Panel
 from chimerac.compiler.draw.sheet import EDGE, FRAME, Sheet
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
     """Draw what each rank holds over time, all ranks to one scale, and return the axes.
 
-    top, right: where the curves begin and end, in inches from the upper left corner of the sheet.
+    top: the upper edge of the title, which is above the curves; right: where the curves end. Both are in inches from the upper
+    left corner of the sheet.
     """
     sheet.text(0.06, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
     top += LINE
@@ -29,9 +30,9 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
         times = panel.units(curve.time[own]).tolist()
         amounts = [int(x) for x in curve.amount[own].tolist()]
         peak = max(amounts, default=0)
-        sheet.text(sheet.left - 0.05, top + base - CURVE / 2 - 0.65 * LINE, f"rank {rank}", ha="right")
+        sheet.text(sheet.left - 0.05, top + base - CURVE / 2 - MIDDLE, f"rank {rank}", ha="right")
         shown = f"{peak / curve.unit:.4g}{curve.suffix}"
-        sheet.text(right + 0.04, top + base - CURVE / 2 - 0.65 * LINE, shown)
+        sheet.text(right + 0.04, top + base - CURVE / 2 - MIDDLE, shown)
         times, amounts = _visible(times, amounts)
         times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]
         heights = [base - 0.94 * CURVE * x / most for x in amounts]

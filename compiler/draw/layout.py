@@ -18,6 +18,7 @@ LANE = 0.09  # below the boxes of a rank, for all-reduces
 CURVE = 0.24  # the height of a rank's memory curve
 TITLE, SMALL = 8.0, 6.5  # points
 LINE = 0.15  # the height of a line of text
+MIDDLE = 0.65 * LINE  # from the upper edge of a line of text to its middle
 
 
 class Layout:

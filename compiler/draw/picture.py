@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.compiler.draw.curves import draw_curves
 from chimerac.compiler.draw.extent import FONT, MAX_ROWS
-from chimerac.compiler.draw.layout import LINE, SMALL, TITLE, Layout
+from chimerac.compiler.draw.layout import LINE, MIDDLE, SMALL, TITLE, Layout
 from chimerac.compiler.draw.legend import flowed, wrapped
 from chimerac.compiler.draw.panels import Panel
 from chimerac.compiler.draw.rows import Row, Rows
@@ -146,7 +146,7 @@ def _draw_panel(sheet: Sheet, layout: Layout, number: int, top: float) -> list[A
     axes = sheet.axes(top, height)
     rows = [Row(r, k * layout.pitch, k * layout.pitch + layout.row) for k, r in enumerate(ranks)]
     for row in rows:
-        sheet.text(layout.left - 0.05, top + row.top + layout.row / 2 - 0.65 * LINE, f"rank {row.rank}", ha="right")
+        sheet.text(layout.left - 0.05, top + row.top + layout.row / 2 - MIDDLE, f"rank {row.rank}", ha="right")
     drawn = Rows(layout, number, rows)
     for part, axes_of_part in enumerate(axes):
         axes_of_part.set_gid(f"panel-{number}-part-{part}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chimerac.compiler.draw.extent import BREAK, Extent, text_inches
-from chimerac.compiler.draw.layout import LINE, SMALL
+from chimerac.compiler.draw.layout import MIDDLE, SMALL
 from chimerac.compiler.draw.legend import Entry, Swatch
 from chimerac.compiler.draw.shades import DARK
 
@@ -30,7 +30,7 @@ class Sheet:
     def text(self, x: float, top: float, text: str, size: float = SMALL, **how: Any) -> None:
         """Write a line of text whose upper edge is `top` inches below that of the figure."""
         how = {"ha": "left", "color": DARK, **how}
-        self.figure.text(x / self.width, 1 - (top + 0.65 * LINE) / self.height, text, fontsize=size, va="center", **how)
+        self.figure.text(x / self.width, 1 - (top + MIDDLE) / self.height, text, fontsize=size, va="center", **how)
 
     def axes(self, top: float, height: float) -> list[Axes]:
         """Return the axes of a block, one for each part of the time; their y axis is in inches from the block's upper edge."""

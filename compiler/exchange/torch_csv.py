@@ -57,6 +57,7 @@ def _check_expressible(program: Program) -> None:
     h, t = program.header, program.table
     copies = [sorted({pipe.placement[s] for pipe in h.pipes}) for s in range(h.stages)]
     several = next((s for s, ranks in enumerate(copies) if len(ranks) > 1), None)
+    unused = next((rank for rank in range(h.ranks) if not any(rank in pipe.placement for pipe in h.pipes)), None)
     grouped = next((ids for ids in program.micro_batch_lists if len(ids) > 1), None)
     part, whole = h.micro_batch_size
     for applies, fact, help in (
@@ -65,6 +66,11 @@ def _check_expressible(program: Program) -> None:
             several is not None,
             f"stage {several} is on ranks {', '.join(map(str, copies[several or 0]))}; torch has one rank for each stage",
             "take a schedule with one copy of each stage",
+        ),
+        (
+            unused is not None,
+            f"rank {unused} has no stage; each rank of torch has one or more",
+            "take a schedule with a stage on each rank",
         ),
         (
             h.width > 1,
@@ -83,7 +89,7 @@ def _check_expressible(program: Program) -> None:
         ),
         (
             part != whole,
-            f"its micro-batches have {part}/{whole} of their size; those of torch are equal",
+            f"its micro-batches have {part}/{whole} of the size that a run is given; torch knows only that size",
             "take a schedule without a size",
         ),
         (
@@ -271,7 +277,7 @@ def _sizes(source: Source, cells: Sequence[_Cell]) -> tuple[list[int], int]:
             raise _no_schedule(source, f"{cell.text} appears twice", "leave one of them out", cell)
         tasks[key] = cell
     stages, micro_batches = max(rank_of, default=-1) + 1, max((m for _, _, m in tasks), default=-1) + 1
-    for s in range(stages):  # it ends at the first missing task, so after as many as there are cells
+    for s in range(stages):  # it ends at the first missing task, so after at most as many tasks as there are cells
         for m in range(micro_batches):
             if (s, "F", m) not in tasks:
                 largest = f"the largest stage is {stages - 1} and the largest micro-batch {micro_batches - 1}"
@@ -290,7 +296,7 @@ def _no_schedule(source: Source, fact: str, help: str, cell: _Cell | None = None
 
 
 def _instruction(cell: _Cell, placement: Sequence[int]) -> Instruction:
-    """Return the instruction of an action. The stage of a message that does not exist is left to the verifier."""
+    """Return the instruction of an action. A message from or to a stage that does not exist is left to the verifier."""
     ids = (cell.micro_batch,)
     if cell.letter in TASKS:
         task: type[Task] = TASKS[cell.letter]

@@ -63,8 +63,8 @@ def fold(problem: Problem) -> Folded | None:
         return None
     kept = tuple(p for p, q in enumerate(partner) if p < q)
     half = problem.ranks // 2
-    pipes = [replace(problem.pipes[p], placement=tuple(min(r, last - r) for r in problem.pipes[p].placement)) for p in kept]
-    pipes = [replace(pipe, seats=problem.pipes[p].placement) for p, pipe in zip(kept, pipes, strict=True)]
+    kept_pipes = [problem.pipes[p] for p in kept]
+    pipes = [replace(x, placement=tuple(min(r, last - r) for r in x.placement), seats=x.placement) for x in kept_pipes]
     folded = replace(problem, ranks=half, pipes=tuple(pipes), limits=problem.limits[:half])
     limits = zip(folded.limits, folded.least_limits(), strict=True)
     if any(limit is not None and limit < least for limit, least in limits):

@@ -38,8 +38,8 @@ ANEW = 0.15  # of the tries begin with a text that does not depend on the best o
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size, with what holds for every text at this size. costs, bounds: by hop cost, in one unit each; activations: the
-    most that a rank may hold, None if there is no limit."""
+    """One size, with what holds for every text at this size. costs, bounds: one for each hop cost, as integers; `scales` says
+    how many of them are one unit of the schedule's costs. activations: the most that a rank may hold, None without a limit."""
 
     parameters: Mapping[str, int]
     costs: tuple[Costs, ...]
@@ -47,9 +47,9 @@ class Point:
     bounds: tuple[int, ...]
     activations: int | None
 
-    def time(self, hop: int, value: int) -> Fraction:
-        """Return a time at a hop cost in the unit of the schedule's costs."""
-        return Fraction(value, self.scales[hop])
+    def time(self, k: int, value: int) -> Fraction:
+        """Return a time at the k-th hop cost, in the unit of the schedule's costs."""
+        return Fraction(value, self.scales[k])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def limited(source: Source, activations: str | None) -> tuple[Source, str]:
     formula = DEFAULT_LIMIT if activations is None else activations
     rest = replace(schedule, statements=tuple(s for s in schedule.statements if s not in own))
     limit = f"limit activations <= {formula}\n" if formula else ""
-    return Source(f"{source.name} with --limit {formula}", print_schedule(rest) + limit), formula
+    return Source(f"{source.name} with --limit {formula or 'none'}", print_schedule(rest) + limit), formula
 
 
 def points(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
@@ -173,8 +173,8 @@ def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) ->
     best: Found | None = None
     state = space.start(rng)
     seen: set[str] = set()
-    for k in range(tries):
-        candidate = space.start(rng) if not k or best is None or rng.random() < ANEW else space.near(state, rng)
+    for _ in range(tries):
+        candidate = space.start(rng) if best is None or rng.random() < ANEW else space.near(state, rng)
         if best is not None and rng.random() < 0.5:
             candidate = space.near(candidate, rng)
         text = space.text(candidate)
@@ -202,7 +202,7 @@ def search(
 
     source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
     hops: in units of the first stage's forward; activations: as in `limited`; report: called with each better
-    text. Ctrl-C ends the search early, without an error.
+    text. Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found yet.
 
     Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere.
     """
@@ -251,12 +251,13 @@ def _simulated(found: Found, given: Sequence[Point]) -> Found:
 def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
     """Return the lines of a table: for each size and hop cost the makespan beside the bound, and the difference."""
     sizes = [" ".join(f"{k}={v}" for k, v in point.parameters.items()) for point in given]
-    width = max(map(len, sizes))
-    lines = [f"{'size':{width}}  hop   makespan      bound      above"]
+    shown = [f"{float(hop):g}" for hop in hops]
+    width, hop_width = max(map(len, ["size", *sizes])), max(5, *map(len, shown))
+    lines = [f"{'size':{width}}  {'hop':{hop_width}} makespan      bound      above"]
     for name, point, makespans in zip(sizes, given, found.makespans, strict=True):
-        for k, (hop, makespan) in enumerate(zip(hops, makespans, strict=True)):
+        for k, (hop, makespan) in enumerate(zip(shown, makespans, strict=True)):
             m, b = point.time(k, makespan), point.time(k, point.bounds[k])
-            lines.append(f"{name:{width}}  {float(hop):<5g}{float(m):9g}  {float(b):9g}  {float(m - b):9g}")
+            lines.append(f"{name:{width}}  {hop:{hop_width}}{float(m):9g}  {float(b):9g}  {float(m - b):9g}")
     return lines
 
 

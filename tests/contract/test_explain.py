@@ -43,7 +43,7 @@ SHOWN_BY = {
     "E833": "tests/unit/test_interpreter_checkpoint.py::test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another",
     "E834": "tests/unit/test_interpreter_checkpoint.py::test_another_number_of_samples_is_refused_with_values_that_fit",
     "E835": "tests/unit/test_interpreter_own_loop.py::test_an_export_that_is_not_possible_is_refused_before_the_run",
-    "E840": "tests/unit/test_interpreter_record.py::test_tensorboard_without_its_package_is_refused_before_torch_is_imported",
+    "E840": "tests/unit/test_interpreter_record.py::test_tensorboard_without_its_package_is_refused_before_anything_starts",
     "E850": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
     "E851": "tests/unit/test_adapters.py::test_layers_that_the_module_does_not_have_are_refused",
     "E852": "tests/unit/test_adapters.py::test_a_module_that_cannot_be_cut_is_refused_with_the_call",

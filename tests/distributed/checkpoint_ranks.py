@@ -3,7 +3,8 @@
 Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
 
 The first time rank 1 kills itself. The second time the ranks finish the run, go on from one of its checkpoints under another
-schedule and width, and train once without a pause. The folder of OUT has the checkpoints; OUT gets the losses as JSON.
+schedule and width, and train once without a pause. The checkpoints are in the folder `run` beside OUT.
+OUT gets the losses as JSON.
 """
 
 import json
@@ -21,7 +22,7 @@ from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
 DEATH = 8  # how many iterations are done when rank 1 kills itself
-TWO, TWO_WIDE = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
+PIPELINE, REPLICAS = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
 
 
 def main() -> None:
@@ -38,10 +39,10 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)
-    again = training(TWO, save, "no", restarts=restarts, after=die)(Gloo())
+    again = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
     none = CheckpointSettings()
-    other = training(TWO_WIDE, none, str(out.parent / "run" / "iteration_00000009"))(Gloo())
-    whole = training(TWO, none)(transport := Gloo())
+    other = training(REPLICAS, none, str(out.parent / "run" / "iteration_00000009"))(Gloo())
+    whole = training(PIPELINE, none)(transport := Gloo())
     equal = all(t.equal(whole.tensors[name]) for name, t in again.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))
     if transport.rank == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import json
+import math
 import os
 import re
 import sys
@@ -158,7 +159,7 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
     found = scalars(folder)
     assert sorted(found) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
     assert found["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
-    assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and found["loss"][1][1] != found["loss"][1][1]
+    assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and math.isnan(found["loss"][1][1])
     assert found["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
     assert capsys.readouterr().out == ""
 
@@ -176,7 +177,7 @@ def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: py
     assert err == "" and full.closed and [line.get("iteration") for line in lines_of(tmp_path / "log")] == [None, 1, 2]
 
 
-def test_tensorboard_without_its_package_is_refused_before_torch_is_imported(
+def test_tensorboard_without_its_package_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:

@@ -202,6 +202,26 @@ def test_the_command_prints_a_table_and_writes_a_plan_that_run_py_reads(
         parse_options([str(path), "--config", str(path)])
 
 
+STUCK = """schedule stuck
+param D = 4          require D >= 1
+param N = 2*D        require N >= 1
+ranks D
+stages D
+pipe main { stage s on rank s   micro_batches N }
+order greedy { prefer B, F   limit F - B <= N - 4 }
+"""
+
+
+def test_an_order_that_gets_stuck_is_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "stuck.sched"
+    path.write_text(STUCK)
+    assert main(["plan", str(path), "1f1b", *words_of({"--processes": "1", "--emit": "json"})]) == 0
+    counts = json.loads(capsys.readouterr().out)["configurations"]
+    assert counts["impossible"].get("E305"), counts
+    others = sum(counts["impossible"].values()) + counts["too_large_before_compiling"]
+    assert counts["total"] == others + counts["slower_than_the_best_in_any_case"] + counts["compiled"]
+
+
 def test_json_has_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "1f1b", "chimera", *words_of({"--processes": "1", "--emit": "json"})]
     assert main(words) == 0

@@ -28,17 +28,17 @@ def test_chosen_stages_equal_the_text_that_names_them(name: str) -> None:
     sizes, source = SMALL[name][1], find(name)
     stages = compile_schedule(source.name, sizes).program.header.stages
     plain = re.sub(r" recompute( when [^\n}]*?)?(?=\s+(micro_batches|stage)\b)", "", source.text)
-    for choice, condition in (
-        ("all", "0 == 0"),
-        ("0,2", "s == 0 or s == 2"),
-        ("1 .. 2", "1 <= s and s <= 2"),
-        ("none", "s < 0"),
+    for choice, condition, chosen in (
+        ("all", "0 == 0", tuple(range(stages))),
+        ("0,2", "s == 0 or s == 2", (0, 2)),
+        ("1 .. 2", "1 <= s and s <= 2", (1, 2)),
+        ("none", "s < 0", ()),
     ):
         text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", rf"\1 recompute when {condition}\2", plain)
         expected = compile_text(text, sizes).program
         found = compile_schedule(source.name, sizes, recompute=choice).program
         assert found == expected and found.header == expected.header
-        assert found.recomputed_stages == {"all": tuple(range(stages)), "0,2": (0, 2), "1 .. 2": (1, 2), "none": ()}[choice]
+        assert found.recomputed_stages == chosen
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_stages_are_given_as_text_or_as_numbers(choice: Any, stages: tuple[int, 
         (2, "recompute is 2: that is no list of stages"),
     ],
 )
-def test_other_stages_are_refused(choice: Any, fact: str) -> None:
+def test_a_choice_that_is_no_list_of_existing_stages_is_refused(choice: Any, fact: str) -> None:
     with pytest.raises(ChimeraError, match="E002") as caught:
         compile_schedule("1f1b", FOUR, recompute=choice)
     finding = caught.value.diagnostics[0]
@@ -99,7 +99,9 @@ def test_a_compiled_program_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(ChimeraError, match=r"E808.*which of its stages recompute is fixed"):
         make_plan(parse_options([path, "--recompute", "all", "--loopback"]))
     with pytest.raises(ChimeraError, match="E808"):
-        in_loopback("1f1b", {"D": 2}, lambda: Decoder(1), len, given=compile_schedule("1f1b").program, recompute="all")
+        in_loopback(
+            "1f1b", {"D": 2}, lambda: Decoder(1), lambda pipe: None, given=compile_schedule("1f1b").program, recompute="all"
+        )
     assert make_plan(parse_options([path, "--loopback"])).program.recomputed_stages == (1,)
 
 

@@ -87,6 +87,14 @@ def test_what_torch_cannot_express_is_refused(options: dict[str, Any], says: str
         program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 2}, **options).program, False)
 
 
+def test_a_rank_without_a_stage_is_refused() -> None:
+    """Its line would be empty, and at the end of the file the reader would take it for a blank line."""
+    text = """schedule unused  ranks 3  stages 2  pipe main { stage s on rank s   micro_batches 2 }
+              order ticks { F(s, m) at s + 2*m   B(s, m) at 3 - s + 2*m }"""
+    with pytest.raises(ChimeraError, match=r"E623: .*rank 2 has no stage"):
+        program_to_csv(compile_text(text).program, False)
+
+
 def test_messages_that_would_hang_over_nccl_are_refused() -> None:
     with pytest.raises(ChimeraError, match=r"E623: .*would hang(.|\n)*--for serial"):
         program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, True)

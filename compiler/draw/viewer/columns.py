@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Column = dict[str, str]
-# By the name of its typed array in JavaScript, the least and the greatest number of each type, the smallest type first.
+# Of each type the name of its typed array in JavaScript, its name in numpy, its least and its greatest number; smallest first.
 _TYPES: tuple[tuple[str, str, int, int], ...] = (
     ("Uint8Array", "<u1", 0, 2**8 - 1),
     ("Int16Array", "<i2", -(2**15), 2**15 - 1),

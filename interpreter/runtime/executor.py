@@ -21,6 +21,7 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -43,6 +44,7 @@ from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
 from chimerac.interpreter.runtime.model import Objective, Stage, Values
+from chimerac.interpreter.runtime.overlap import SecondStream, on_streams, second_stream_of
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, holders_by_group, parameter_groups
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
@@ -52,6 +54,7 @@ from chimerac.interpreter.transport.progress import NUMBER
 
 Call = Callable[[], None]
 Invoke = Callable[[int, Call], None]
+SecondStreamOf = Callable[[torch.device], SecondStream | None]
 
 
 class Executor:
@@ -59,7 +62,8 @@ class Executor:
 
     groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
     compare their copies of the parameters. profile_ranges: whether each instruction is a range, named by its text, for
-    torch.profiler and the profilers that read torch's ranges.
+    torch.profiler and the profilers that read torch's ranges. second_stream: makes the second stream of a device, on which one
+    task of an overlapped pair runs; by default only CUDA devices have one.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Executor:
         table: Sequence[Specs],
         transport: Transport,
         profile_ranges: bool = False,
+        second_stream: SecondStreamOf = second_stream_of,
     ) -> None:
         self.header, self.pipes = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
@@ -91,6 +96,10 @@ class Executor:
             for slot in self._message(i)[0] if isinstance(i, Free) else []:
                 slot.waits_for_free = True
         self.calls, self._epilogue = [self._bind(i) for i in self.stream], self._finish
+        self._second_stream = second_stream(transport.device) if trained and any(_has_overlap(i) for i in self.stream) else None
+        if self._second_stream is not None:
+            self.calls = on_streams(self.stream, self.calls, self._second_stream)
+            self.iteration.keep = self._second_stream.keep
         if profile_ranges:
             texts = [instruction_text(i, self.pipes) for i in self.stream]
             self.calls = [partial(_in_range, text, call) for text, call in zip(texts, self.calls, strict=True)]
@@ -143,7 +152,11 @@ class Executor:
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
         calls = [*calls, self._epilogue]
-        return calls if invoke is None else [partial(invoke, number, call) for number, call in enumerate(calls)]
+        if invoke is None:
+            return calls
+        if self._second_stream is not None:  # `invoke` may read what a call computes, so the call must be complete
+            calls = [_sequence([call, self._second_stream.join]) for call in calls]
+        return [partial(invoke, number, call) for number, call in enumerate(calls)]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
@@ -222,6 +235,10 @@ class Executor:
 
     def _launch(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
         self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))
+
+
+def _has_overlap(i: Instruction) -> bool:
+    return isinstance(i, Task) and i.overlap
 
 
 def _send(post: Callable[[int, Tensor], None], peer: int, pop: Callable[[], Values], pack: Callable[[Values], Tensor]) -> None:

@@ -10,7 +10,7 @@ BWD_WEIGHT   weight gradients                                  frees act[s, m] a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -33,7 +33,8 @@ class Iteration:
 
     losses: of this rank's last stages so far, by micro-batch, on the device. correct: how many targets they have predicted
     correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so far. one:
-    the gradient of a loss.
+    the gradient of a loss. keep: called with the values that a task reads, where tasks run on two
+    streams (`SecondStream.keep`).
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -43,6 +44,7 @@ class Iteration:
         self.recompute_ns = 0
         self.one = torch.ones((), device=device)
         self.correct = torch.zeros((), dtype=torch.int64, device=device)
+        self.keep: Callable[[Values], None] | None = None
         self.batch: MicroBatches
 
     def begin(self, batch: MicroBatches) -> None:
@@ -185,7 +187,21 @@ class Work:
         self._finish()
 
     def _inputs(self) -> Values:
-        return self.iteration.inputs(self.m) if self.input is None else self.input.read()
+        if self.input is None:
+            return self.iteration.inputs(self.m)
+        values = self.input.read()
+        if self.iteration.keep is not None:
+            self.iteration.keep(values)
+        return values
+
+    def _take_output_gradient(self) -> Values | None:
+        """Return the gradient of the output, which this work then owns; None on the last stage."""
+        slot = self.output_gradient
+        if slot is None:
+            return None
+        if self.iteration.keep is not None:
+            self.iteration.keep(slot.read())
+        return slot.pop()
 
     def _build(self, inputs: Values) -> Values:
         """Run the stage. Its graph begins at detached copies of its inputs, so its backward stops there."""
@@ -261,7 +277,7 @@ class Work:
         self._check_forward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
         # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
-        grads = None if self.output_gradient is None else self.output_gradient.pop()
+        grads = self._take_output_gradient()
         if self.edges is None:
             self._build_again()
         if self.edges:  # empty for a first stage without parameters

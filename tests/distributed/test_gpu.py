@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("schedule", ["chimera", "chimera_zb"])
+@pytest.mark.parametrize("schedule", ["chimera", "chimera_zb", "dualpipe"])
 @pytest.mark.parametrize("transport", ["staged", "nccl"])
 def test_ranks_on_gpus_have_the_gradients_of_one_process(transport: str, schedule: str) -> None:
     if transport == "nccl" and torch.cuda.device_count() < 2:

@@ -1,0 +1,184 @@
+"""Overlapped pairs on a GPU: the two tasks of a pair run at the same time, on two CUDA streams (docs/semantics.md, "overlap").
+
+A rank has its current stream, the main one, and a second one beside it. All tasks of one pipe, stage and micro-batch run on
+the same stream, because autograd runs a backward on the stream of its forward. Before a task or a pair that uses the second
+stream, that stream waits for the main one; afterwards the main stream waits for it. So only the two tasks of a pair run at
+the same time.
+
+    main stream      FWD p[0] s1 m2   | FWD p[0] s1 m3 |  SEND ...
+    second stream                     | BWD p[1] s1 m0 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.instructions import Fwd, Instruction, Recompute, Task
+
+Call = Callable[[], None]
+WorkKey = tuple[int, int, int]  # pipe, stage, micro-batch
+
+
+class SecondStream(Protocol):
+    """A stream of a device, beside its current one."""
+
+    def fork(self) -> None:
+        """Let the second stream wait for all that was started on the current one."""
+
+    def join(self) -> None:
+        """Let the current stream wait for all that was started on the second one."""
+
+    def run(self, call: Call) -> None:
+        """Make a call that starts its work on the second stream."""
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Keep the memory of these tensors, once they are freed, until the current stream has done its work up to then.
+
+        Without it, a later task on the stream that allocated a tensor could get its memory while this stream still reads it.
+        """
+
+
+class CudaStream:
+    """A second stream of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def fork(self) -> None:
+        """Let the second stream wait for all that was started on the current one."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+    def join(self) -> None:
+        """Let the current stream wait for all that was started on the second one."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def run(self, call: Call) -> None:
+        """Make a call that starts its work on the second stream."""
+        with torch.cuda.stream(self._stream):
+            call()
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Keep the memory of these tensors, once they are freed, until the current stream has done its work up to then."""
+        current = torch.cuda.current_stream(self._device)
+        for t in tensors:
+            t.record_stream(current)
+
+
+class Overlap(NamedTuple):
+    """Which pairs of a stream run at the same time, and on which stream each task runs.
+
+    first: the number of the first instruction of each such pair. second_stream: the pipe, stage and micro-batch of all tasks
+    that run on the second stream.
+    """
+
+    first: frozenset[int]
+    second_stream: frozenset[WorkKey]
+
+
+def second_stream_of(device: torch.device) -> SecondStream | None:
+    """Return a second stream of a CUDA device; None for other devices, where the tasks of a pair run one after the other."""
+    return CudaStream(device) if device.type == "cuda" else None
+
+
+def overlap_of(stream: Sequence[Instruction]) -> Overlap:
+    """Return which overlapped pairs of a rank's stream run at the same time.
+
+    They are the pairs of a forward (FWD or RECOMPUTE) and a backward. Two backwards may add to the same gradients, and two
+    forwards may change the same buffers. A pair is also left out if all tasks of a pipe, stage and micro-batch could not run
+    on one stream otherwise.
+    """
+    sides = _Sides()
+    for i in stream:
+        if isinstance(i, Task):
+            keys = _keys(i)
+            for key in keys[1:]:
+                sides.join(keys[0], key, differ=False)
+    first = set()
+    for number, (a, b) in enumerate(pairwise(stream)):
+        if not isinstance(a, Task) or not isinstance(b, Task) or not a.overlap or _is_forward(a) == _is_forward(b):
+            continue
+        if sides.join(_keys(a)[0], _keys(b)[0], differ=True):
+            first.add(number)
+    return Overlap(frozenset(first), frozenset(sides.second()))
+
+
+def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: SecondStream) -> list[Call]:
+    """Return the calls of a rank's stream, changed so that its overlapped pairs run at the same time.
+
+    calls: one for each instruction. The calls of a pair stay two: the first starts its task, and the second starts the other
+    task and joins the streams.
+    """
+    overlap, bound = overlap_of(stream), list(calls)
+    for number, (i, call) in enumerate(zip(stream, calls, strict=True)):
+        begins, ends = number in overlap.first, number - 1 in overlap.first
+        on_second = isinstance(i, Task) and _keys(i)[0] in overlap.second_stream
+        if begins or ends or on_second:
+            bound[number] = _Forked(call, second, on_second, fork=not ends, join=not begins)
+    return bound
+
+
+class _Forked:
+    """The call of a task of a pair, or of another task on the second stream."""
+
+    def __init__(self, call: Call, second: SecondStream, on_second: bool, fork: bool, join: bool) -> None:
+        self._call, self._second, self._on_second, self._fork, self._join = call, second, on_second, fork, join
+
+    def __call__(self) -> None:
+        if self._fork:
+            self._second.fork()
+        if self._on_second:
+            self._second.run(self._call)
+        else:
+            self._call()
+        if self._join:
+            self._second.join()
+
+
+class _Sides:
+    """Puts each work on one of two streams, such that given works share a stream or are on different ones.
+
+    It is a union-find structure: each work knows another work of its set, and whether the two are on different streams.
+    """
+
+    def __init__(self) -> None:
+        self._parent: dict[WorkKey, tuple[WorkKey, bool]] = {}
+
+    def _root(self, key: WorkKey) -> tuple[WorkKey, bool]:
+        """Return the root of the set of a work, and whether the work and the root are on different streams."""
+        differs, path = False, [key]
+        while key in self._parent:
+            key, differs_here = self._parent[key]
+            differs ^= differs_here
+            path.append(key)
+        root, differs_from_root = key, differs
+        for step in path[:-1]:  # from now on these have the root as their parent
+            parent_differs = self._parent[step][1]
+            self._parent[step] = (root, differs_from_root)
+            differs_from_root ^= parent_differs
+        return root, differs
+
+    def join(self, a: WorkKey, b: WorkKey, differ: bool) -> bool:
+        """Put two works on different streams, or on the same; return False if earlier calls demand the opposite."""
+        (root_a, a_differs), (root_b, b_differs) = self._root(a), self._root(b)
+        if root_a == root_b:
+            return (a_differs ^ b_differs) == differ
+        self._parent[root_b] = (root_a, a_differs ^ b_differs ^ differ)
+        return True
+
+    def second(self) -> list[WorkKey]:
+        """Return the works on the second stream: those on another stream than the root of their set."""
+        return [key for key in list(self._parent) if self._root(key)[1]]
+
+
+def _keys(i: Task) -> list[WorkKey]:
+    return [(i.pipe, i.stage, m) for m in i.micro_batches]
+
+
+def _is_forward(i: Task) -> bool:
+    return isinstance(i, Fwd | Recompute)

@@ -8,7 +8,7 @@ docs/language.md lists each limit with the comment that it has here.
 TEXT = 1_000_000  # characters of a text
 TOKENS = 100_000  # words, numbers, symbols and comments of a text
 NAME = 64  # characters of a name
-NAMES = 256  # `param` and `let` of the top level, and `let` of a ticks order, each; parameters of a program
+NAMES = 256  # `param` and `let` of the top level together; `let` of a ticks order; parameters of a program
 NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum or product are not nested
 MAGNITUDE = 2**61  # magnitude of any value
 
@@ -26,7 +26,7 @@ TIME = 2**61  # all costs of a program added up
 FORMULAS = 2**14  # pipes × rules of a ticks order; pipes × stage clauses
 KEYS = 16  # keys of `then` together; limits of a greedy order
 REPETITIONS = 1_000_000  # repetitions of all bodies of a listing's loops, over all ranks
-WORK = 2**24  # operations of a compilation: evaluating expressions (on many points, once per 64 of them) and placing tasks
+WORK = 2**24  # operations of a compilation: placing tasks, and computing expressions, each for up to 64 points at once
 
 # of a file
 FILE = 2**30  # bytes of any file; characters of a program

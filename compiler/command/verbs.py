@@ -178,7 +178,7 @@ def plan_parser() -> argparse.ArgumentParser:
     p.add_argument("--recompute", choices=("try", "all", "none"), default="try",
                    help="whether all stages recompute; default: both are tried")  # fmt: skip
     p.add_argument("--zero", choices=("auto", "always", "never"), default="auto",
-                   help="the copies of a stage share the optimizer's state out (ZeRO, stage 1); default: where a rank would "
+                   help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1); default: where a rank would "
                    "not fit otherwise")  # fmt: skip
     p.add_argument("--optimizer", metavar="NAME",
                    help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "

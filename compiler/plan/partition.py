@@ -37,7 +37,7 @@ def best_partition(
     state: OptimizerState = NO_STATE,
     recomputing: Callable[[], Program] | None = None,
 ) -> Found:
-    """Return the partition with the fastest slowest stage of those in which no rank needs more than limit_bytes.
+    """Return the partition whose slowest stage is as fast as possible, of those in which no rank needs more than limit_bytes.
 
     costs: of each layer, in one unit, for instance measured; by default those of the description. recomputing: compiles the
     same schedule with recomputation everywhere, to test whether the limit suffices then.

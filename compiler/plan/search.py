@@ -1,4 +1,4 @@
-"""The search for the partition with the fastest slowest stage in which no rank needs more than a limit.
+"""The search for the partition whose slowest stage is as fast as possible while no rank needs more than a limit.
 
 allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
 paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order

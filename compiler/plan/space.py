@@ -39,7 +39,7 @@ class Problem:
     schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
     bytes that a rank may need. network: a link in the place of the profile's links. own: values by the name of a schedule's
     parameter, in the place of `CHOICES`. sizes: of micro-batches that are tried, in samples; None for all. recompute: the
-    choices that are tried. zero: whether the copies of a stage share the optimizer's state out; None: where a rank would
+    choices that are tried. zero: whether the ranks with a copy of a stage share the optimizer's state; None: where a rank would
     not fit otherwise.
     """
 

@@ -14,7 +14,7 @@ if "RANK" not in os.environ:
 
 
 class Net(nn.Module):
-    """Its forward passes the input around the layers: no list of layers alone could say that."""
+    """Its forward adds the input after each layer, which a list of layers cannot express."""
 
     def __init__(self) -> None:
         super().__init__()

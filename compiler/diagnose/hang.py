@@ -117,6 +117,7 @@ def _rows(index: ProgramIndex, hang: Hang, node: int) -> list[int]:
 
 
 def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
+    """Return the name of a node for messages: of an instruction with its place, of a transfer or a completion of a collective."""
     p, rows = index.program, _rows(index, hang, node)
     if node < len(p):
         return p.place(node)
@@ -130,6 +131,7 @@ def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
 
 
 def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
+    """Return a timeline of what these ranks run before they hang, each with the instruction at which it stops."""
     p = index.program
     timing = task_times(p)
     done = hang.done[: len(p)]
@@ -151,7 +153,7 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     moves: list[str] = []
     budget, current_hang = MAX_TRIED // len(p), hang
     while len(moves) < MAX_MOVES:
-        best: tuple[int, str, Program, Hang] | None = None
+        best: tuple[int, str, Program, Hang] | None = None  # instructions that run, move, program after it, its hang
         index_now = ProgramIndex(p)
         current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
         for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:
@@ -199,5 +201,7 @@ def _moves(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[tuple[
 
 def _with_move(p: Program, row: int, to: int) -> Program:
     """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
-    order = np.delete(np.arange(len(p)), row)
-    return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one
+    others = np.delete(np.arange(len(p)), row)
+    # In `others` the rows after the deleted one have moved up by one. So a later row `to` is at to - 1, and index `to` is
+    # right after it.
+    return replace(p, table=p.table.take(np.insert(others, to, row)))

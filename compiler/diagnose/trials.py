@@ -152,9 +152,9 @@ class Trials:
 
 def _keys(p: Program) -> Ints:
     """Return a key for each task of a program, the same wherever the task is in its stream."""
-    h, x = p.header, p.table
-    first_micro_batch = np.array([ids[0] for ids in p.micro_batch_lists], np.int64)[x.operand]
-    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * h.micro_batches + first_micro_batch
+    h, t = p.header, p.table
+    first_micro_batch = np.array([ids[0] for ids in p.micro_batch_lists], np.int64)[t.operand]
+    return ((t.op.astype(np.int64) * len(h.pipes) + t.pipe) * h.stages + t.stage) * h.micro_batches + first_micro_batch
 
 
 def _reordered(original: Program, other: Program) -> tuple[int, int]:

@@ -52,16 +52,17 @@ def waits(program: Program, durations: Durations) -> Waits:
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     latency, occupied = durations.latency[send], durations.occupied[send]
-    queues, rows, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
-    has_nodes = queues or bool(occupied.any())
-    transfer = rows + np.arange(len(send)) if has_nodes else none
+    queues, row_count, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
+    has_nodes = queues or bool(occupied.any())  # whether messages have nodes
+    transfer = row_count + np.arange(len(send)) if has_nodes else none
     # A transfer stays in its queues until it is complete. Where there are none, only its bytes occupy the channel.
     lengths, delay = (latency + occupied, np.zeros_like(latency)) if queues else (occupied if has_nodes else none, latency)
-    have_times = bool(durations.collectives.any())
-    collective = rows + len(lengths) if machine == "serial" or have_times else None
+    collectives_take_time = bool(durations.collectives.any())
+    collective = row_count + len(lengths) if machine == "serial" or collectives_take_time else None
     if collective is not None:
         lengths = np.concatenate([lengths, durations.collectives])
-        edges += _in_order_of_streams(program, collective) if machine != "serial" else []
+        if machine != "serial":
+            edges += _in_order_of_streams(program, collective)
     begins = transfer  # the first node of each stream of transfers
     if queues:
         edges += _queue_edges(program, _nodes_of_rows(program, send, receive, transfer, collective))
@@ -82,8 +83,8 @@ def waits(program: Program, durations: Durations) -> Waits:
                 pass
             case _:
                 assert_never(condition)
-    nodes = rows + len(lengths)
-    offsets = np.concatenate([program.offsets[:-1], begins, np.arange(rows + len(transfer), nodes + 1)])
+    nodes = row_count + len(lengths)
+    offsets = np.concatenate([program.offsets[:-1], begins, np.arange(row_count + len(transfer), nodes + 1)])
     return Waits(Edges.concatenate(*edges), offsets, lengths, send, receive, message, consumer, transfer, collective, delay)
 
 
@@ -112,6 +113,7 @@ def _queues_with_transfers(op: Op) -> bool:
 
 
 def _edges(source: Ints, target: Ints) -> Edges:
+    """Return these edges with a delay of 0."""
     return Edges(source, target, np.zeros(len(source), np.int64))
 
 
@@ -153,8 +155,8 @@ def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer
     return [Edges(end, send[waiting], delay[earlier]) for end in ends]
 
 
-def _all_reduces(program: Program) -> Ints:
-    """Return the rows of all instructions that join a collective."""
+def _collective_rows(program: Program) -> Ints:
+    """Return the rows of all instructions that join a collective, all of which wait in the queues of `serial`."""
     return np.flatnonzero(np.isin(program.table.op, [op for op in Op if _queues_with_transfers(op)]))
 
 
@@ -163,7 +165,7 @@ def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
 
     first: the node of the first collective.
     """
-    rows = _all_reduces(program)
+    rows = _collective_rows(program)
     node, rank = first + program.table.operand[rows], program.rank_of[rows]
     follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
     return [_edges(rows, node), _edges(node[follows - 1], node[follows])]
@@ -171,24 +173,27 @@ def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
 
 def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, collective: int | None) -> Ints:
     """Return, by row, the node that a SEND, a RECV or on `serial` a collective has in the queues, else -1."""
-    number = np.full(len(program), -1, np.int64)
-    number[send] = number[receive] = transfer
+    node = np.full(len(program), -1, np.int64)
+    node[send] = node[receive] = transfer
     if program.header.machine == "serial" and collective is not None:
-        rows = _all_reduces(program)
-        number[rows] = collective + program.table.operand[rows]
-    return number
+        rows = _collective_rows(program)
+        node[rows] = collective + program.table.operand[rows]
+    return node
 
 
-def _queue_edges(program: Program, number: Ints) -> list[Edges]:
-    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues."""
-    rank, ends = program.rank_of, np.flatnonzero(number >= 0)
+def _queue_edges(program: Program, node: Ints) -> list[Edges]:
+    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues.
+
+    node: by row, as `_nodes_of_rows` returns it.
+    """
+    rank, ends = program.rank_of, np.flatnonzero(node >= 0)
     if program.header.machine == "paired":
         queue = rank[ends] * program.world + program.table.peer[ends]
         ends, queue = ends[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
     else:
         queue = rank[ends]
     behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
-    return [_edges(ends, number[ends]), _edges(number[ends[behind - 1]], number[ends[behind]])]
+    return [_edges(ends, node[ends]), _edges(node[ends[behind - 1]], node[ends[behind]])]
 
 
 def _window_of_queues(program: Program, transfer: Ints, send: Ints, channel: Ints) -> Edges:

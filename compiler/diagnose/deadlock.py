@@ -22,7 +22,8 @@ from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a cycle.
 
-    It also names the lines of the schedule that ordered the tasks of the cycle. timing: the simulated times of that program; trials: tries changes of the schedule's text.
+    It also names the lines of the schedule that ordered the tasks of the cycle. timing: the simulated times of that program;
+    trials: tries changes of the schedule's text.
     """
     program = ordered.program
     target, source, row_of_pair = _waits(program, timing)

@@ -117,7 +117,7 @@ def _rows(index: ProgramIndex, hang: Hang, node: int) -> list[int]:
 
 
 def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
-    """Return the name of a node for messages: of an instruction with its place, of a transfer or a completion of a collective."""
+    """Return the name of a node for messages: an instruction with its place, a transfer, or the completion of a collective."""
     p, rows = index.program, _rows(index, hang, node)
     if node < len(p):
         return p.place(node)

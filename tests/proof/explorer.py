@@ -102,11 +102,11 @@ def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     waits = waits_on(index, machine)
     if executed(index, machine, waits).all():
         return
-    for why in WAITS:
-        remaining = waits.reason != why
+    for reason in WAITS:
+        remaining = waits.reason != reason
         others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.reason[remaining])
         if executed(index, machine, others).all():
-            yield why
+            yield reason
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Tally:
 
 
 def explored(seed: int, count: int, limit: int = STATES, large: int = LARGE) -> Tally:
-    """Explore `count` programs on every machine."""
+    """Explore `count` random programs on every machine; return the results. limit, large: as STATES and LARGE."""
     tally = Tally(limit, large)
     for kind, p, verdicts in programs(seed):
         tally.add(kind, p, verdicts)

@@ -178,7 +178,7 @@ def codes(caught: ChimeraError) -> set[str]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_schedules_that_once_took_too_long(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_that_once_took_too_long_are_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached quickly
     text, expected = SCHEDULES[what]
     with pytest.raises(ChimeraError) as caught:
@@ -188,7 +188,7 @@ def test_schedules_that_once_took_too_long(what: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", FILES)
-def test_programs_that_once_took_too_long(what: str) -> None:
+def test_programs_that_once_took_too_long_are_refused(what: str) -> None:
     text, expected = FILES[what]
     assert is_program(Source("a.json", text))
     with pytest.raises(ChimeraError) as caught:
@@ -246,7 +246,7 @@ EXECUTIONS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
+def test_a_short_fuzzing_run_has_no_failures(target: str, tmp_path: Path) -> None:
     """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
     run_builtin(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
@@ -254,8 +254,8 @@ def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_seeds_have_different_answers(target: str) -> None:
-    """If a target refused all of its seeds, the fuzzing would test its first lines only."""
+def test_targets_accept_some_of_their_seeds(target: str) -> None:
+    """The answers of a target also differ. If it refused all of its seeds, the fuzzing would test its first lines only."""
     seeds = TARGETS[target].seeds()
     answers = set()
     for data in (*seeds[:3], *seeds[-5:]):

@@ -104,6 +104,7 @@ def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, li
 
 @st.composite
 def loops(draw: st.DrawFn) -> tuple[str, str]:
+    """Draw a listing with loops; return it, and the same one with its loops unrolled."""
     count = draw(st.integers(3, 12))
     named = draw(st.lists(st.sampled_from(NAMED), max_size=3, unique=True))
     bodies = st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4)

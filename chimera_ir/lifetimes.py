@@ -147,17 +147,19 @@ def workspaces(program: Program) -> Lifetimes:
     if h.kind == "training":
         split = by_key.input_gradient != by_key.weight_gradient
         kept = (t.flags & RECOMPUTE) == 0
-        for op, which, whole, halves in (
+        # For a full backward, and for a split one.
+        for op, which, for_full, for_split in (
             (Op.FWD, kept, Run.FORWARD, Run.SPLIT_FORWARD),
             (Op.RECOMPUTE, True, Run.RECOMPUTE, Run.SPLIT_RECOMPUTE),
         ):
             rows, keys = by_key.entries(np.flatnonzero((t.op == op) & which))
-            run[rows] = np.where(split[keys], halves, whole)
+            run[rows] = np.where(split[keys], for_split, for_full)
         for op, backward in ((Op.BWD, Run.BACKWARD), (Op.BWD_INPUT, Run.INPUT), (Op.BWD_WEIGHT, Run.WEIGHT)):
             run[t.op == op] = backward
+        # A backward itself runs the forward again if the FWD keeps only its input, and no RECOMPUTE has run it.
         keys = np.flatnonzero((by_key.forward >= 0) & (by_key.recomputation < 0))
-        again = by_key.input_gradient[keys[~kept[by_key.forward[keys]]]]
-        run[again] = np.where(t.op[again] == Op.BWD, Run.RECOMPUTED_BACKWARD, Run.RECOMPUTED_INPUT)
+        recomputing = by_key.input_gradient[keys[~kept[by_key.forward[keys]]]]
+        run[recomputing] = np.where(t.op[recomputing] == Op.BWD, Run.RECOMPUTED_BACKWARD, Run.RECOMPUTED_INPUT)
     rows = np.flatnonzero(run >= 0)
     return Lifetimes.of(Kind.WORKSPACE, t.stage[rows], rows, rows, count=run[rows])
 

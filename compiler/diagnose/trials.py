@@ -124,14 +124,14 @@ class Trials:
         tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one kind.
         """
         found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
-        for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
+        for number, edit in ((number, edit) for number, group in enumerate(edits) for edit in group):
             if self.spent > MAX_TRIED:  # nothing more is compiled, and a long text has very many edits
                 break
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])
             if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
                 all_kinds, same_kind = _reordered(original, tried.tasks) if original is not None else (0, 0)
-                rest = (change, tried.activations) if keep_order else (tried.activations, change)
+                rest = (number, tried.activations) if keep_order else (tried.activations, number)
                 found.append(((same_kind if keep_order else 0, tried.makespan, *rest, all_kinds), tried, edit))
                 if take_first:
                     break

@@ -102,7 +102,10 @@ class _Objects:
         self.weight = 0  # number of values in the object that ended last
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
-        """Return (number of values in the object), which stands for the object in those around it. Raises _ObjectError."""
+        """Return a tuple of one number, the values in the object. It takes the object's place in the one around it.
+
+        Raises _ObjectError for an object that is rejected.
+        """
         if self.weight > MAX_WEIGHT:
             raise _ObjectError
         fields, weight = dict(pairs), len(pairs)

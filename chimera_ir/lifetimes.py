@@ -70,6 +70,7 @@ class Lifetimes:
 
     @staticmethod
     def concatenate(lives: Sequence[Lifetimes]) -> Lifetimes:
+        """Return the entries of all of these, one after another; there is at least one."""
         return Lifetimes(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lifetimes)))
 
     def take(self, rows: npt.NDArray[Any]) -> Lifetimes:
@@ -193,6 +194,7 @@ def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
 
 
 def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[StageSum]) -> int:
+    """Return the bytes of an entry with these numbers in its columns."""
     if kind in ACTIVATIONS:
         of = stages[stage]
         return int(activation_bytes(of.kept_bytes, of.split_kept_bytes, of.weight_kept_bytes)[kind])

@@ -59,10 +59,12 @@ class Setting:
 
     @property
     def ranks(self) -> int:
+        """Return the number of ranks of a pipeline."""
         return self.parameters.get("D", DEFAULT_RANKS)
 
     @property
     def micro_batches(self) -> int:
+        """Return the number of whole micro-batches."""
         return self.parameters.get("N", DEFAULT_ROUNDS * self.ranks)
 
     def all_costs(self) -> dict[str, Fraction]:

@@ -31,7 +31,7 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     begins = np.searchsorted(target, np.searchsorted(lane, lane[source])).tolist()
     ends = np.searchsorted(target, source, side="right").tolist()
     best = _any_cycle(begins, ends)
-    single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
+    single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))  # each is a cycle of its own
     if len(single):
         best = single[:1].tolist()
     targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()

@@ -68,6 +68,7 @@ def change_value(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
+    """Let a forward be run again, or no longer."""
     i = d.at(at)
     return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
 
@@ -95,6 +96,8 @@ def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
+    """Return an instruction with other numbers for the ranks that it names. new: by local rank."""
+
     def of(g: int) -> int:
         return g - g % ranks + new[g % ranks]
 

@@ -34,7 +34,7 @@ def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None
     return s
 
 
-def wall(s: Simulation) -> Fraction:
+def wall_bubble(s: Simulation) -> Fraction:
     """Return the wall bubble, which is the same on every rank."""
     assert len(set(s.wall_bubbles)) == 1
     return Fraction(s.wall_bubbles[0], s.scale)
@@ -52,7 +52,7 @@ def activation_range(p: Program) -> tuple[int, int]:
 def test_zb_h1_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("zb_h1", D=D, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
-        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
+        assert wall_bubble(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
     assert activation_range(p) == (D, D)
     assert peaks(p).weight_copies == (1,) * D
 
@@ -62,7 +62,7 @@ def test_zb_h2_has_its_bubbles_and_activations(D: int, N: int) -> None:
     p = program("zb_h2", D=D, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
         assert max(measure(p, (F, I, W)).own_bubbles) == (D - 1) * (F + I - 2 * W)
-    assert wall(measure(p)) == wall(measure(program("zb_h1", D=D, N=N))) == D - 1
+    assert wall_bubble(measure(p)) == wall_bubble(measure(program("zb_h1", D=D, N=N))) == D - 1
     assert activation_range(p) == (2 * D - 1, 2 * D - 1)
 
 
@@ -72,7 +72,7 @@ def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
     p = program("zb_v", D=D, N=N)
     s = measure(p)
     assert set(s.own_bubbles) == {0}
-    assert wall(s) == D - 1
+    assert wall_bubble(s) == D - 1
     assert activation_range(p) == (2 * D, 2 * D)
     assert peaks(p).weight_copies == (2,) * D
 
@@ -96,8 +96,8 @@ def test_dualpipe_and_dualpipev_have_one_bubble(D: int, N: int) -> None:
     for F, I, W in (UNIT, (2, 2, 1), (3, 3, 2)):
         B = I + W
         bubble = (D // 2 - 1) * ((F + B) + B - 3 * W)
-        assert wall(measure(p, (F, I, W))) == wall(measure(v, (F, I, W))) == bubble
-    assert wall(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
+        assert wall_bubble(measure(p, (F, I, W))) == wall_bubble(measure(v, (F, I, W))) == bubble
+    assert wall_bubble(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
     assert set(peaks(p).activations) == {D + 1}
     assert set(peaks(v).activations) == {D + 1}  # of stages that are half of a rank's share
     assert peaks(p).weight_copies == (2,) * D
@@ -112,7 +112,7 @@ def test_bitpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("bitpipe", D=D, N=N)
     s = measure(p, B=1)
     assert Fraction(s.wall_bubbles[0], s.makespan) == Fraction(D - 2, 4 * N + D - 2)
-    assert wall(s) == D - 2
+    assert wall_bubble(s) == D - 2
     assert max(peaks(p).activations) == 2 * D  # D micro-batches, in halves
     assert peaks(p).weight_copies == (4,) * D
 
@@ -121,7 +121,7 @@ def test_bitpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
 def test_forward_doubling_has_its_bubble_and_activations(D: int, k: int) -> None:
     """N = 2kD: the bubble is 2(D - 2)F at B = 2F for every k. D = 4, N = 8: makespan 28."""
     p = program("chimera_doubling", D=D, N=2 * k * D)
-    assert wall(measure(p)) == 2 * (D - 2)
+    assert wall_bubble(measure(p)) == 2 * (D - 2)
     assert activation_range(p) == (D + 2, 2 * D)
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "FWD"} == {2}
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "BWD"} == {1}
@@ -134,7 +134,7 @@ def test_forward_doubling_with_recomputation_has_its_bubble(D: int, k: int, bubb
     """B = 3F, because each backward repeats the forward."""
     p = program("chimera_doubling", D=D, N=2 * k * D, again=1)
     s = measure(p)
-    assert wall(s) == bubble
+    assert wall_bubble(s) == bubble
     assert set(s.busy) == {2 * k * D * (1 + 3)}
 
 
@@ -143,7 +143,7 @@ def test_backward_halving_has_its_bubble_and_activations(D: int, k: int) -> None
     """N = kD micro-batches as 2kD halves at half the cost: bubble (D - 2)F, (D + 2)/2 to D activations of a micro-batch."""
     p = program("chimera_halving", D=D, N=2 * k * D)
     s = measure(p)  # in half units
-    assert wall(s) / 2 == D - 2
+    assert wall_bubble(s) / 2 == D - 2
     assert activation_range(p) == (D + 2, 2 * D)  # halves
     assert p.header.micro_batch_size == (1, 2)
     if (D, k) == (4, 2):
@@ -170,7 +170,7 @@ def test_looped_bfs_has_its_bubble_and_activations(D: int, N: int, v: int) -> No
     """Bubble (D - 1)(F + B)/v with costs of a rank's share, so (D - 1)(F + B) with costs of a stage. Activations: N v."""
     p = program("looped_bfs", D=D, N=N, v=v)
     for F, I, W in (UNIT, (2, 3, 2)):
-        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
+        assert wall_bubble(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
     assert activation_range(p) == (N * v, N * v)
 
 
@@ -188,7 +188,7 @@ HANAYO = {
 def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
     """At N = D, B = 2F the bubble is 2(D - 1)F of a rank's share for w = 1, then 2(D - 1)F/w to at most 10 % more."""
     p = program("hanayo", D=D, w=w)
-    bubble = wall(measure(p))
+    bubble = wall_bubble(measure(p))
     assert bubble == HANAYO[D, w]
     share = 2 * w  # stages
     if w == 1:
@@ -244,7 +244,7 @@ def test_chimera_zb_reaches_the_lower_bound_or_misses_it_by_a_known_amount(D: in
 def test_chimera_zb_has_half_of_the_bubble_of_dualpipe(D: int) -> None:
     """At hop 0 and N = 2D the bubble is half of that of DualPipe, with one activation less."""
     half, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
-    assert 2 * wall(measure(half)) == wall(measure(dualpipe))
+    assert 2 * wall_bubble(measure(half)) == wall_bubble(measure(dualpipe))
     assert max(peaks(half).activations) == max(peaks(dualpipe).activations) - 1
 
 
@@ -265,7 +265,7 @@ def fill_bound(D: int, hop: Fraction | int) -> Fraction:
 def test_the_bubble_of_chimera_fill_does_not_grow_with_the_micro_batches(D: int, k: int, hop: Fraction | int) -> None:
     """The bubble does not grow with N, and exceeds the lower bound by (D/2 - 1) transfers. At hop 0 it is the bound."""
     p = program("chimera_fill", D=D, N=k * D)
-    bubble = wall(measure(p, hop=hop) if D * k <= 40 else simulate(p, {"hop": hop}))
+    bubble = wall_bubble(measure(p, hop=hop) if D * k <= 40 else simulate(p, {"hop": hop}))
     assert bubble == D // 2 - 1 + (2 * D - 3) * hop == fill_bound(D, hop) + (D // 2 - 1) * hop
     assert max(peaks(p).activations) == D
     assert peaks(p).weight_copies == (2,) * D
@@ -313,7 +313,7 @@ def test_an_order_planned_for_a_small_hop_does_not_lose_more_with_more_micro_bat
     for N in (4 * D, 8 * D):
         p = program("chimera_zb", D=D, N=N, F=20, hop=1)
         for hop, bubble in ((TENTH, bubble_01), (HALF, bubble_05)):
-            assert wall(measure(p, hop=hop)) == bubble
+            assert wall_bubble(measure(p, hop=hop)) == bubble
 
 
 def test_an_order_planned_for_a_hop_differs() -> None:

@@ -33,26 +33,32 @@ JSON = program_to_json(program("1f1b", D=2, N=2))
 
 
 def changed(text: str, old: str, new: str) -> str:
+    """Return a text with another part; the old part must be in it."""
     return replaced(text, (old, new))
 
 
 def listing(actions: str) -> str:
+    """Return SMALL with a listing of these actions as its order."""
     return changed(SMALL, TICKS, f"order listing for rank r {{ {actions} }}")
 
 
 def before(part: str, more: str) -> str:
+    """Return SMALL with more text before a part of it."""
     return changed(SMALL, part, f"{more} {part}")
 
 
 def greedy(more: str) -> str:
+    """Return SMALL with a greedy order that has these lines too."""
     return changed(SMALL, TICKS, f"order greedy {{ prefer B, F {more} }}")
 
 
 def family(last: int) -> str:
+    """Return SMALL with the pipes p[0] to p[last]."""
     return changed(SMALL, "pipe p {", f"pipe p[i in 0 .. {last}] {{")
 
 
 def with_large_n(text: str) -> str:
+    """Return a text with 400,000 micro-batches instead of two."""
     return changed(text, "N = 2", "N = 400000")
 
 

@@ -48,8 +48,8 @@ WAITS = {
     READ: "a task, for the value that it reads",
     POST: "a SEND, for an earlier RECV of its channel",
     WINDOW: "a SEND, for an earlier transfer of its channel",
-    END: "a transfer or sum, for its ends to be posted",
-    QUEUE: "a transfer or sum, for the one before it in a queue",
+    END: "a transfer or collective, for its ends to be posted",
+    QUEUE: "a transfer or collective, for the one before it in a queue",
 }
 
 # The kinds of waits that are needed to find every deadlock on a machine. All other waits of the machine follow from these.

@@ -17,7 +17,6 @@ from chimerac.compiler.analyze.simulate import Simulation
 
 Floats = npt.NDArray[np.float64]
 MAX_KINDS = 12  # of tasks, in the table of the largest differences
-SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,11 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     return Beside(predicted, of_measured, measured.unit, unit_of_cost, kinds)
 
 
-def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
-    """Return the factor that makes predicted times measured ones, and how long a unit of cost is (`Beside.unit_of_cost`).
+SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
 
-    predicted_sum, measured_sum: of all tasks, each in its own unit.
-    """
+
+def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
+    """Return by what predicted times are multiplied to be in the measured unit, and the same if they are costs, else None."""
     if s.unit == measured.unit:
         return 1.0, None
     if s.unit in SECONDS and measured.unit in SECONDS:

@@ -95,7 +95,6 @@ def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> B
 
 
 def _text(bound: Bound) -> str:
-    """Return a limit as a schedule writes it."""
     counts = " ".join(f"{'+-'[weight < 0]} {LETTERS[op]}" for op, weight in bound.weights.items()).removeprefix("+ ")
     scope = "" if bound.scope == "rank" else f" per {bound.scope}"
     return f"limit {counts} <= {formatted(bound.value)}{scope}"

@@ -90,7 +90,7 @@ _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 def program_from_text(text: str, name: str = "<streams>") -> Program:
     """Return the program that a compact text holds. Its streams are not verified yet.
 
-    Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
+    name: the name of the text in messages. Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
@@ -124,6 +124,7 @@ class _TextParser:
         self.length = 0  # characters of the header's lines
 
     def parse(self) -> None:
+        """Parse the whole text into `rows` and `fields`. Raises ChimeraError E602 to E605."""
         has_first_line = False
         for number, line in enumerate(_parts(self.source.text, "\n"), 1):
             word = _WORD.match(line)

@@ -90,7 +90,8 @@ _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 def program_from_text(text: str, name: str = "<streams>") -> Program:
     """Return the program that a compact text holds. Its streams are not verified yet.
 
-    name: the name of the text in messages. Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
+    name: the name of the text in messages. Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed,
+    E603 and E604 as for JSON.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:

@@ -25,10 +25,11 @@ class Waits:
     """Every wait of a program on its machine.
 
     offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
-    durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
-    message, consumer: the number of a message and a row that reads it, for each of its values. transfer: the node of each
-    message, empty where messages have none. collective: the first node of the collectives, None where they have none. delay:
-    from the end of a message's node, or where it has none from its later end, to its arrival.
+    durations: of the nodes after the rows. send, receive: the rows of every message, sorted by channel, those of a channel
+    as they are sent; a message's number is its place in these. message, consumer: the number of a message and a row that reads
+    it, for each of its values. transfer: the node of each message, empty where messages have none. collective: the first node of
+    the collectives, None where they have none. delay: of each message, from the end of its node to its arrival; where messages
+    have no nodes, from the moment when its SEND and its RECV are both posted.
     """
 
     edges: Edges
@@ -52,38 +53,40 @@ def waits(program: Program, durations: Durations) -> Waits:
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     latency, occupied = durations.latency[send], durations.occupied[send]
-    queues, row_count, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
-    has_nodes = queues or bool(occupied.any())  # whether messages have nodes
-    transfer = row_count + np.arange(len(send)) if has_nodes else none
-    # A transfer stays in its queues until it is complete. Where there are none, only its bytes occupy the channel.
-    lengths, delay = (latency + occupied, np.zeros_like(latency)) if queues else (occupied if has_nodes else none, latency)
+    has_queues, row_count, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
+    messages_have_nodes = has_queues or bool(occupied.any())
+    transfer = row_count + np.arange(len(send)) if messages_have_nodes else none
+    if has_queues:  # a transfer stays in its queues until it is complete
+        lengths, delay = latency + occupied, np.zeros_like(latency)
+    else:  # only the bytes of a message occupy its channel
+        lengths, delay = occupied if messages_have_nodes else none, latency
     collectives_take_time = bool(durations.collectives.any())
     collective = row_count + len(lengths) if machine == "serial" or collectives_take_time else None
     if collective is not None:
         lengths = np.concatenate([lengths, durations.collectives])
         if machine != "serial":
-            edges += _in_order_of_streams(program, collective)
-    begins = transfer  # the first node of each stream of transfers
-    if queues:
+            edges += _collective_edges(program, collective)
+    begins = transfer  # the first node of each stream of transfers: in queues each transfer is a stream of its own
+    if has_queues:
         edges += _queue_edges(program, _nodes_of_rows(program, send, receive, transfer, collective))
-    elif has_nodes:
+    elif messages_have_nodes:
         edges += [_edges(send, transfer), _edges(receive, transfer)]
         begins = transfer[np.flatnonzero(np.diff(channel, prepend=-1))]
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
-            case "values" if has_nodes:
+            case "values" if messages_have_nodes:
                 edges.append(Edges(transfer[message], consumer, delay[message]))
             case "values":
                 edges += [Edges(ends[message], consumer, delay[message]) for ends in (send, receive)]
-            case "window" if queues:
+            case "window" if has_queues:
                 edges.append(_window_of_queues(program, transfer, send, channel))
             case "window":
-                edges += _window(program, send, receive, channel, transfer if has_nodes else None, delay)
+                edges += _window(program, send, receive, channel, transfer if messages_have_nodes else None, delay)
             case None:
                 pass
             case _:
                 assert_never(condition)
-    nodes = row_count + len(lengths)
+    nodes = row_count + len(lengths)  # each collective is a stream of its own, too
     offsets = np.concatenate([program.offsets[:-1], begins, np.arange(row_count + len(transfer), nodes + 1)])
     return Waits(Edges.concatenate(*edges), offsets, lengths, send, receive, message, consumer, transfer, collective, delay)
 
@@ -118,7 +121,7 @@ def _edges(source: Ints, target: Ints) -> Edges:
 
 
 def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
-    """Return the SEND, the RECV and the channel of every message, sorted by channel and, within it, by number."""
+    """Return the SEND, the RECV and the channel of every message, sorted by channel; within a channel they keep their order."""
     t, rank = program.table, program.rank_of
     send, receive = np.flatnonzero(t.op == Op.SEND), np.flatnonzero(t.op == Op.RECV)
     channel = rank[send] * program.world + t.peer[send]
@@ -160,7 +163,7 @@ def _collective_rows(program: Program) -> Ints:
     return np.flatnonzero(np.isin(program.table.op, [op for op in Op if _queues_with_transfers(op)]))
 
 
-def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
+def _collective_edges(program: Program, first: int) -> list[Edges]:
     """Return the waits of collectives: for all their members, and for the collective before them in each stream.
 
     first: the node of the first collective.

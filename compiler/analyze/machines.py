@@ -26,10 +26,12 @@ class Waits:
 
     offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
     durations: of the nodes after the rows. send, receive: the rows of every message, sorted by channel, those of a channel
-    as they are sent; a message's number is its place in these. message, consumer: the number of a message and a row that reads
-    it, for each of its values. transfer: the node of each message, empty where messages have none. collective: the first node of
-    the collectives, None where they have none. delay: of each message, from the end of its node to its arrival; where messages
-    have no nodes, from the moment when its SEND and its RECV are both posted.
+    as they are sent; a message's number is its place in these.
+    message, consumer: the number of a message and a row that reads it, for each of its values.
+    transfer: the node of each message, empty where messages have none.
+    collective: the first node of the collectives, None where they have none.
+    delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its SEND
+    and its RECV are both posted.
     """
 
     edges: Edges

@@ -134,8 +134,9 @@ class Tally:
             return
         self.kinds[kind] += 1
         self.model_only += largest > self.limit
-        self.small += (small := largest <= STATES // 20)
-        thorough = small and self.small % THOROUGH == 0
+        is_small = largest <= STATES // 20
+        self.small += is_small
+        thorough = is_small and self.small % THOROUGH == 0
         self.thorough += thorough
         for machine, found in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1

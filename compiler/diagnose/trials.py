@@ -95,7 +95,7 @@ class Trials:
             return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
 
         count = 2 * spec.header.stages * spec.header.micro_batches  # forwards and backwards
-        # all parameters doubled; if that is not a valid size, only those above 2
+        # At the larger size all parameters are doubled; if that is not a valid size, only those above 2.
         larger = ({k: 2 * v if v > least else v for k, v in given.items()} for least in (0, 2))
         for parameters in larger if count <= MAX_TASKS_FOR_LARGER_SIZE else ():
             try:

@@ -178,6 +178,7 @@ FILES = {
 
 
 def codes(caught: ChimeraError) -> set[str]:
+    """Check that findings have no control characters; return their codes."""
     check_printable(render(caught.diagnostics))
     return {d.code for d in caught.diagnostics}
 

@@ -146,7 +146,7 @@ sys.stdout.write(json_schema())
 """
 
 
-def test_products_have_the_same_bytes_under_two_hash_seeds() -> None:
+def test_the_same_bytes_under_two_hash_seeds() -> None:
     root = Path(__file__).parents[2]
     outputs = []
     for seed in ("1", "2"):

@@ -38,13 +38,13 @@ def json_lines(
             yield f'"costs": {json.dumps(costs.given())},\n'
         if f.name == "pipes" and partition is not None:
             yield f'"partition": {json.dumps(partition.to_json())},\n'
-    ids = [json.dumps(b) for b in micro_batch_lists]
-    shared = [_collective(c) for c in collectives]
+    micro_batches = [json.dumps(ids) for ids in micro_batch_lists]
+    collective_texts = [_collective(c) for c in collectives]
     yield '"streams": [\n'
     for g in range(len(offsets) - 1):
         stream = slice(int(offsets[g]), int(offsets[g + 1]))
         rows = zip(*(c[stream].tolist() for c in table.columns()), strict=True)
-        yield " [" + ",\n  ".join(_row(row, ids, shared) for row in rows) + "]"
+        yield " [" + ",\n  ".join(_row(row, micro_batches, collective_texts) for row in rows) + "]"
         yield ",\n" if g + 2 < len(offsets) else "\n"
     yield "]}\n"
 
@@ -53,13 +53,14 @@ def _collective(i: Collective) -> str:
     return json.dumps({"op": i.op, **{name: getattr(i, name) for name in FORMS[Op[i.op]].fields}})
 
 
-def _row(row: tuple[int, ...], ids: list[str], collectives: list[str]) -> str:
+def _row(row: tuple[int, ...], micro_batches: list[str], collectives: list[str]) -> str:
+    """Return the text of a row. micro_batches, collectives: the texts to which column `operand` refers."""
     # Written from columns, not from instruction values: a program of a million instructions is written in seconds.
     op, value, pipe, stage, operand, peer, flags = row
     template = _TEMPLATES[op]
     if not template:
         return collectives[operand]
-    return template.format(_VALUES[value], pipe, stage, ids[operand], peer, _FLAGS[flags])
+    return template.format(_VALUES[value], pipe, stage, micro_batches[operand], peer, _FLAGS[flags])
 
 
 # The placeholder of each field in a template.

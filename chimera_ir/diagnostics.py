@@ -118,7 +118,7 @@ MAX_KNOWN = 500  # known words that a wrong one is compared with
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a help that names the most similar known word, or all of them if none is similar."""
+    """Return a help that names the most similar known word, or the first 20 if none is similar; '' if none is known."""
     names = sorted(set(known))
     same = [name for name in names if name.casefold() == word.casefold()]
     near = same or (difflib.get_close_matches(word, names[:MAX_KNOWN], n=1, cutoff=0.6) if len(word) <= MAX_LENGTH else [])

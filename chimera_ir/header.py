@@ -117,7 +117,10 @@ class Header:
         yield "ranks named by all gradient all-reduces", sum(self._rank_count(g) ** 2 for g in groups), limits.MEMBERS
 
     def _rank_count(self, stages: Iterable[int]) -> int:
-        """Return the number of global ranks that hold any of these stages. The verifier reports stages without a placement."""
+        """Return the number of global ranks that hold any of these stages.
+
+        A stage for which a pipe has no placement counts for no rank; the verifier reports it.
+        """
         return len({r for p in self.pipes for s in stages for r in p.placement[s : s + 1]}) * self.width
 
     def holders(self, stages: Iterable[int]) -> tuple[int, ...]:

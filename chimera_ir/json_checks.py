@@ -15,6 +15,12 @@ from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, 
 MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
 MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
+MAX_DEPTH = 200  # of brackets, as pydantic allows
+MAX_DIGITS = 4300  # of an integer, as Python's int() allows
+_QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
+_QUOTE_OR_BRACE = re.compile(r'["{}]')
+# An escape in a string. Group 1: half of a surrogate pair without its other half.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = Non
     if error is not None:
         span = part.span(error.pos, error.pos + 1)
         begin = after_space(part.text, 0)
-        help = "" if part.text[begin : begin + 1] in ("{", "[") else kind.help  # no try at JSON, perhaps another kind of file
+        help = "" if part.text[begin : begin + 1] in ("{", "[") else kind.help  # no JSON at all: perhaps another kind of file
         return refuse(kind.codes[0], f"{name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, "here", help=help)
     for at, fault, help in _outside_limits(part.text, kind):
         message = f"{name} cannot be read: {fault}"
@@ -66,7 +72,8 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             halves = [m.start() for m in _ESCAPE.finditer(text, start, at) if m[1]]
             if not text.isascii():  # a text from Python may have the half itself; a file cannot
                 halves += [m.start() for m in SURROGATE.finditer(text, start, at)]
-            yield from ((at, "half of a surrogate pair is no character", "write the character itself") for at in sorted(halves))
+            for half in sorted(halves):
+                yield half, "half of a surrogate pair is no character", "write the character itself"
         elif len(found[0]) >= MAX_DIGITS:
             yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
@@ -74,25 +81,20 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             yield start, f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
 
 
-MAX_DEPTH = 200  # of brackets, as pydantic allows
-MAX_DIGITS = 4300  # of an integer, as Python's int() allows
-_QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
-_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-
-
 class _ObjectError(ValueError):
-    """An object is rejected. fields: the most fields that it may have; None if it is too large as a whole."""
+    """An object is rejected. max_fields: the most fields that it may have; None if it is too large as a whole."""
 
-    def __init__(self, fields: int | None = None) -> None:
+    def __init__(self, max_fields: int | None = None) -> None:
         super().__init__()
-        self.fields = fields
+        self.max_fields = max_fields
 
 
 class _Objects:
-    """Checks every object of a JSON text when its end is parsed. keys: those of the outermost object, after the last call.
+    """Checks every object of a JSON text when its end is parsed, as `object_pairs_hook` of json.loads.
 
     Two fields of one name are rejected: parsers differ in which of them they keep. A large object inside another is rejected
-    too: for a missing field pydantic would convert all of it to Python values.
+    too: for a missing field pydantic would convert all of it to Python values. keys: the names of the fields of the object that
+    ended last, after parsing those of the outermost one.
     """
 
     def __init__(self) -> None:
@@ -100,16 +102,19 @@ class _Objects:
         self.weight = 0  # number of values in the object that ended last
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
+        """Return a tuple of one number, the values in the object. It takes the object's place in the one around it.
+
+        Raises _ObjectError for an object that is rejected.
+        """
         if self.weight > MAX_WEIGHT:
             raise _ObjectError
         fields, weight = dict(pairs), len(pairs)
         if len(fields) < weight or weight > limits.FIELDS:
             raise _ObjectError(limits.FIELDS)
         for value in fields.values():
-            kind = type(value)
-            if kind is list:
+            if type(value) is list:
                 weight += 1 if len(value) == 1 and type(value[0]) is int else _weight(value)
-            elif kind is tuple:
+            elif type(value) is tuple:  # an object
                 weight += value[0]
         self.keys, self.weight = fields, weight
         return _WEIGHTS.get(weight) or (weight,)
@@ -137,9 +142,9 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
     try:
         outermost = json.loads(part.text, object_pairs_hook=objects)
     except _ObjectError as error:
-        if error.fields is None:
+        if error.max_fields is None:
             raise refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values") from None
-        raise _object_finding(kind, part, error.fields) from None
+        raise _object_finding(kind, part, error.max_fields) from None
     except (ValueError, RecursionError):
         return
     if type(outermost) is tuple and len(part.text) > MAX_SHOWN:
@@ -181,6 +186,3 @@ def _object_finding(kind: Kind, part: Excerpt, max_fields: int) -> ChimeraError:
                 message, place = f"{name}: an object has more than {max_fields} fields", part.span(found.start(), at)
                 return refuse(kind.codes[2], message, place, "the first too many")
     raise AssertionError("a rejected object must have a defect")
-
-
-_QUOTE_OR_BRACE = re.compile(r'["{}]')

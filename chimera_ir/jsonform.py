@@ -49,7 +49,6 @@ KIND = Kind(
     "compile one with: chimerac schedules/chimera.sched --emit json -o program.json",
 )
 
-
 SMALLER_HELP = "docs/language.md lists the limits; compile a smaller program"
 
 
@@ -142,8 +141,8 @@ _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \
 class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    end: the position after the streams; found: findings about the first wrong instruction or stream. Raises
-    JSONDecodeError.
+    rows: the instructions; end: the position after the streams; found: findings about the first wrong instruction or stream.
+    Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of streams is not JSON.
     """
 
     def __init__(self, source: Source, begin: int) -> None:
@@ -158,6 +157,7 @@ class StreamsParser:
             self.found, self.end = error.diagnostics, end_of(self.text, begin)
 
     def _streams(self, at: int) -> int:
+        """Read all streams, whose list begins here; return the position after it."""
         text, at = self.text, after(self.text, at, "[")
         if text[at : at + 1] == "]":
             return at + 1
@@ -193,7 +193,7 @@ class StreamsParser:
                 at = after(text, at, ",]")
             if symbol == "]":
                 return at
-            if not rows.last_length & 1023:
+            if rows.last_length % 1024 == 0:  # a check for each instruction would be slow
                 self._check()
 
     def _check(self) -> None:

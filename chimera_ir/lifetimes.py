@@ -70,6 +70,7 @@ class Lifetimes:
 
     @staticmethod
     def concatenate(lives: Sequence[Lifetimes]) -> Lifetimes:
+        """Return the entries of all of these, one after another; there is at least one."""
         return Lifetimes(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lifetimes)))
 
     def take(self, rows: npt.NDArray[Any]) -> Lifetimes:
@@ -82,8 +83,10 @@ class Lifetimes:
 
 
 def activations(program: Program) -> Lifetimes:
-    """Return the activations of a verified program. A FWD with recompute keeps none: a RECOMPUTE or its backward runs it
-    again."""
+    """Return the activations of a verified program.
+
+    A FWD with recompute keeps none: a RECOMPUTE or its backward runs it again.
+    """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
@@ -145,17 +148,19 @@ def workspaces(program: Program) -> Lifetimes:
     if h.kind == "training":
         split = by_key.input_gradient != by_key.weight_gradient
         kept = (t.flags & RECOMPUTE) == 0
-        for op, which, whole, halves in (
+        # For a full backward, and for a split one.
+        for op, which, for_full, for_split in (
             (Op.FWD, kept, Run.FORWARD, Run.SPLIT_FORWARD),
             (Op.RECOMPUTE, True, Run.RECOMPUTE, Run.SPLIT_RECOMPUTE),
         ):
             rows, keys = by_key.entries(np.flatnonzero((t.op == op) & which))
-            run[rows] = np.where(split[keys], halves, whole)
+            run[rows] = np.where(split[keys], for_split, for_full)
         for op, backward in ((Op.BWD, Run.BACKWARD), (Op.BWD_INPUT, Run.INPUT), (Op.BWD_WEIGHT, Run.WEIGHT)):
             run[t.op == op] = backward
+        # A backward itself runs the forward again if the FWD keeps only its input, and no RECOMPUTE has run it.
         keys = np.flatnonzero((by_key.forward >= 0) & (by_key.recomputation < 0))
-        again = by_key.input_gradient[keys[~kept[by_key.forward[keys]]]]
-        run[again] = np.where(t.op[again] == Op.BWD, Run.RECOMPUTED_BACKWARD, Run.RECOMPUTED_INPUT)
+        recomputing = by_key.input_gradient[keys[~kept[by_key.forward[keys]]]]
+        run[recomputing] = np.where(t.op[recomputing] == Op.BWD, Run.RECOMPUTED_BACKWARD, Run.RECOMPUTED_INPUT)
     rows = np.flatnonzero(run >= 0)
     return Lifetimes.of(Kind.WORKSPACE, t.stage[rows], rows, rows, count=run[rows])
 
@@ -166,8 +171,8 @@ def lifetimes(program: Program) -> Lifetimes:
 
 
 def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
-    """Return, for each row of the program, the sum of the amounts that are held while it runs."""
-    ends = program.offsets[1:][program.rank_of[lives.allocated]] if len(program) else lives.allocated
+    """Return, for each row of the program, the sum of the amounts that its rank holds while it runs. amounts: of each entry."""
+    ends = program.offsets[1:][program.rank_of[lives.allocated]]
     change = np.zeros(len(program) + 1, amounts.dtype)
     np.add.at(change, lives.allocated, amounts)
     np.subtract.at(change, np.minimum(lives.freed + 1, ends), amounts)
@@ -178,7 +183,7 @@ def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
     """Return the bytes of each entry, as Python integers if their sum might exceed 64 bits."""
     table = np.stack([lives.kind, lives.value, lives.stage, lives.count])
     # There are few combinations: the bytes of each are computed once.
-    combined, base = table[0], 1
+    combined = table[0]
     for column in table[1:]:
         base = int(column.max(initial=0)) + 1
         combined = combined * base + column
@@ -189,6 +194,7 @@ def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
 
 
 def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[StageSum]) -> int:
+    """Return the bytes of an entry with these numbers in its columns."""
     if kind in ACTIVATIONS:
         of = stages[stage]
         return int(activation_bytes(of.kept_bytes, of.split_kept_bytes, of.weight_kept_bytes)[kind])
@@ -227,6 +233,7 @@ def value_bytes(kind: Kind, value: Value, boundary: Sequence[Tensor], count: int
 
 
 def _buffers_of(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes:
+    """Return the buffers of the received messages with this kind of value."""
     t = program.table
     messages = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
     rows, keys = by_key.entries(messages)
@@ -253,7 +260,10 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
 
 
 class _RowsByKey:
-    """Rows by key = (replica x stages + stage) x micro-batches + id, -1 for no row. A value has the key of its consumer."""
+    """Rows, indexed by key, -1 for no row. The key is (replica x stages + stage) x micro-batches + micro-batch.
+
+    A value has the key of its consumer.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program, t = program, program.table
@@ -281,6 +291,7 @@ class _RowsByKey:
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def stage(self, keys: Ints) -> Ints:
+        """Return the stage of each key."""
         h = self.program.header
         return keys // h.micro_batches % h.stages
 
@@ -301,7 +312,8 @@ class _RowsByKey:
         return np.where(free >= 0, free, consumers if value == Value.act else self.input_gradient)
 
     def _rows(self, which: npt.NDArray[np.bool_]) -> Ints:
+        """Return, indexed by key, the row among these rows that has it."""
         rows, keys = self.entries(np.flatnonzero(which))
-        where = np.full(self._total, -1, np.int64)
-        where[keys] = rows
-        return where
+        row_of_key = np.full(self._total, -1, np.int64)
+        row_of_key[keys] = rows
+        return row_of_key

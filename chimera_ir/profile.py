@@ -110,7 +110,7 @@ class LayerTimes:
     activation_bytes: Amount
 
     def between(self, other: LayerTimes, part: float) -> LayerTimes:
-        """Return the times at `part` of the way from these times to the other ones."""
+        """Return the times between these and the other ones. part: 0 for these, 1 for the others."""
         mixed = {n: (1 - part) * getattr(self, n) + part * getattr(other, n) for n in TIMES.values()}
         activations = round((1 - part) * self.activation_bytes + part * other.activation_bytes)
         return LayerTimes(**mixed, activation_bytes=activations)

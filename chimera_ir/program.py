@@ -64,6 +64,7 @@ class Program:
     partition: Partition | None = None
 
     def __len__(self) -> int:
+        """Return the number of instructions of all ranks."""
         return len(self.table)
 
     @property
@@ -84,6 +85,7 @@ class Program:
 
     @cached_property
     def pipe_names(self) -> tuple[str, ...]:
+        """Return the names of the pipes, by their numbers."""
         return tuple(p.name for p in self.header.pipes)
 
     def instructions(self, rows: Iterable[int]) -> list[Instruction]:

@@ -18,7 +18,7 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 T = TypeVar("T")
 # The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
-QUOTE, DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote values with the first, ours with the second, as JSON does
+_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote values with the first, ours with the second, as JSON does
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
@@ -103,7 +103,7 @@ def _reason(e: Any) -> str:
             return "this field is unknown"
         case "union_tag_invalid":
             field, given, known = (e["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
-            return f"unknown {field.strip(QUOTE)} {_short(given)}; known: {known.replace(QUOTE, DOUBLE_QUOTE)}"
+            return f"unknown {field.strip(_QUOTE)} {_short(given)}; known: {known.replace(_QUOTE, _DOUBLE_QUOTE)}"
         case "value_error":
             return str(e["ctx"]["error"])
         case "union_tag_not_found":
@@ -115,7 +115,7 @@ def _reason(e: Any) -> str:
         case "string_pattern_mismatch":
             return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"
         case word if word in _EXPECTED:
-            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(QUOTE, DOUBLE_QUOTE)}{_found(e)}"
+            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(_QUOTE, _DOUBLE_QUOTE)}{_found(e)}"
         case _:
             return f"{e['msg'][0].lower()}{e['msg'][1:]}{_found(e)}"
 

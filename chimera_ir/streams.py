@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields as fields_of
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Costs, Header, Program, Table
 from chimerac.chimera_ir.table import FLAGS
 
+_COLUMNS = len(fields_of(Table))
 _VALUES: dict[str, int] = {value.name: int(value) for value in Value}
 _INT = {int}
 
@@ -39,10 +41,10 @@ class Streams:
     """The instructions added so far, rank after rank."""
 
     def __init__(self) -> None:
-        self._rows = array("q")  # the seven columns of a table, row after row
-        self._offsets = array("q")
-        self._groups: dict[bytes, int] = {}  # lists of several micro-batches
-        self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes
+        self._rows = array("q")  # the columns of a table, row after row
+        self._offsets = array("q")  # the first row of each stream
+        self._groups: dict[bytes, int] = {}  # lists of several micro-batches, as bytes, to their numbers
+        self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes, to a number
         self._tasks = self._all_reduces = 0
 
     def __len__(self) -> int:
@@ -52,11 +54,11 @@ class Streams:
     @property
     def last_length(self) -> int:
         """Return the number of instructions of the last stream."""
-        return len(self._rows) // 7 - self._offsets[-1]
+        return len(self._rows) // _COLUMNS - self._offsets[-1]
 
     def begin(self) -> None:
         """Begin the stream of the next rank."""
-        self._offsets.append(len(self._rows) // 7)
+        self._offsets.append(len(self._rows) // _COLUMNS)
 
     def excess(self) -> str:
         """Return in words which limit the instructions exceed, or an empty string."""
@@ -64,7 +66,7 @@ class Streams:
             ("streams", len(self._offsets), limits.RANKS),
             ("tasks", self._tasks, limits.TASKS),
             ("ALLREDUCE", self._all_reduces, limits.CELLS),
-            ("instructions", len(self._rows) // 7, limits.INSTRUCTIONS),
+            ("instructions", len(self._rows) // _COLUMNS, limits.INSTRUCTIONS),
         ):
             if count > most:
                 return f"more than {most} {what}"
@@ -135,7 +137,7 @@ class Streams:
 
     def program(self, header: Header, costs: Costs, partition: Partition | None = None) -> Program:
         """Return the program of these streams. Ids are stored as they are; the verifier checks whether they exist."""
-        rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, 7)
+        rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, _COLUMNS)
         table = Table(*(column.copy() for column in rows.T))
         # Single micro-batches come first, so that list m is (m,) in every program that the compiler makes.
         operand, known, has_ids = table.operand, header.micro_batches, table.has("micro_batches")

@@ -59,6 +59,7 @@ class Table:
         return _HAS[field][self.op]
 
     def columns(self) -> list[Ints]:
+        """Return the columns, in the order of the fields."""
         return [self.op, self.value, self.pipe, self.stage, self.operand, self.peer, self.flags]
 
     def take(self, rows: npt.NDArray[Any]) -> Table:
@@ -67,4 +68,5 @@ class Table:
 
     @staticmethod
     def concatenate(tables: Sequence[Table]) -> Table:
+        """Return the rows of these tables, one table after another; there is at least one."""
         return Table(*(np.concatenate(c) for c in zip(*(t.columns() for t in tables), strict=True)))

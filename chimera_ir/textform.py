@@ -90,7 +90,8 @@ _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 def program_from_text(text: str, name: str = "<streams>") -> Program:
     """Return the program that a compact text holds. Its streams are not verified yet.
 
-    Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
+    name: the name of the text in messages. Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed,
+    E603 and E604 as for JSON.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
@@ -112,7 +113,8 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 class _TextParser:
     """Parses a compact text line by line.
 
-    lines: number and text of each header line, by its first word and, for pipes and tied sets, its index.
+    rows: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
+    each header line, by its first word and, for pipes and tied sets, its index.
     """
 
     def __init__(self, source: Source) -> None:
@@ -123,6 +125,7 @@ class _TextParser:
         self.length = 0  # characters of the header's lines
 
     def parse(self) -> None:
+        """Parse the whole text into `rows` and `fields`. Raises ChimeraError E602 to E605."""
         has_first_line = False
         for number, line in enumerate(_parts(self.source.text, "\n"), 1):
             word = _WORD.match(line)
@@ -176,7 +179,7 @@ class _TextParser:
             if not self.rows.add_if_valid(fields):
                 self.rows.add(self._read_rejected(number, start, part, fields))
             start += len(part) + 1
-            if not self.rows.last_length & 1023:
+            if self.rows.last_length % 1024 == 0:  # a check for each instruction would be slow
                 self._check()
         self._check()
 
@@ -195,6 +198,7 @@ class _TextParser:
             ) from None
 
     def _check(self) -> None:
+        """Raise ChimeraError E604 if the streams exceed a limit."""
         if excess := self.rows.excess():
             raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER_HELP)
 
@@ -211,15 +215,15 @@ class _TextParser:
         match key:
             case "schedule":
                 self.fields["schedule"] = rest[0]
-                self.fields["parameters"] = {k: _int(v) for k, v in _split(rest[1:])}
+                self.fields["parameters"] = {k: _int(v) for k, v in _named_values(rest[1:])}
             case "sizes":
-                for k, v in _split(rest):
+                for k, v in _named_values(rest):
                     if k not in (known := (*_SIZES, "micro_batch_size")):
                         raise UnreadableError(f"unknown size '{k}': {did_you_mean(k, known)}")
                     size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
                     self.fields[k] = _int(v) if _INT.fullmatch(v) else size
             case "costs":
-                costs = _split(rest)
+                costs = _named_values(rest)
                 self.fields["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in costs}
             case "partition":
                 at = line.index('"')
@@ -231,7 +235,7 @@ class _TextParser:
                 stages = [[_int(x) for x in stage.split(":")] for stage in cut]
                 self.fields["partition"] = {"model": model, "stages": stages}
             case "limits":
-                self.fields["limits"] = {k: _int(v) for k, v in _split(rest)}
+                self.fields["limits"] = {k: _int(v) for k, v in _named_values(rest)}
             case "pipe":
                 name, on, *others = rest
                 ids = others.index("micro_batches")
@@ -298,6 +302,7 @@ def _parts(text: str, separator: str) -> Iterator[str]:
 
 
 def _span(source: Source, number: int, line: str) -> Span:
+    """Return the span of a line without the white space around it."""
     start = len(line) - len(line.lstrip()) + 1
     return Span(source, number, start, number, len(line.rstrip()) + 1)
 
@@ -308,7 +313,8 @@ def _check_characters(text: str) -> None:
         raise UnreadableError(f"{found[0]} is half of a surrogate pair, which is no character", "write the character itself")
 
 
-def _split(words: list[str]) -> list[tuple[str, str]]:
+def _named_values(words: list[str]) -> list[tuple[str, str]]:
+    """Return the name and the value of each NAME=VALUE. Raises UnreadableError for too many, and for a name given twice."""
     if len(words) > limits.FIELDS:
         raise UnreadableError(f"this line gives {len(words)} values; at most {limits.FIELDS}")
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]

@@ -109,6 +109,7 @@ def arrow_events(
     arrow = {"name": name, "cat": category, "id": number}
     (pid, tid, ts), (other_pid, other_tid, other_ts) = begin, end
     yield {"pid": pid, "tid": tid, "ts": ts} | arrow | {"ph": "s"}
+    # bp: the arrow ends at the slice around this time, not at the next one.
     yield {"pid": other_pid, "tid": other_tid, "ts": other_ts} | arrow | {"ph": "f", "bp": "e"}
 
 

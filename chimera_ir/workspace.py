@@ -1,8 +1,8 @@
 """Workspace: what a task needs only while it runs, beyond what its rank holds by docs/semantics.md, "Buffers".
 
 A description says for each layer the most that a forward or a backward of it makes and holds at one moment. A stage runs its
-layers one after another. So its workspace is the largest, over its layers, of the sum of what the other layers keep at that
-moment and what the layer makes, less what the rule of buffers counts for the whole task anyway.
+layers one after another. While a layer runs, the stage holds what this layer makes and what the other layers keep at that
+moment. The workspace is the largest of these sums, less what the rule of buffers already counts for the whole task.
 
 The functions take arrays whose last axis is the layer. So they compute one stage, or all ranges of layers at once.
 """

@@ -18,7 +18,7 @@ from chimerac.chimera_ir.model import ModelDescription, model_to_json
 from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, is_own, own_model
 from chimerac.models.presets import check_sequence, table
 
-MODEL = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
+MODEL_HELP = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
 MAX_SIZE = 2**31  # of a dimension of a tensor in a description
 
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"models (NAME/BLOCKS chooses another number of blocks):\n{table()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    describe_parser.add_argument("--model", default="gpt-small", metavar="NAME", help=MODEL)
+    describe_parser.add_argument("--model", default="gpt-small", metavar="NAME", help=MODEL_HELP)
     describe_parser.add_argument("--layers", metavar="PATHS", help="of a model of your own: its lists of layers, as in run.py")
     describe_parser.add_argument("--head", metavar="CLASS", help="of a Hugging Face model: the class, as in run.py")
     describe_parser.add_argument("--loss", metavar="NAME", choices=LOSS_NAMES, help="of a model of your own, as in run.py")

@@ -23,7 +23,7 @@ EPSILON = 1e-12  # of all norms
 
 
 class Embeddings(nn.Module):
-    """Tokens to vectors: the normalized sum of the embeddings of each token, of its position and of its sentence."""
+    """The normalized sum of the embeddings of each token, of its position and of its sentence: (b, L) -> (b, L, width)."""
 
     def __init__(self, sizes: Bert, dropout: float) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Embeddings(nn.Module):
 
     def forward(self, tokens: Tensor, token_types: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)  # (L,)
-        x = self.word(tokens) + self.position(positions) + self.token_type(token_types)  # (b, L, width)
+        x = self.word(tokens) + self.position(positions) + self.token_type(token_types)
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
 
 class SelfAttention(nn.Module):
-    """Self-attention of several heads to the tokens that are no padding."""
+    """Self-attention of several heads to the tokens that are no padding: (b, L, width) -> (b, L, width)."""
 
     def __init__(self, sizes: Bert) -> None:
         super().__init__()
@@ -57,7 +57,10 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two linear maps with a GELU in between, each added to its input and normalized."""
+    """Attention, then two linear maps with a GELU in between, each added to its input and normalized.
+
+    Input and output are (b, L, width). layer: the number of this layer in the model, on which its random numbers depend.
+    """
 
     def __init__(self, sizes: Bert, layer: int, dropout: float) -> None:
         super().__init__()
@@ -71,11 +74,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         x = self.norm_1(x + self.dropout_1(self.attention(x, attention_mask)))
         y = self.output(F.gelu(self.intermediate(x)))
-        return self.norm_2(x + self.dropout_2(y))  # type: ignore[no-any-return]  # (b, L, width)
+        return self.norm_2(x + self.dropout_2(y))  # type: ignore[no-any-return]
 
 
 class Heads(nn.Module):
-    """Vectors to the logits of every word, and of whether the second sentence follows the first."""
+    """The logits of every word, and of whether the second sentence follows the first.
+
+    (b, L, width) -> (b, L, vocabulary) and (b, 2).
+    """
 
     def __init__(self, sizes: Bert) -> None:
         super().__init__()

@@ -32,18 +32,21 @@ def convolution(inputs: int, outputs: int, side: int = 3, stride: int = 1) -> nn
 
 
 class Stem(nn.Module):
-    """Images to the channels of the first group."""
+    """A convolution of the images: (b, channels, side, side) -> (b, width, side, side)."""
 
     def __init__(self, sizes: Cnn) -> None:
         super().__init__()
         self.conv, self.norm = convolution(sizes.channels, sizes.width), norm(sizes, sizes.width)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(images)))  # (b, width, side, side)
+        return F.relu(self.norm(self.conv(images)))
 
 
 class Block(nn.Module):
-    """Two convolutions, added to the input. The first block of a group also changes the shape."""
+    """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side, side).
+
+    The first block of a group after the first doubles the channels and halves the sides.
+    """
 
     def __init__(self, sizes: Cnn, block: int) -> None:
         super().__init__()
@@ -61,18 +64,18 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The mean of each channel, then the logits of the classes."""
+    """The mean of each channel, then the logits of the classes: (b, channels, side, side) -> (b, classes)."""
 
     def __init__(self, sizes: Cnn) -> None:
         super().__init__()
         self.logits = nn.Linear(sizes.channels_of(sizes.blocks - 1)[1], sizes.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x.mean((2, 3)))  # type: ignore[no-any-return]  # (b, classes)
+        return self.logits(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
 def correct_classes(outputs: Values, targets: Values) -> Tensor:
-    """Return how many images have their largest logit at their class."""
+    """Return how many images have their largest logit at their class, as a tensor of one number."""
     (logits,), (classes,) = outputs, targets  # (b, classes) and (b,)
     return (logits.argmax(1) == classes).sum()
 

@@ -19,7 +19,7 @@ from chimerac.models.presets import Gpt2, sizes_in
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors: the sum of the embeddings of each token and of its position."""
+    """The sum of the embeddings of each token and of its position: (b, L) -> (b, L, width)."""
 
     def __init__(self, sizes: Gpt2, dropout: float) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)  # (L,)
-        return self.drop(self.wte(tokens) + self.wpe(positions))  # type: ignore[no-any-return]  # (b, L, width)
+        return self.drop(self.wte(tokens) + self.wpe(positions))  # type: ignore[no-any-return]
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads."""
+    """Causal self-attention of several heads: (b, L, width) -> (b, L, width)."""
 
     def __init__(self, sizes: Gpt2) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps, with a GELU in between on four times the width."""
+    """Two linear maps, with a GELU in between on four times the width: (b, L, width) -> (b, L, width)."""
 
     def __init__(self, sizes: Gpt2) -> None:
         super().__init__()
@@ -63,7 +63,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each added to the residual stream."""
+    """Attention, then an MLP, each added to the residual stream: (b, L, width) -> (b, L, width).
+
+    layer: the number of this layer in the model, on which its random numbers depend.
+    """
 
     def __init__(self, sizes: Gpt2, layer: int, dropout: float) -> None:
         super().__init__()
@@ -83,11 +86,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_1(self.attn(self.ln_1(x)))
-        return x + self.drop_2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]  # (b, L, width)
+        return x + self.drop_2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]
 
 
 class Head(nn.Module):
-    """Vectors to the logits of the next token."""
+    """The logits of the next token: (b, L, width) -> (b, L, vocabulary)."""
 
     def __init__(self, sizes: Gpt2) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class Head(nn.Module):
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lm_head(self.ln_f(x))  # type: ignore[no-any-return]  # (b, L, vocabulary)
+        return self.lm_head(self.ln_f(x))  # type: ignore[no-any-return]
 
 
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:

@@ -113,13 +113,13 @@ class Cnn(Blocks):
 
     def channels_of(self, block: int) -> tuple[int, int]:
         """Return the numbers of channels of a block's input and output."""
-        groups = [0, *(k * 3 // self.blocks for k in range(self.blocks))]
+        groups = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # of the stem, then of each block
         before, own = groups[block : block + 2]
         return self.width << before, self.width << own
 
     def parameters(self, sequence_length: int = 0) -> int:
         """Return the number of parameters, the same for images of every size."""
-        total, outputs = 9 * self.channels * self.width + 2 * self.width, self.width  # of the stem
+        total, outputs = 9 * self.channels * self.width + 2 * self.width, self.width  # the stem: a convolution and a norm
         for inputs, outputs in map(self.channels_of, range(self.blocks)):
             shortcut = inputs * outputs + 2 * outputs if inputs != outputs else 0
             total += 9 * inputs * outputs + 9 * outputs**2 + 4 * outputs + shortcut
@@ -162,15 +162,17 @@ def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
     sizes = _named(name)
     if vocabulary is None or isinstance(sizes, Cnn):
         return sizes
-    if sizes.vocabulary <= BYTES_AND_MARKS:
+    if sizes.vocabulary <= BYTES_AND_MARKS:  # a model on bytes
         return replace(sizes, vocabulary=vocabulary)
     if vocabulary > sizes.vocabulary:
-        what = f"the tokenizer has {vocabulary} tokens, and {name} a vocabulary of {sizes.vocabulary}"
-        raise refuse("E861", what, help="give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all")
+        message = f"the tokenizer has {vocabulary} tokens, and {name} a vocabulary of {sizes.vocabulary}"
+        help = "give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all"
+        raise refuse("E861", message, help=help)
     return sizes
 
 
 def _named(name: str) -> Sizes:
+    """Return the sizes of a preset, or of NAME/BLOCKS. Raises ChimeraError E801 for another name."""
     preset, slash, blocks = name.partition("/")
     if preset not in PRESETS:
         raise refuse("E801", f"unknown model '{name}'", help=did_you_mean(preset, PRESETS))

@@ -82,9 +82,9 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     measured_lengths = np.where(is_task, measured.end - measured.start, 0) / measured.scale
     factor, unit_of_cost = _factor(s, measured, float(predicted_lengths.sum()), float(measured_lengths.sum()))
     predicted = _figures(p, s.timeline, predicted_lengths * factor, s.makespan / s.scale * factor, factor)
-    found = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
+    of_measured = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
     kinds = _kinds(p, predicted_lengths * factor, measured_lengths)
-    return Beside(predicted, found, measured.unit, unit_of_cost, kinds)
+    return Beside(predicted, of_measured, measured.unit, unit_of_cost, kinds)
 
 
 SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
@@ -101,6 +101,7 @@ def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_su
 
 
 def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, factor: float) -> IterationFigures:
+    """Return the figures of a timeline. lengths, makespan: in the measured unit; factor: from the timeline's unit to that."""
     busy = np.zeros(p.world)
     np.add.at(busy, p.rank_of, lengths)
     last = int(timeline.end[p.table.is_task].max(initial=0)) / timeline.scale * factor
@@ -108,6 +109,7 @@ def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, f
 
 
 def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask, ...]:
+    """Return the kinds of tasks, those with the largest difference first. predicted, measured: how long each row runs."""
     t = p.table
     rows = np.flatnonzero(t.is_task)
     keys, index, counts = np.unique(t.stage[rows] * len(FORMS) + t.op[rows], return_inverse=True, return_counts=True)

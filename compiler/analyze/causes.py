@@ -212,8 +212,10 @@ def idle_times(s: Simulation) -> tuple[Idle, ...]:
 
 
 def path_sums(s: Simulation, path: Iterable[Step]) -> dict[str, tuple[int, int]]:
-    """Return what the critical path consists of: by the name of an operation, `messages` or `all-reduces`, the number of steps
-    and their time."""
+    """Return what the critical path consists of: the number of its steps and their time.
+
+    They are by the name of an operation, or by `messages` or `all-reduces`.
+    """
     found: dict[str, tuple[int, int]] = {}
     for step in path:
         name = Op(int(s.program.table.op[step.row])).name if step.kind == "task" else f"{step.kind}s"

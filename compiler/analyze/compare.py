@@ -31,9 +31,9 @@ from chimerac.compiler.resolve.sizes import micro_batch_size
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.verify import peaks
 
-RANKS = 4  # of a setting that gives no D
-ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
-COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
+DEFAULT_RANKS = 4  # of a setting that gives no D
+DEFAULT_ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
+DEFAULT_COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
 # Findings about the text itself: syntax, names, types and statements. E205 and E206 are about values, which sizes decide.
 ABOUT_THE_TEXT = ("E1", "E201", "E202", "E203", "E204", "E207", "E208", "E209")
 
@@ -46,7 +46,8 @@ class Setting:
 
     parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
     micro-batches. costs: F, B, I, W and R of one rank's share for one micro-batch, and hop of one message; those that are left
-    out follow from the others: B is I + W, which halve a B that is given alone; R is F; the rest are those of `COSTS`.
+    out follow from the others: B is I + W, and each of these is half of a B that is given alone; R is F; the rest are those of
+    `DEFAULT_COSTS`.
     recompute: replaces the schedules' own choice. unit: of the times, '' for that of the costs.
     """
 
@@ -58,20 +59,22 @@ class Setting:
 
     @property
     def ranks(self) -> int:
-        return self.parameters.get("D", RANKS)
+        """Return the number of ranks of a pipeline."""
+        return self.parameters.get("D", DEFAULT_RANKS)
 
     @property
     def micro_batches(self) -> int:
-        return self.parameters.get("N", ROUNDS * self.ranks)
+        """Return the number of whole micro-batches."""
+        return self.parameters.get("N", DEFAULT_ROUNDS * self.ranks)
 
     def all_costs(self) -> dict[str, Fraction]:
         """Return every cost, those that were not given too."""
         given = dict(self.costs)
         if "B" in given:
             backward = given["B"]
-            known = given.get("I", backward - given["W"] if "W" in given else backward / 2)
-            given = {"I": known, "W": backward - known, **given}
-        found = {**COSTS, **given}
+            input_half = given.get("I", backward - given["W"] if "W" in given else backward / 2)
+            given = {"I": input_half, "W": backward - input_half, **given}
+        found = {**DEFAULT_COSTS, **given}
         return {"B": found["I"] + found["W"], "R": found["F"], **found}
 
 
@@ -91,8 +94,9 @@ class ForModel:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What the rank with most of it needs. memory: at its peak; messages: sent to other ranks in an iteration; all_reduced:
-    sent in its all-reduces.
+    """What the rank with most of it needs.
+
+    memory: at its peak; messages: sent to other ranks in an iteration; all_reduced: sent in its all-reduces.
     """
 
     memory: int
@@ -102,8 +106,9 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One iteration of a schedule. Activations, weights, messages and all_reduced are of the share of one rank and of
-    whole micro-batches.
+    """One iteration of a schedule.
+
+    Activations, weights, messages and all_reduced are of the share of one rank and of whole micro-batches.
 
     makespan: in the unit of the setting; exposed: communication that the rank with most of it waits for;
     bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
@@ -197,7 +202,10 @@ def _other_work(program: Program, setting: Setting) -> str:
 
 
 def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
-    """Return a finding in one line. The help is added only for E210, and only if the schedule's N means that of the setting."""
+    """Return a finding in one line. The help is added only for E210, which advises another value of a parameter.
+
+    is_n_of_setting: whether the schedule's N is that of the setting. If it is not, the advice would be wrong.
+    """
     has_help = d.code == "E210" and d.help and is_n_of_setting
     return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
 
@@ -230,6 +238,7 @@ def _figures(compiled: Compiled, setting: Setting, model: ForModel | None) -> Fi
 
 
 def _span(values: Sequence[int], unit: Fraction) -> Span:
+    """Return the least and the most of these numbers of units."""
     return min(values) * unit, max(values) * unit
 
 

@@ -75,6 +75,7 @@ def diff(a: Program, b: Program) -> ProgramDiff:
 
 
 def _rows(program: Program, rank: int) -> range:
+    """Return the rows of a rank's stream, none for a rank that the program does not have."""
     if rank >= program.world:
         return range(0)
     return range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
@@ -93,11 +94,13 @@ def _keys(program: Program) -> list[Hashable]:
 
 
 def _task_key(program: Program, row: int) -> Hashable:
+    """Return what identifies a task within its program, whatever its rank and flags are."""
     t = program.table
     return int(t.op[row]), int(t.pipe[row]), int(t.stage[row]), program.micro_batch_lists[int(t.operand[row])]
 
 
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
+    """Return what differs between two streams of a rank. keys_a, keys_b: of all rows of the programs; rows_a: of the stream."""
     place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
     seen: Counter[Hashable] = Counter()
     for row in rows_b:
@@ -149,9 +152,9 @@ def _header(a: Header, b: Header) -> list[str]:
         return [*found, f"pipes: {len(a.pipes)} and {len(b.pipes)}"]
     for p, q in zip(a.pipes, b.pipes, strict=True):
         if len(p.placement) == len(q.placement) and p.placement != q.placement:
-            wrong = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
-            s = wrong[0]
-            more = f", and {len(wrong) - 1} more stages" if len(wrong) > 1 else ""
+            moved = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
+            s = moved[0]
+            more = f", and {len(moved) - 1} more stages" if len(moved) > 1 else ""
             found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} and on rank {q.placement[s]}{more}")
         if p.micro_batches != q.micro_batches and a.micro_batches == b.micro_batches:
             found.append(

@@ -138,16 +138,18 @@ def message_sizes(stages: Sequence[StageSum]) -> Callable[[Value, int, int], int
 
 
 def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[StageSum]) -> Callable[[Collective], int]:
-    """Return the function from an all-reduce to its bytes: the gradients of a stage, without those that are tied to other
-    stages, or those of a set of tied parameters."""
+    """Return the function from an all-reduce to its bytes.
+
+    They are the gradients of a stage, without those that are tied to other stages, or those of a set of tied parameters.
+    """
     stage_of = {k: s for s, stage in enumerate(stages) for k in stage.layers}
     by_group = {f"stage {s}": stage.gradient_bytes for s, stage in enumerate(stages)}
     sets = {tied.stages: tied.name for tied in program.header.tied}
     for tied in model.tied:
-        its = tuple(sorted({stage_of[k] for k in tied.layers}))
-        if its in sets:
-            by_group[sets[its]] = by_group.get(sets[its], 0) + gradient_bytes(tied)
-            for s in its:
+        tied_stages = tuple(sorted({stage_of[k] for k in tied.layers}))
+        if tied_stages in sets:
+            by_group[sets[tied_stages]] = by_group.get(sets[tied_stages], 0) + gradient_bytes(tied)
+            for s in tied_stages:
                 by_group[f"stage {s}"] -= gradient_bytes(tied)
     return lambda collective: by_group.get(collective.group, 0)
 
@@ -160,9 +162,11 @@ def nanoseconds(seconds: float) -> int:
 def _message_durations(
     program: Program, network: Network, message_bytes: Callable[[Value, int, int], int]
 ) -> tuple[Ints, Ints, int]:
-    """Return, by row, at SENDs the latency of the message and how long it occupies its channel, and the sum of all, in
-    nanoseconds. Where the sum exceeds limits.TIME the arrays are zero."""
-    t, found = program.table, np.zeros((2, len(program)), np.int64)
+    """Return the latency of each message, how long it occupies its channel, and the sum of all, in nanoseconds.
+
+    The first two are by row, at the SENDs. Where the sum exceeds limits.TIME they are zero.
+    """
+    t, by_row = program.table, np.zeros((2, len(program)), np.int64)
     rows = np.flatnonzero(t.op == Op.SEND)
     counts = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
     # Messages of one kind take the same time.
@@ -179,8 +183,8 @@ def _message_durations(
         times.append((nanoseconds(link.latency_s), nanoseconds(size / link.bytes_per_s)))
         total += messages * sum(times[-1])
     if times and total <= limits.TIME:
-        found[:, rows] = np.array(times, np.int64)[kind].T
-    return found[0], found[1], total
+        by_row[:, rows] = np.array(times, np.int64)[kind].T
+    return by_row[0], by_row[1], total
 
 
 def _check_total(total: int, scale: int) -> None:
@@ -192,8 +196,10 @@ def _check_total(total: int, scale: int) -> None:
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given, and R is F where
-    no cost of R is given."""
+    """Return integer costs and what they were multiplied by. own: the program's; given: instead of these.
+
+    B is I + W where only a half or both are given. Without any cost of R, it is that of F (`Costs.of`).
+    """
     scale = lcm(*(v.denominator for v in given.values()))
     fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}
     values = {k: tuple(x * scale for x in v) for k, v in fields.items()}

@@ -73,10 +73,13 @@ def _of_slowest_stage(costs: Costs) -> Costs:
 
 
 def _unoverlapped(s: Simulation, durations: Durations) -> int:
-    """Return how long the all-reduces of a rank still run after the last task: of the rank with the longest ones."""
-    p, clock = s.program, [0] * s.program.world
+    """Return how long all-reduces still run after the last task, on the rank where they take longest.
+
+    Those of a rank run one after another, each from its launch on.
+    """
+    p, ends = s.program, [0] * s.program.world
     rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)
     launched, lengths = s.timeline.end[rows].tolist(), durations.collectives[p.table.operand[rows]].tolist()
     for rank, begin, length in zip(p.rank_of[rows].tolist(), launched, lengths, strict=True):
-        clock[rank] = max(clock[rank], begin) + length
-    return max(0, *(end - s.makespan for end in clock))
+        ends[rank] = max(ends[rank], begin) + length
+    return max(0, *(end - s.makespan for end in ends))

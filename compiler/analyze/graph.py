@@ -21,29 +21,31 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, task_costs
 
 @dataclass(frozen=True)
 class Graph:
-    """The DAG as columns. rows: of the tasks, ascending. Edges join positions in `rows`, each pair once; carries: 1 for
-    `data`, 0 for `order`; cost, delay: in the program's units."""
+    """The DAG as columns. rows: of the tasks, ascending; cost: of each task, in the program's units.
+
+    Edges join positions in `rows`, each pair at most once. is_data: 1 for `data`, 0 for `order`; delay: in the program's units.
+    """
 
     program: Program
     rows: Ints
     cost: Ints
     source: Ints
     target: Ints
-    carries: Ints
+    is_data: Ints
     delay: Ints
 
     @cached_property
     def names(self) -> list[str]:
         """Return the name of every task."""
-        return names(self.program, self.rows)
+        return task_names(self.program, self.rows)
 
     def edges(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (source, target, carries, delay), by source."""
+        """Yield (source, target, is_data, delay), by source."""
         order = np.argsort(self.source, kind="stable")
-        return zip(*(x[order].tolist() for x in (self.source, self.target, self.carries, self.delay)), strict=True)
+        return zip(*(x[order].tolist() for x in (self.source, self.target, self.is_data, self.delay)), strict=True)
 
 
-def names(program: Program, rows: Ints) -> list[str]:
+def task_names(program: Program, rows: Ints) -> list[str]:
     """Return the names of these tasks: their texts, and their replicas where there are several."""
     h, pipes = program.header, program.pipe_names
     texts = [instruction_text(i, pipes) for i in program.instructions(rows.tolist())]
@@ -63,11 +65,11 @@ def dependency_graph(program: Program) -> Graph:
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
     # One edge joins two tasks. If one follows the other on its rank and also waits for its value, the edge is `data`.
     _, first, number = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
-    carries = np.zeros(len(first), np.int64)
-    carries[number[len(follows) :]] = 1
+    is_data = np.zeros(len(first), np.int64)
+    is_data[number[len(follows) :]] = 1
     order = np.argsort(first)
     kept = first[order]
-    return Graph(program, rows, task_costs(program)[rows], source[kept], target[kept], carries[order], delay[kept])
+    return Graph(program, rows, task_costs(program)[rows], source[kept], target[kept], is_data[order], delay[kept])
 
 
 def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
@@ -104,13 +106,13 @@ def _graphml(graph: Graph) -> Iterator[str]:
         yield f'    <node id="{name}">\n'
         yield "".join(f'      <data key="d{k}">{value}</data>\n' for k, value in enumerate(values))
         yield "    </node>\n"
-    for source, target, carries, delay in graph.edges():
+    for source, target, is_data, delay in graph.edges():
         yield f'    <edge source="{names[source]}" target="{names[target]}">\n'
-        yield f'      <data key="d7">{_KINDS[carries]}</data>\n      <data key="d8">{delay}</data>\n    </edge>\n'
+        yield f'      <data key="d7">{_KINDS[is_data]}</data>\n      <data key="d8">{delay}</data>\n    </edge>\n'
     yield "  </graph>\n</graphml>\n"
 
 
-_KINDS = ("order", "data")
+_KINDS = ("order", "data")  # by is_data
 _HEAD = """<?xml version='1.0' encoding='utf-8'?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
 xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
@@ -140,6 +142,6 @@ def _dot(graph: Graph) -> Iterator[str]:
     for rank, begin, end in zip(ranks.tolist(), first.tolist(), [*first[1:].tolist(), len(names)], strict=True):
         inside = " ".join(f'"{name}";' for name in names[begin:end])
         yield f'  subgraph "cluster_{rank}" {{ label="rank {rank}"; {inside} }}'
-    for source, target, carries, _ in graph.edges():
-        yield f'  "{names[source]}" -> "{names[target]}"{"" if carries else " [style=dotted]"};'
+    for source, target, is_data, _ in graph.edges():
+        yield f'  "{names[source]}" -> "{names[target]}"{"" if is_data else " [style=dotted]"};'
     yield "}"

@@ -25,10 +25,13 @@ class Waits:
     """Every wait of a program on its machine.
 
     offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
-    durations: of the nodes after the rows. send, receive: the rows of every message, by channel and, within it, by number.
-    message, consumer: the number of a message and a row that reads it, for each of its values. transfer: the node of each
-    message, empty where messages have none. collective: the first node of the collectives, None where they have none. delay:
-    from the end of a message's node, or where it has none from its later end, to its arrival.
+    durations: of the nodes after the rows. send, receive: the rows of every message, sorted by channel, those of a channel
+    as they are sent; a message's number is its place in these.
+    message, consumer: the number of a message and a row that reads it, for each of its values.
+    transfer: the node of each message, empty where messages have none.
+    collective: the first node of the collectives, None where they have none.
+    delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its SEND
+    and its RECV are both posted.
     """
 
     edges: Edges
@@ -52,38 +55,41 @@ def waits(program: Program, durations: Durations) -> Waits:
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     latency, occupied = durations.latency[send], durations.occupied[send]
-    queues, rows, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
-    has_nodes = queues or bool(occupied.any())
-    transfer = rows + np.arange(len(send)) if has_nodes else none
-    # A transfer stays in its queues until it is complete. Where there are none, only its bytes occupy the channel.
-    lengths, delay = (latency + occupied, np.zeros_like(latency)) if queues else (occupied if has_nodes else none, latency)
-    have_times = bool(durations.collectives.any())
-    collective = rows + len(lengths) if machine == "serial" or have_times else None
+    has_queues, row_count, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
+    messages_have_nodes = has_queues or bool(occupied.any())
+    transfer = row_count + np.arange(len(send)) if messages_have_nodes else none
+    if has_queues:  # a transfer stays in its queues until it is complete
+        lengths, delay = latency + occupied, np.zeros_like(latency)
+    else:  # only the bytes of a message occupy its channel
+        lengths, delay = occupied if messages_have_nodes else none, latency
+    collectives_take_time = bool(durations.collectives.any())
+    collective = row_count + len(lengths) if machine == "serial" or collectives_take_time else None
     if collective is not None:
         lengths = np.concatenate([lengths, durations.collectives])
-        edges += _in_order_of_streams(program, collective) if machine != "serial" else []
-    begins = transfer  # the first node of each stream of transfers
-    if queues:
+        if machine != "serial":
+            edges += _collective_edges(program, collective)
+    begins = transfer  # the first node of each stream of transfers: in queues each transfer is a stream of its own
+    if has_queues:
         edges += _queue_edges(program, _nodes_of_rows(program, send, receive, transfer, collective))
-    elif has_nodes:
+    elif messages_have_nodes:
         edges += [_edges(send, transfer), _edges(receive, transfer)]
         begins = transfer[np.flatnonzero(np.diff(channel, prepend=-1))]
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
-            case "values" if has_nodes:
+            case "values" if messages_have_nodes:
                 edges.append(Edges(transfer[message], consumer, delay[message]))
             case "values":
                 edges += [Edges(ends[message], consumer, delay[message]) for ends in (send, receive)]
-            case "window" if queues:
+            case "window" if has_queues:
                 edges.append(_window_of_queues(program, transfer, send, channel))
             case "window":
-                edges += _window(program, send, receive, channel, transfer if has_nodes else None, delay)
+                edges += _window(program, send, receive, channel, transfer if messages_have_nodes else None, delay)
             case None:
                 pass
             case _:
                 assert_never(condition)
-    nodes = rows + len(lengths)
-    offsets = np.concatenate([program.offsets[:-1], begins, np.arange(rows + len(transfer), nodes + 1)])
+    nodes = row_count + len(lengths)  # each collective is a stream of its own, too
+    offsets = np.concatenate([program.offsets[:-1], begins, np.arange(row_count + len(transfer), nodes + 1)])
     return Waits(Edges.concatenate(*edges), offsets, lengths, send, receive, message, consumer, transfer, collective, delay)
 
 
@@ -112,11 +118,12 @@ def _queues_with_transfers(op: Op) -> bool:
 
 
 def _edges(source: Ints, target: Ints) -> Edges:
+    """Return these edges with a delay of 0."""
     return Edges(source, target, np.zeros(len(source), np.int64))
 
 
 def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
-    """Return the SEND, the RECV and the channel of every message, sorted by channel and, within it, by number."""
+    """Return the SEND, the RECV and the channel of every message, sorted by channel; within a channel they keep their order."""
     t, rank = program.table, program.rank_of
     send, receive = np.flatnonzero(t.op == Op.SEND), np.flatnonzero(t.op == Op.RECV)
     channel = rank[send] * program.world + t.peer[send]
@@ -153,17 +160,17 @@ def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer
     return [Edges(end, send[waiting], delay[earlier]) for end in ends]
 
 
-def _all_reduces(program: Program) -> Ints:
-    """Return the rows of all instructions that join a collective."""
+def _collective_rows(program: Program) -> Ints:
+    """Return the rows of all instructions that join a collective, all of which wait in the queues of `serial`."""
     return np.flatnonzero(np.isin(program.table.op, [op for op in Op if _queues_with_transfers(op)]))
 
 
-def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
+def _collective_edges(program: Program, first: int) -> list[Edges]:
     """Return the waits of collectives: for all their members, and for the collective before them in each stream.
 
     first: the node of the first collective.
     """
-    rows = _all_reduces(program)
+    rows = _collective_rows(program)
     node, rank = first + program.table.operand[rows], program.rank_of[rows]
     follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
     return [_edges(rows, node), _edges(node[follows - 1], node[follows])]
@@ -171,24 +178,27 @@ def _in_order_of_streams(program: Program, first: int) -> list[Edges]:
 
 def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, collective: int | None) -> Ints:
     """Return, by row, the node that a SEND, a RECV or on `serial` a collective has in the queues, else -1."""
-    number = np.full(len(program), -1, np.int64)
-    number[send] = number[receive] = transfer
+    node = np.full(len(program), -1, np.int64)
+    node[send] = node[receive] = transfer
     if program.header.machine == "serial" and collective is not None:
-        rows = _all_reduces(program)
-        number[rows] = collective + program.table.operand[rows]
-    return number
+        rows = _collective_rows(program)
+        node[rows] = collective + program.table.operand[rows]
+    return node
 
 
-def _queue_edges(program: Program, number: Ints) -> list[Edges]:
-    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues."""
-    rank, ends = program.rank_of, np.flatnonzero(number >= 0)
+def _queue_edges(program: Program, node: Ints) -> list[Edges]:
+    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues.
+
+    node: by row, as `_nodes_of_rows` returns it.
+    """
+    rank, ends = program.rank_of, np.flatnonzero(node >= 0)
     if program.header.machine == "paired":
         queue = rank[ends] * program.world + program.table.peer[ends]
         ends, queue = ends[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
     else:
         queue = rank[ends]
     behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
-    return [_edges(ends, number[ends]), _edges(number[ends[behind - 1]], number[ends[behind]])]
+    return [_edges(ends, node[ends]), _edges(node[ends[behind - 1]], node[ends[behind]])]
 
 
 def _window_of_queues(program: Program, transfer: Ints, send: Ints, channel: Ints) -> Edges:

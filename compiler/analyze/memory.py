@@ -74,7 +74,10 @@ _PARTS = {
 
 
 class _MemoryParts:
-    """The bytes that ranks hold while each instruction runs, by part of `_PARTS` and in all.
+    """The bytes that ranks hold while each instruction runs.
+
+    lives, amounts: what is held, and the bytes of each entry. parts: by name in `_PARTS`, the sums by row; all: the sum of the
+    parts, by row. Weights, gradients and the optimizer's state are not in them.
 
     Raises ChimeraError E705, E706 as `partition_for`.
     """
@@ -92,10 +95,11 @@ class _MemoryParts:
         self.all: Amounts = np.sum(list(self.parts.values()), axis=0)
 
     def ranks(self) -> tuple[RankMemory, ...]:
+        """Return the memory of every global rank."""
         h = self.program.header
-        local, found = [fixed_bytes(h, self.model, self.stages, self.state, rank) for rank in range(h.ranks)], []
+        fixed, found = [fixed_bytes(h, self.model, self.stages, self.state, rank) for rank in range(h.ranks)], []
         for rank, (a, b) in enumerate(pairwise(self.program.offsets.tolist())):
-            weights, gradients, optimizer = local[rank % h.ranks]
+            weights, gradients, optimizer = fixed[rank % h.ranks]
             peaks = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
             peak = weights + gradients + optimizer + int(self.all[a:b].max(initial=0))
             found.append(RankMemory(weights, gradients, **peaks, peak=peak, optimizer=optimizer))
@@ -139,11 +143,12 @@ def held_bytes(program: Program, model: ModelDescription, state: OptimizerState 
     return _held_bytes(_MemoryParts(program, model, state))
 
 
-def _held_bytes(found: _MemoryParts) -> HeldBytes:
-    program, ranks = found.program, found.ranks()
+def _held_bytes(memory_parts: _MemoryParts) -> HeldBytes:
+    program, ranks = memory_parts.program, memory_parts.ranks()
     fixed = np.array([x.weights + x.gradients + x.optimizer for x in ranks], object)
-    peaks = tuple(found.peak_row(g)[0] if a < b else -1 for g, (a, b) in enumerate(pairwise(program.offsets.tolist())))
-    return HeldBytes(found.all + fixed[program.rank_of], ranks, peaks)
+    bounds = enumerate(pairwise(program.offsets.tolist()))
+    peaks = tuple(memory_parts.peak_row(rank)[0] if begin < end else -1 for rank, (begin, end) in bounds)
+    return HeldBytes(memory_parts.all + fixed[program.rank_of], ranks, peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +180,8 @@ def memory_over_time(
     else:
         parts = _MemoryParts(program, model, state)
         lives, amounts, during = parts.lives, parts.amounts, _held_bytes(parts).held
-    freed = np.zeros(len(program) + 1, amounts.dtype)
-    ends = program.offsets[1:][program.rank_of[lives.allocated]] if len(program) else lives.freed
-    at_end = lives.freed >= ends
+    freed = np.zeros(len(program) + 1, amounts.dtype)  # by row; the last number is of what is freed at the end
+    at_end = lives.freed >= program.offsets[1:][program.rank_of[lives.allocated]]
     np.add.at(freed, np.where(at_end, len(program), lives.freed), amounts)
     after = during - freed[:-1]
     bars = timeline.take(np.lexsort((timeline.row, timeline.rank)))
@@ -214,13 +218,13 @@ def check_memory(
         return
     rank = needs.index(worst)
     count = sum(x.peak > limit_bytes for x in needs)
-    parts, notes = {"weights": worst.weights, "gradients": worst.gradients, "optimizer": worst.optimizer}, []
+    parts = {"weights": worst.weights, "gradients": worst.gradients, "optimizer": worst.optimizer}
+    notes = []
     if program.offsets[rank] < program.offsets[rank + 1]:
-        row, then = found.peak_row(rank)
-        parts |= then
-        notes = [f"the peak begins at {program.place(row)}"]
-    sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
-    notes.insert(0, sums)
+        row, parts_at_peak = found.peak_row(rank)
+        parts |= parts_at_peak
+        notes.append(f"the peak begins at {program.place(row)}")
+    notes.insert(0, ", ".join(f"{name} {size:,}" for name, size in parts.items()))
     notes += [f"{count} of {len(needs)} ranks need more than they have"] if count > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
     recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model, state)
@@ -234,9 +238,9 @@ def check_memory(
     )
 
 
-def _worst_rank_bytes(recomputed: Callable[[], Program], model: ModelDescription, state: OptimizerState) -> int | None:
-    """Return the bytes of the rank that needs most; None if the program cannot be compiled. recomputed: compiles it."""
+def _worst_rank_bytes(recomputing: Callable[[], Program], model: ModelDescription, state: OptimizerState) -> int | None:
+    """Return the bytes of the rank that needs most; None if the program cannot be compiled. recomputing: compiles it."""
     try:
-        return max(x.peak for x in memory(recomputed(), model, state))
+        return max(x.peak for x in memory(recomputing(), model, state))
     except ChimeraError:
         return None

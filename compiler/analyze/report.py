@@ -14,12 +14,15 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.analyze.causes import CAUSES, Step, critical_path, idle_times, path_sums
 from chimerac.compiler.analyze.formula import closed_equation
-from chimerac.compiler.analyze.graph import names
+from chimerac.compiler.analyze.graph import task_names
 from chimerac.compiler.analyze.memory import NO_STATE, HeldBytes, OptimizerState, RankMemory, held_bytes, memory_over_time
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
+
+MAX_STAGES = 16  # whose times are listed
+_IDLE_HEADS = [name.replace("_", "-") for name in CAUSES]
 
 
 def report(
@@ -53,14 +56,16 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield f"                {_short(program, tasks)}" if len(tasks) else "                no task takes time"
     if s.unit:
         yield from _equation(program, s)
-    ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
-    more = ", ..." if len(s.synced) > 16 else ""
     if h.kind == "training":
-        yield f"gradients done  stage {ends}{more}"
+        synced = [f"{stage.removeprefix('stage ')} at {s.time(time)}" for stage, time in s.synced.items()]
+        yield f"gradients done  stage {', '.join(synced[:MAX_STAGES])}{', ...' if len(synced) > MAX_STAGES else ''}"
     if program.recomputed_stages:
         yield f"recomputed      stages {stages_text(program.recomputed_stages)}   (their forwards run again)"
-    ends_on = machines(ProgramIndex(program))
-    ending, hanging = (", ".join(machine_name(m, h.window) for m, x in ends_on.items() if x == ends) for ends in (True, False))
+    verdicts = machines(ProgramIndex(program))  # by machine, whether the program ends on it
+    ending, hanging = (
+        ", ".join(machine_name(machine, h.window) for machine, ends in verdicts.items() if ends == wanted)
+        for wanted in (True, False)
+    )
     yield f"ends on         {ending}"
     if hanging:
         yield f"hangs on        {hanging}   (--for MACHINE arranges for one)"
@@ -75,7 +80,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield from table(head, rows)
     yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
     yield ""
-    yield from table(["idle: rank", *_HEADS], [[str(g), *map(s.time, astuple(x))] for g, x in enumerate(idle)])
+    yield from table(["idle: rank", *_IDLE_HEADS], [[str(g), *map(s.time, astuple(x))] for g, x in enumerate(idle)])
     yield "fill: until the first task's value is computed; value: until a later one is; transfer: for a value on its way;"
     yield "window: for an earlier message of the channel; all-reduce: after the last task; drain: until the last rank ends"
     if model is not None:
@@ -84,9 +89,6 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
         yield from memory_lines(model, held.ranks)
         yield ""
         yield from _peak_lines(s, held)
-
-
-_HEADS = [name.replace("_", "-") for name in CAUSES]
 
 
 def _equation(program: Program, s: Simulation) -> Iterator[str]:
@@ -170,15 +172,16 @@ def costs_text(s: Simulation) -> str:
 
 
 def _span(s: Simulation, values: Sequence[int]) -> str:
+    """Return the least and the most of these times as text; one number if they are equal."""
     low, high = min(values), max(values)
     return s.time(low) if low == high else f"{s.time(low)} to {s.time(high)}"
 
 
 def _short(program: Program, path: Ints) -> str:
-    """Return the names of the tasks of a path, of a long one only those at its ends."""
+    """Return the names of the tasks of a path as text, of a long one only the first and the last ones."""
     if len(path) <= 6:
-        return ", ".join(names(program, path))
-    return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])
+        return ", ".join(task_names(program, path))
+    return ", ".join([*task_names(program, path[:3]), "...", *task_names(program, path[-2:])])
 
 
 def table(head: list[str], rows: list[list[str]], left: int = 0) -> Iterator[str]:

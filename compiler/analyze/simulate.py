@@ -116,7 +116,7 @@ def simulate(
 ) -> Simulation:
     """Return the times of a verified program on its machine.
 
-    costs: F, B, I, W, R and hop instead of the program's own; a float is durations as its decimal text: 0.1 is 1/10. durations:
+    costs: F, B, I, W, R and hop instead of the program's own; a float is read as its decimal text: 0.1 is 1/10. durations:
     in the place of all costs, such as those of a profile. Raises ChimeraError E002 for an invalid cost.
     """
     if durations is None:
@@ -128,15 +128,15 @@ def simulate(
     node_start, node_end = timing.start[len(program) :], timing.end[len(program) :]
     all_reduced = node_end[all_waits.collective - len(program) :] if all_waits.collective is not None else node_end[:0]
     makespan = int(max(timeline.end[is_task].max(initial=0), all_reduced.max(initial=0)))
-    length = np.where(is_task, timeline.end - timeline.start, 0)
-    rank, ran = program.rank_of, np.flatnonzero(length)
+    taken = np.where(is_task, timeline.end - timeline.start, 0)
+    rank, ran = program.rank_of, np.flatnonzero(taken)
     busy, first, last = np.zeros(program.world, np.int64), np.full(program.world, makespan), np.zeros(program.world, np.int64)
-    np.add.at(busy, rank, length)
+    np.add.at(busy, rank, taken)
     np.minimum.at(first, rank[ran], timeline.start[ran])
     np.maximum.at(last, rank[ran], timeline.end[ran])
-    weight = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
+    weight_gradients = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
     synced = np.zeros(program.header.stages, np.int64)
-    np.maximum.at(synced, program.table.stage[weight], timeline.end[weight])
+    np.maximum.at(synced, program.table.stage[weight_gradients], timeline.end[weight_gradients])
     return Simulation(
         program,
         durations,

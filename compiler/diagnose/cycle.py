@@ -26,57 +26,59 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
-    begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # for each wait, the first wait of its source's lane
-    end = np.searchsorted(target, source, side="right")  # after the last wait whose target is not after the source
-    best = _any_cycle(begin.tolist(), end.tolist())
-    single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
+    # After wait k, the next wait of a cycle is one of begins[k] to ends[k] - 1: those in the lane of the source of k whose
+    # targets are not after this source.
+    begins = np.searchsorted(target, np.searchsorted(lane, lane[source])).tolist()
+    ends = np.searchsorted(target, source, side="right").tolist()
+    best = _any_cycle(begins, ends)
+    single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))  # each is a cycle of its own
     if len(single):
         best = single[:1].tolist()
     targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()
     source_lanes, work = lane[source].tolist(), 0
-    first = np.searchsorted(target, np.searchsorted(lane, lane[target]))
-    starts = np.argsort(np.arange(len(target)) - first, kind="stable").tolist()  # the waits at the head of each lane first
-    begins, ends = begin.tolist(), end.tolist()
-    for start in starts:
+    first_of_lane = np.searchsorted(target, np.searchsorted(lane, lane[target]))
+    starts = np.argsort(np.arange(len(target)) - first_of_lane, kind="stable").tolist()  # the first wait of each lane first
+    for start in starts:  # a breadth-first search for the way back to this wait
         if len(best) <= 1 or work > MAX_WORK:
             break
         goal_node, goal_lane = targets[start], lanes[start]
-        before = {start: -1}
+        predecessor = {start: -1}
         next_unvisited: dict[int, int] = {}  # lane -> its first wait that was not visited
         level, depth = [start], 1
         while level and depth < len(best):
             following: list[int] = []
             for k in level:
                 if source_lanes[k] == goal_lane and sources[k] >= goal_node:
-                    best, level, following = _path(before, k), [], []
+                    best, level, following = _path(predecessor, k), [], []
                     break
                 for other in range(next_unvisited.get(source_lanes[k], begins[k]), ends[k]):
                     work += 1
-                    if other not in before:
-                        before[other] = k
+                    if other not in predecessor:
+                        predecessor[other] = k
                         following.append(other)
                 next_unvisited[source_lanes[k]] = max(next_unvisited.get(source_lanes[k], 0), ends[k])
             level, depth = following, depth + 1
     return [int(k) for k in order[best]]
 
 
-def _path(before: dict[int, int], last: int) -> list[int]:
+def _path(predecessor: dict[int, int], last: int) -> list[int]:
+    """Return the waits from the start of a search to a wait."""
     path = [last]
-    while before[path[-1]] >= 0:
-        path.append(before[path[-1]])
+    while predecessor[path[-1]] >= 0:
+        path.append(predecessor[path[-1]])
     return path[::-1]
 
 
-def _any_cycle(begin: list[int], end: list[int]) -> list[int]:
+def _any_cycle(begins: list[int], ends: list[int]) -> list[int]:
     """Return any cycle: from each wait go to the first wait of its source's lane, until a wait repeats."""
     seen: dict[int, int] = {}
-    for start in range(len(begin)):
+    for start in range(len(begins)):
         k = start
         path = []
-        while k not in seen and begin[k] < end[k]:
+        while k not in seen and begins[k] < ends[k]:
             seen[k] = start
             path.append(k)
-            k = begin[k]
+            k = begins[k]
         if seen.get(k) == start:
             return path[path.index(k) :]
     raise AssertionError("the waits have no cycle")

@@ -1,5 +1,4 @@
-"""Explain an order that deadlocks (E304): the shortest cycle of waits, the lines that ordered it, how far the ranks get,
-and a change that was tried."""
+"""Explain an order that deadlocks: the shortest cycle of waits, how far the ranks get, and a change that was tried (E304)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a cycle.
 
-    timing: the simulated times of that program; trials: tries changes of the schedule's text.
+    It also names the lines of the schedule that ordered the tasks of the cycle. timing: the simulated times of that program;
+    trials: tries changes of the schedule's text.
     """
     program = ordered.program
     target, source, row_of_pair = _waits(program, timing)
@@ -42,7 +42,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         notes.append(f"rank {rank} runs {' before '.join(names)}, which {name(program, int(target[wait]))} needs")
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
-    spans = [ordered.span(row) for row in rows]
+    spans = [ordered.span(row) for row in rows]  # every second one is of a task that comes too early
     distinct = sorted(set(ranks))
     drawn = distinct[:MAX_SHOWN]
     stops = {rank: f"then {name(program, _stop(program, timing, rank))}" for rank in drawn}

@@ -13,8 +13,8 @@ rank 0, instruction 1: RECV act up s1 m3 <- 1
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from typing import assert_never
 
 import numpy as np
@@ -97,8 +97,8 @@ def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
 
 def _queue_rank(index: ProgramIndex, hang: Hang, later: int, earlier: int) -> int:
     """Return a rank on which one transfer was posted before another."""
-    return next(int(index.rank[a]) for b in _rows(index, hang, later) for a in _rows(index, hang, earlier)
-                if index.rank[a] == index.rank[b] and a < b)  # fmt: skip
+    pairs = product(_rows(index, hang, later), _rows(index, hang, earlier))
+    return next(int(index.rank[a]) for b, a in pairs if index.rank[a] == index.rank[b] and a < b)
 
 
 def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
@@ -117,6 +117,7 @@ def _rows(index: ProgramIndex, hang: Hang, node: int) -> list[int]:
 
 
 def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
+    """Return the name of a node for messages: an instruction with its place, a transfer, or the completion of a collective."""
     p, rows = index.program, _rows(index, hang, node)
     if node < len(p):
         return p.place(node)
@@ -130,6 +131,7 @@ def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
 
 
 def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
+    """Return a timeline of what these ranks run before they hang, each with the instruction at which it stops."""
     p = index.program
     timing = task_times(p)
     done = hang.done[: len(p)]
@@ -145,13 +147,22 @@ def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
 # --- a change that was tried ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A move of one instruction in words, the program after it, and how that program hangs."""
+
+    text: str
+    program: Program
+    hang: Hang
+
+
 def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
     p, h = index.program, index.header
     moves: list[str] = []
     budget, current_hang = MAX_TRIED // len(p), hang
     while len(moves) < MAX_MOVES:
-        best: tuple[int, str, Program, Hang] | None = None
+        best: _Move | None = None  # the one after which most instructions run
         index_now = ProgramIndex(p)
         current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
         for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:
@@ -165,12 +176,12 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
                 return f"{lines}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
             next_hang = hang_on(ProgramIndex(changed), hang.machine) if {d.code for d in remaining} == {"E440"} else None
-            if next_hang is not None and (best is None or next_hang.executed_count > best[0]):
-                best = (next_hang.executed_count, move, changed, next_hang)
-        if best is None or best[0] <= current_hang.executed_count:
+            if next_hang is not None and (best is None or next_hang.executed_count > best.hang.executed_count):
+                best = _Move(move, changed, next_hang)
+        if best is None or best.hang.executed_count <= current_hang.executed_count:
             break
-        moves.append(best[1])
-        _, _, p, current_hang = best
+        moves.append(best.text)
+        p, current_hang = best.program, best.hang
     for window in range(h.window + 1, h.window + 9) if hang.machine not in ("posted", "rendezvous") else ():
         if hang_on(ProgramIndex(index.program.with_header(window=window)), hang.machine) is None:
             return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"
@@ -199,5 +210,7 @@ def _moves(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[tuple[
 
 def _with_move(p: Program, row: int, to: int) -> Program:
     """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
-    order = np.delete(np.arange(len(p)), row)
-    return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one
+    others = np.delete(np.arange(len(p)), row)
+    # In `others` the rows after the deleted one have moved up by one. So a later row `to` is at to - 1, and index `to` is
+    # right after it.
+    return replace(p, table=p.table.take(np.insert(others, to, row)))

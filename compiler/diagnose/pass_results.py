@@ -15,7 +15,11 @@ from chimerac.compiler.syntax.nodes import Schedule
 
 @dataclass(slots=True)
 class PassResults:
-    """The input of a compilation, and the result of every pass; None for a pass that has not finished."""
+    """The input of a compilation, and the result of every pass; None for a pass that has not finished.
+
+    width: the number of replicas; machine: the one that the program is for; arrange: whether transfers and collectives are
+    arranged for it; budget: the operations that are left; recompute: replaces the schedule's own choice of stages.
+    """
 
     source: Source
     width: int

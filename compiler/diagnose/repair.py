@@ -19,7 +19,11 @@ class _SearchLimitError(Exception):
 
 
 class _Ranks:
-    """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row."""
+    """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row.
+
+    rank: of each row. needs: by unit, the units that it waits for. remaining: by rank the units that have not run, the next one
+    at the end. done: by unit, whether it has run. order: by rank the units that have run. work: what MAX_WORK limits.
+    """
 
     def __init__(self, tasks: Program) -> None:
         is_first = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
@@ -28,11 +32,11 @@ class _Ranks:
         self.rank = tasks.rank_of.tolist()
         self.needs: list[list[int]] = [[] for _ in range(len(tasks))]
         for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
-            a, b = source - int(is_second[source]), target - int(is_second[target])
-            self.needs[b] += [a] if a != b else []
+            source_unit, target_unit = source - int(is_second[source]), target - int(is_second[target])
+            if source_unit != target_unit:
+                self.needs[target_unit].append(source_unit)
         units = np.flatnonzero(is_second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
-        # By rank the units to run, the next one at the end.
         self.remaining = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]
         self.done = [False] * len(tasks)
         self.order: list[list[int]] = [[] for _ in self.remaining]

@@ -27,8 +27,8 @@ def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program:
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
     """Return the findings about a program that hangs. If arranging it for its machine makes it terminate, their help says so.
 
-    arranged: the program arranged for its machine; keep: append to help that suggests a move. False for a compiled schedule,
-    whose transfers cannot be moved by hand.
+    arranged: the program arranged for its machine. keep: whether help that suggests a move stays, before the new one; False for
+    a compiled schedule, whose transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
@@ -43,8 +43,10 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
 
 
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
-    """Return the findings about a program that hangs. If they have no other help, and its tasks alone wait for each other,
-    the help says which tasks could come earlier."""
+    """Return the findings about a program that hangs, with help if they have none: which tasks could come earlier.
+
+    tasks: those of the program. If they do not wait for each other in a cycle, there is no such help.
+    """
     found = repair_order(tasks)
     if found is None or not found[1]:
         return error

@@ -33,7 +33,7 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
     """Yield the ranks that wait, each with its preferred task and the limit that forbids that task. No rank waits for R."""
-    cells = len(state.counters)
+    cells = len(state.counters)  # a heap has the index kind of task x cells + cell
     for rank, heaps in enumerate(state.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap and state.ops[index // cells] != Op.RECOMPUTE]
         if waiting:
@@ -44,6 +44,7 @@ def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
 
 
 def _help(state: Scheduler, first: Counter) -> str:
+    """Return the help: limits that were tried, or advice. first: the limit that the finding shows."""
     found = _sufficient_limits(state, first.span)
     backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
     advice = f"limit {backward} instead, a count that every backward lowers"
@@ -89,6 +90,7 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
 
 
 def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
+    """Return a limit, raised by an amount if its span is one of these."""
     return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
 
 

@@ -38,7 +38,7 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
 
 
 def _placing(order: n.Ticks) -> list[n.Rule | n.Fill]:
-    """Return what places tasks: the rules, and the fill."""
+    """Return the rules and the fills of an order, which place its tasks."""
     return [*order.rules, *order.fills]
 
 

@@ -17,7 +17,9 @@ from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_e
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
 
+# The terminals that are not in `Place.literal`: names, numbers, operators and the end of the text.
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
+# Where a statement, a rule of order ticks or a block may begin, or a block end.
 _STARTS = re.compile(
     r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|size|limit|sync|tied|window)\b"
     r"|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
@@ -36,14 +38,18 @@ def explain_text(source: Source) -> ChimeraError:
             break
         error = explain(place, stop.meaningless, reader)
         finding = draft.original(error.finding)
-        found += [finding] if all(d.span != finding.span for d in found) else []
+        if all(d.span != finding.span for d in found):
+            found.append(finding)
         if len(found) >= max_errors or not draft.correct(place, error):
             break
     return ChimeraError(found)
 
 
 class _Reader:
-    """Parses texts to find their first syntax error. left: how many more texts it may parse."""
+    """Parses texts to find their first syntax error. left: how many more texts it may parse; later ones are not parsed.
+
+    A call returns the position of the error, None if there is none, and 0 for a text that is not parsed.
+    """
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -59,12 +65,13 @@ class _Reader:
 class _Draft:
     """A text whose errors are corrected or blanked one by one, so that all of them are found.
 
-    changes: line, column, and the lengths before and after; blanked: a statement was removed, which may cause other errors.
+    last: the line and column of the last error that was blanked; changes: line, column, and the lengths before and after;
+    blanked: a statement was removed, which may cause other errors.
     """
 
     def __init__(self, source: Source) -> None:
         self.source, self.text, self.blanked = source, source.text, False
-        self.last = (0, 0)  # the line and column of the last error that was blanked
+        self.last: tuple[int, int] | None = None
         self.changes: list[tuple[int, int, int, int]] = []
 
     def correct(self, p: Place, error: SyntaxFinding) -> bool:
@@ -74,9 +81,9 @@ class _Draft:
             self.changes.append((first.line, first.column, last.end - first.start, len(error.change.new)))
             self.text = changed(p, error.change)
             return True
-        is_same_place = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
-        self.last = (p.tokens[p.at].line, p.tokens[p.at].column) if p.at < len(p.tokens) else (0, 0)
-        self.blanked = True
+        here = (p.tokens[p.at].line, p.tokens[p.at].column) if p.at < len(p.tokens) else None
+        is_same_place = here is not None and here == self.last  # blanking did not help
+        self.last, self.blanked = here, True
         self.text = "" if is_same_place else _without_statement_at(self.text, p)
         return bool(self.text)
 
@@ -89,6 +96,7 @@ class _Draft:
         return replace(d, span=span)
 
     def _column(self, line: int, column: int) -> int:
+        """Return the column in the original text of a place in this one."""
         for changed_line, at, before, after in reversed(self.changes):
             if line == changed_line and column >= at + after:
                 column += before - after
@@ -96,6 +104,7 @@ class _Draft:
 
 
 def _place(source: Source, stop: ErrorPosition) -> Place:
+    """Return the place of the first syntax error of a text."""
     texts = terminal_texts()
 
     def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:

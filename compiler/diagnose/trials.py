@@ -95,7 +95,7 @@ class Trials:
             return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
 
         count = 2 * spec.header.stages * spec.header.micro_batches  # forwards and backwards
-        # all parameters doubled; if that is not a valid size, only those above 2
+        # At the larger size all parameters are doubled; if that is not a valid size, only those above 2.
         larger = ({k: 2 * v if v > least else v for k, v in given.items()} for least in (0, 2))
         for parameters in larger if count <= MAX_TASKS_FOR_LARGER_SIZE else ():
             try:
@@ -124,14 +124,14 @@ class Trials:
         tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one kind.
         """
         found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
-        for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
+        for number, edit in ((number, edit) for number, group in enumerate(edits) for edit in group):
             if self.spent > MAX_TRIED:  # nothing more is compiled, and a long text has very many edits
                 break
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])
             if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
                 all_kinds, same_kind = _reordered(original, tried.tasks) if original is not None else (0, 0)
-                rest = (change, tried.activations) if keep_order else (tried.activations, change)
+                rest = (number, tried.activations) if keep_order else (tried.activations, number)
                 found.append(((same_kind if keep_order else 0, tried.makespan, *rest, all_kinds), tried, edit))
                 if take_first:
                     break
@@ -152,9 +152,9 @@ class Trials:
 
 def _keys(p: Program) -> Ints:
     """Return a key for each task of a program, the same wherever the task is in its stream."""
-    h, x = p.header, p.table
-    first_micro_batch = np.array([ids[0] for ids in p.micro_batch_lists], np.int64)[x.operand]
-    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * h.micro_batches + first_micro_batch
+    h, t = p.header, p.table
+    first_micro_batch = np.array([ids[0] for ids in p.micro_batch_lists], np.int64)[t.operand]
+    return ((t.op.astype(np.int64) * len(h.pipes) + t.pipe) * h.stages + t.stage) * h.micro_batches + first_micro_batch
 
 
 def _reordered(original: Program, other: Program) -> tuple[int, int]:

@@ -66,6 +66,7 @@ def _brace_is_missing(p: Place) -> bool:
 
 
 def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
+    """Return the finding about a block that is not closed."""
     # A closing brace further left than the line of its block was meant for an outer block.
     misplaced = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
     for block in [*misplaced[:1], p.blocks[-1]]:
@@ -94,10 +95,12 @@ def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
 
 
 def _beginning(p: Place, block: Block) -> str:
+    """Return the note that says where a block begins."""
     return f"'{block.opening}' begins at {p.span(block.brace - len(block.head), block.brace + 1)}"
 
 
 def _closes_another(p: Place, block: Block, close: int) -> bool:
+    """Return whether the brace that closes a block begins a line further left than the line of the block."""
     word = p.tokens[close]
     return p.tokens[close - 1].line < word.line != p.tokens[block.brace].line and word.column - 1 < block.indent
 
@@ -111,6 +114,7 @@ def _last_of(p: Place, block: Block) -> int:
 
 
 def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
+    """Return the finding about a closing brace outside of any block."""
     notes = tuple(f"'{b.opening}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
     change = Change(p.at, p.at + 1, "")
     applied = change if _parses_further(p, change, read) else None
@@ -157,6 +161,7 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
 
 
 def _did_you_mean(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | None]:
+    """Return the help that suggests a word for token k, and the change if the parser then gets further."""
     change = Change(k, k + 1, near)
     return f"did you mean '{near}'?", change if _parses_further(p, change, read) else None
 
@@ -190,6 +195,7 @@ def _parses_further(p: Place, change: Change, read: Reader) -> bool:
     stop = read(text)
     if stop is None:
         return True
+    # In the changed text, the end of the change, or of the word that was not allowed if that is later.
     end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
     text_between = text[end:stop]
     at_same_error = text[stop:].startswith((p.text(), ",", ";"))  # the error is at the same word as before, or at a separator
@@ -197,6 +203,7 @@ def _parses_further(p: Place, change: Change, read: Reader) -> bool:
 
 
 def _most_similar(word: str, known: Iterable[str]) -> str:
+    """Return the most similar known word; '' if none is similar."""
     words = sorted(known)
     same = [w for w in words if w.casefold() == word.casefold()]
     return next(iter(same or difflib.get_close_matches(word, words, n=1, cutoff=0.7)), "")
@@ -225,10 +232,12 @@ def expected(p: Place) -> str:
 
 
 def _joined(words: list[str]) -> str:
+    """Return words as 'a, b or c'; there is at least one."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
 def _end(p: Place) -> Diagnostic:
+    """Return the finding about a text that ends too early."""
     lines = p.source.text.rstrip().split("\n")
     span = Span(p.source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
     notes = tuple(_beginning(p, b) for b in p.blocks[-1:])

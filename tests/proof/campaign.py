@@ -19,20 +19,29 @@ Run = Callable[[Sequence[str], float, int, int], Sequence[Any]]
 Report = Callable[[Sequence[Any], float, int], str]  # (results, seconds, seed) -> text
 
 
-def campaign(part: str, kind: str, targets: Sequence[str], minutes: float, run: Run, report: Report, argv: Any = None) -> int:
+def campaign(
+    part: str,
+    kind: str,
+    targets: Sequence[str],
+    minutes: float,
+    run: Run,
+    report: Report,
+    argv: Sequence[str] | None = None,
+) -> int:
     """Run over the targets and record the report; return the exit status: 1 if a result has failures, 130 if interrupted.
 
     part: the block of docs/proof.md; kind: the word for a target in the options; minutes: the default of --minutes.
     """
-    p = ArgumentParser()
-    p.add_argument("--minutes", type=float, default=minutes)
-    p.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help=f"{kind}s at a time, default all processors")
-    p.add_argument(f"--{kind}", dest="targets", action="append", choices=targets, help="only this one; repeatable")
-    p.add_argument("--no-record", action="store_true", help="leave docs/proof.md as it is")
-    options = p.parse_args(argv)
+    parser = ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help=f"{kind}s at a time, default all processors")
+    parser.add_argument(f"--{kind}", dest="targets", action="append", choices=targets, help="only this one; repeatable")
+    parser.add_argument("--no-record", action="store_true", help="leave docs/proof.md as it is")
+    options = parser.parse_args(argv)
     chosen = options.targets or targets
-    began, seconds = time.monotonic(), options.minutes * 60 * min(options.jobs, len(chosen)) / len(chosen)
+    began = time.monotonic()
+    seconds = options.minutes * 60 * min(options.jobs, len(chosen)) / len(chosen)  # for each target
     try:
         results = run(chosen, seconds, options.seed, options.jobs)
     except KeyboardInterrupt:

@@ -112,7 +112,7 @@ def with_receives(
     r: random.Random, g: int, streams: Streams, common: dict[tuple[int, int], list[Transfer] | None]
 ) -> list[Instruction]:
     """Return a rank's stream with its RECVs: in the order of the SENDs of each channel, and before their readers."""
-    places: list[tuple[int, int, float, Recv]] = []
+    places: list[tuple[int, int, float, Recv]] = []  # (position, number of the message, tie breaker, the RECV)
     late = r.random() < 0.5
     for peer in range(len(streams)):
         own, first = send_positions(streams, g, peer), first_reads(streams, peer, g)

@@ -29,9 +29,11 @@ class Draft:
         return len(self.streams)
 
     def program(self) -> Program:
+        """Return the program as it is now. It is not verified."""
         return program_of(self.header, self.streams, self.costs)
 
     def at(self, place: Place) -> Instruction:
+        """Return the instruction at a place."""
         return self.streams[place[0]][place[1]]
 
     def put(self, place: Place, i: Instruction) -> bool:

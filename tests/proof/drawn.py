@@ -77,22 +77,22 @@ def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task
             remaining = list(pipe.micro_batches)
             while remaining:
                 size = r.randint(1, len(remaining)) if grouped else 1
-                batch, remaining = tuple(remaining[:size]), remaining[size:]
+                group, remaining = tuple(remaining[:size]), remaining[size:]
                 if forward:
-                    yield Fwd(p, stage, batch, recompute=(recompute := r.random() < 0.3))
+                    yield Fwd(p, stage, group, recompute=(recompute := r.random() < 0.3))
                     if recompute and r.random() < 0.6:
-                        yield from (Recompute(p, stage, part) for part in _parts(r, batch))
+                        yield from (Recompute(p, stage, part) for part in _parts(r, group))
                 elif r.random() < 0.4:
-                    yield BwdInput(p, stage, batch)
-                    yield BwdWeight(p, stage, batch)
+                    yield BwdInput(p, stage, group)
+                    yield BwdWeight(p, stage, group)
                 else:
-                    yield Bwd(p, stage, batch)
+                    yield Bwd(p, stage, group)
 
 
-def _parts(r: random.Random, batch: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _parts(r: random.Random, group: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return a group of micro-batches, sometimes cut in two."""
-    cut = r.randrange(len(batch))
-    return [part for part in (batch[:cut], batch[cut:]) if part]
+    cut = r.randrange(len(group))
+    return [part for part in (group[:cut], group[cut:]) if part]
 
 
 def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:

@@ -48,8 +48,8 @@ WAITS = {
     READ: "a task, for the value that it reads",
     POST: "a SEND, for an earlier RECV of its channel",
     WINDOW: "a SEND, for an earlier transfer of its channel",
-    END: "a transfer or sum, for its ends to be posted",
-    QUEUE: "a transfer or sum, for the one before it in a queue",
+    END: "a transfer or collective, for its ends to be posted",
+    QUEUE: "a transfer or collective, for the one before it in a queue",
 }
 
 # The kinds of waits that are needed to find every deadlock on a machine. All other waits of the machine follow from these.
@@ -102,11 +102,11 @@ def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     waits = waits_on(index, machine)
     if executed(index, machine, waits).all():
         return
-    for why in WAITS:
-        remaining = waits.reason != why
+    for reason in WAITS:
+        remaining = waits.reason != reason
         others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.reason[remaining])
         if executed(index, machine, others).all():
-            yield why
+            yield reason
 
 
 @dataclass
@@ -134,8 +134,9 @@ class Tally:
             return
         self.kinds[kind] += 1
         self.model_only += largest > self.limit
-        self.small += (small := largest <= STATES // 20)
-        thorough = small and self.small % THOROUGH == 0
+        is_small = largest <= STATES // 20
+        self.small += is_small
+        thorough = is_small and self.small % THOROUGH == 0
         self.thorough += thorough
         for machine, found in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1
@@ -172,7 +173,7 @@ class Tally:
 
 
 def explored(seed: int, count: int, limit: int = STATES, large: int = LARGE) -> Tally:
-    """Explore `count` programs on every machine."""
+    """Explore `count` random programs on every machine; return the results. limit, large: as STATES and LARGE."""
     tally = Tally(limit, large)
     for kind, p, verdicts in programs(seed):
         tally.add(kind, p, verdicts)

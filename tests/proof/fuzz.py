@@ -86,9 +86,8 @@ class Fuzzing:
         start_time, data = _running(folder)
         # An input that hangs when the time is over is not recorded: it may have run for a short time only.
         if worker.returncode and not self.stop.is_set() and time.monotonic() < end:
-            failure = (
-                "no answer" if time.time() - start_time > 2 * HANG_S else f"the process exited with code {worker.returncode}"
-            )
+            hangs = time.time() - start_time > 2 * HANG_S
+            failure = "no answer" if hangs else f"the process exited with code {worker.returncode}"
             path = folder / "fail-process"
             path.write_bytes(data)
             result.failures[f"{failure} {number}"] = (f"{failure}; see {folder / 'output'}", path)

@@ -76,7 +76,11 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
 
 @dataclass
 class Log:
-    """The results of a worker: executions, distinct failures with an input for each, the slowest input."""
+    """The results of a worker. They are written to `log.json` in the folder, and failing inputs to files beside it.
+
+    failures: by a name that is part of the file's name, what failed. slowest_s, slowest_input: the processor time of the
+    slowest input, and this input. corpus_size: inputs in the corpus. written: when the log was written.
+    """
 
     target: str
     folder: Path

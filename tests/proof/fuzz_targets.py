@@ -69,6 +69,7 @@ def text_of(data: bytes) -> str:
 
 
 def require(holds: bool, failure: str) -> None:
+    """Raise Failure with this text if a property does not hold."""
     if not holds:
         raise Failure(failure)
 

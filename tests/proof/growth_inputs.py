@@ -15,13 +15,17 @@ from typing import Any
 
 import numpy as np
 
-WORD = re.compile(r"[A-Za-z_]\w*|\d+|\s+|[^\w\s]")
-LETTER = re.compile(r"[A-Za-z_]\w*|\d+")
+TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\s+|[^\w\s]")  # a word, a number, white space or a symbol
+WORD_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A repeated piece. copy: (k, number of copies) -> text of copy k; closing: follows the last copy, once per copy."""
+    """A repeated piece.
+
+    place: the position in the recipe's text; copy: (k, number of copies) -> text of copy k; closing: follows the last copy,
+    once per copy.
+    """
 
     place: int
     copy: Callable[[int, int], str]
@@ -31,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text of variable length."""
+    """A text of variable length: a correct text with parts inserted, which are sorted by their places."""
 
     text: str
     parts: tuple[Part, ...]
@@ -66,8 +70,8 @@ def random_recipe(seeds: Sequence[str], known: Sequence[str], rng: random.Random
 
 @cache
 def _places(text: str) -> tuple[int, ...]:
-    """Return the places for pieces: before every word of a text, and at its end."""
-    return (*(m.start() for m in WORD.finditer(text)), len(text))
+    """Return the places for pieces: before every token of a text, and at its end."""
+    return (*(m.start() for m in TOKEN.finditer(text)), len(text))
 
 
 def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Part:
@@ -80,8 +84,8 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
             return Part(place, lambda k, n: symbol, description=repr(symbol))
         case 2 | 3 if known:
             piece = rng.choice(known)
-        case 4 | 5 | 6:  # a line, a statement, an object or a word is repeated where it is
-            found = rng.choice([*rng.choice(_REPEATABLE).finditer(text)] or [*WORD.finditer(text)])
+        case 4 | 5 | 6:  # a line, a statement, an object or a token is repeated where it is
+            found = rng.choice([*rng.choice(_REPEATABLE).finditer(text)] or [*TOKEN.finditer(text)])
             return Part(found.start(), *_numbered(found[0], rng, [""]))
         case _:
             starts = _places(text)
@@ -106,9 +110,9 @@ JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
-    """Return copy, closing and description of a piece. Its copies are equal, or one or all words of each get a number."""
+    """Return copy, closing and description of a `Part`. Its copies are equal, or one or all words of each get a number."""
     join = rng.choice(joins)
-    found = [m.span() for m in LETTER.finditer(piece)]
+    found = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]
     numbering = rng.randrange(5) if found else 0
     if numbering == 0:
         return lambda k, n: piece + join, "", repr(piece[:60])

@@ -72,7 +72,7 @@ def reason_of(p: Program) -> str:
 
 @dataclass
 class Results:
-    """The results of the mutants of one class."""
+    """The results of the mutants of one class: how many have each outcome, were `explored` by the model, or `run`."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)  # codes of findings, each counted once per mutant
@@ -133,16 +133,16 @@ def execution(p: Program) -> object:
 
 def text(classes: dict[Mutation, Results]) -> str:
     """Return the text for docs/proof.md."""
-    names = ("rejected", "equivalent", "wrongly accepted", "wrongly rejected")
-    head = ("class", "mutants", *names, "codes of the findings", "why all have one outcome")
+    kinds = ("rejected", "equivalent", "wrongly accepted", "wrongly rejected")
+    head = ("class", "mutants", *kinds, "codes of the findings", "why all have one outcome")
     total = sum((c.outcomes for c in classes.values()), Counter())
     rows = []
-    for words, outcomes, seen, why in [
+    for name, outcomes, seen, why in [
         *((MUTATIONS[m][0], classes[m].outcomes, classes[m].codes, MUTATIONS[m][1]) for m in MUTATIONS),
         ("all", total, {}, ""),
     ]:
-        counts = [outcomes[x] for x in names]
-        rows.append((words, sum(counts), *counts, " ".join(sorted(seen)), why))
+        counts = [outcomes[kind] for kind in kinds]
+        rows.append((name, sum(counts), *counts, " ".join(sorted(seen)), why))
     return (
         table(head, rows)
         + f"Programs: {len(SMALL)} shipped schedules at two sizes and the evaluation of each, {DRAWN} drawn training programs\n"
@@ -164,9 +164,9 @@ def main() -> int:
     check_mutants(evaluations_of(shipped_programs()), OF_EVALUATIONS, classes)
     check_mutants(random_programs(args.seed, DRAWN), OF_DRAWN, classes)
     check_mutants(random_programs(args.seed, DRAWN_EVALUATIONS, EVALUATION), OF_DRAWN, classes)
-    words = stamp(time.monotonic() - began, args.seed, ("numpy", "torch")) + text(classes)
-    print(words)
-    record("kills", words)
+    report = stamp(time.monotonic() - began, args.seed, ("numpy", "torch")) + text(classes)
+    print(report)
+    record("kills", report)
     return 1 if any(c.outcomes["wrongly accepted"] or c.outcomes["wrongly rejected"] for c in classes.values()) else 0
 
 

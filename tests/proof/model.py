@@ -79,6 +79,7 @@ def ends_on(program: Program, machine: str) -> bool:
 
 
 def is_enabled(action: Transition, positions: Sequence[int], complete: int) -> bool:
+    """Return whether a transition is enabled. positions: actions executed, by rank; complete: a bit for each operation."""
     return action.operations & ~complete == 0 and all(positions[g] >= n for g, n in action.positions)
 
 
@@ -166,6 +167,7 @@ def first_readers(g: int, stream: tuple[Instruction, ...]) -> dict[int, list[tup
 
 
 def values_of(i: Recv) -> Iterator[tuple[str, int, int, int]]:
+    """Return the values that a RECV receives: (act or grad, pipe, stage, micro-batch)."""
     return ((i.value, i.pipe, i.stage, m) for m in i.micro_batches)
 
 

@@ -1,4 +1,7 @@
-"""Mutations of a correct program, one function for each class of mutants. This file has those of one instruction."""
+"""Mutations of a correct program, one function for each class of mutants. This file has those of one instruction.
+
+The name of a function is part of the seed of its mutants: under another name it makes other mutants (kills.py).
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,7 @@ def change_pipe(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def sum_earlier(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Move an ALLREDUCE to an earlier place of its stream."""
     if not isinstance(d.at(at), AllReduce) or at[1] == 0:
         return False
     d.streams[at[0]][:] = with_move(d.streams[at[0]], at[1], rng.randrange(at[1]))
@@ -83,6 +87,7 @@ def drop_sum_member(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def swap_sums(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Swap two ALLREDUCEs of a stream."""
     return swap_with_same_kind(d, at, rng, lambda i: isinstance(i, AllReduce))
 
 
@@ -102,6 +107,7 @@ def delay_send(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def pair_with_next(d: Draft, at: Place, __: random.Random) -> bool:
+    """Begin an overlapped pair at a task, or end the pair that begins there."""
     i = d.at(at)
     return isinstance(i, Task) and d.put(at, replace(i, overlap=not i.overlap))
 

@@ -63,6 +63,7 @@ def pipes(h: Header, rng: random.Random) -> tuple[Pipe, ...]:
 
 
 def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
+    """Return these numbers with another one at a position."""
     return (*numbers[:at], by, *numbers[at + 1 :])
 
 
@@ -73,6 +74,7 @@ def header_costs(d: Draft, _: Place, rng: random.Random) -> bool:
 
 
 def changed_costs(c: Costs, rng: random.Random) -> Costs:
+    """Return costs with one number changed, added or removed."""
     name = rng.choice([f.name for f in fields(Costs)])
     if name == "hop":
         return replace(c, hop=rng.randint(0, 9))
@@ -105,6 +107,7 @@ def limits(h: Header, rng: random.Random) -> dict[str, int]:
     return {**h.limits, name: rng.randint(0, h.micro_batches + 2)}
 
 
+# By field. The functions above that are named like a field return its new value.
 CHANGES: dict[str, Change] = {
     "schedule": lambda _, rng: f"other{rng.randrange(99)}",
     "parameters": parameters,

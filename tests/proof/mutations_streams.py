@@ -47,14 +47,14 @@ def add_transfer(d: Draft, at: Place, rng: random.Random) -> bool:
 
 def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
     """Insert one more instruction of any kind on the same rank."""
-    pipe, stage, batch = operands(d, at, rng)
+    pipe, stage, micro_batches = operands(d, at, rng)
     value, peer = rng.choice(["act", "grad"]), rng.randrange(d.world)
     holders = d.header.holders([stage]) if stage < d.header.stages else (at[0],)
     new: list[Instruction] = [
-        *(task(pipe, stage, batch) for task in (Fwd, Bwd, BwdInput, BwdWeight, Recompute)),
-        Send(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
-        Recv(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
-        Free(value, pipe, stage, batch),  # type: ignore[arg-type]
+        *(task(pipe, stage, micro_batches) for task in (Fwd, Bwd, BwdInput, BwdWeight, Recompute)),
+        Send(value, pipe, stage, micro_batches, peer),  # type: ignore[arg-type]
+        Recv(value, pipe, stage, micro_batches, peer),  # type: ignore[arg-type]
+        Free(value, pipe, stage, micro_batches),  # type: ignore[arg-type]
         AllReduce(stage_group(stage), stage, holders),
     ]
     d.insert(rng, at[0], rng.choice(new))
@@ -68,6 +68,7 @@ def change_value(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
+    """Let a forward be run again, or no longer."""
     i = d.at(at)
     return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
 
@@ -95,6 +96,8 @@ def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
+    """Return an instruction with other numbers for the ranks that it names. new: by local rank."""
+
     def of(g: int) -> int:
         return g - g % ranks + new[g % ranks]
 
@@ -133,8 +136,8 @@ def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
     for g, k in [*with_other_end(d, at, rng)]:
         whole = d.streams[g][k]
         assert not isinstance(whole, AllReduce)
-        batch = whole.micro_batches
-        d.streams[g][k : k + 1] = [replace(whole, micro_batches=batch[:size]), replace(whole, micro_batches=batch[size:])]
+        group = whole.micro_batches
+        d.streams[g][k : k + 1] = [replace(whole, micro_batches=group[:size]), replace(whole, micro_batches=group[size:])]
     return True
 
 

@@ -1,5 +1,7 @@
-"""The static rules of docs/semantics.md, which need no run: the header is consistent, instructions name existing things and
-are on the right rank, limits hold. This file shares no code with the verifier.
+"""The static rules of docs/semantics.md, which need no run.
+
+The header is consistent, instructions name existing things and are on the right rank, and limits hold. This file shares no
+code with the verifier.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recompute, Recv, Send
 from chimerac.chimera_ir.program import Header, Program
 
-KNOWN = ("activations", "receive_buffers", "weight_copies")
+LIMITS = ("activations", "receive_buffers", "weight_copies")  # the names of limits
 
 
 def first_error(program: Program) -> str:
@@ -26,6 +28,7 @@ def first_error(program: Program) -> str:
 
 
 def header_errors(h: Header, world: int) -> Iterator[str]:
+    """Yield the rules that a header breaks. world: the number of streams."""
     if world != h.width * h.ranks:
         yield "not one stream for each rank of each replica"
     if sorted(m for p in h.pipes for m in p.micro_batches) != list(range(h.micro_batches)):
@@ -37,11 +40,12 @@ def header_errors(h: Header, world: int) -> Iterator[str]:
             yield "two pipes or tied parameters have the same name"
     if not {s for t in h.tied for s in t.stages} <= {*range(h.stages)}:
         yield "tied parameters of a stage that does not exist"
-    if not {*h.limits} <= {*KNOWN}:
+    if not {*h.limits} <= {*LIMITS}:
         yield "an unknown limit"
 
 
 def cost_errors(program: Program) -> Iterator[str]:
+    """Yield the rules that the costs of a program break."""
     c = program.costs
     if any(len(costs) != program.header.stages for costs in (c.FWD, c.BWD, c.BWD_INPUT, c.BWD_WEIGHT)):
         yield "not a cost for each stage"
@@ -50,9 +54,10 @@ def cost_errors(program: Program) -> Iterator[str]:
 
 
 def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
+    """Yield the rules that single instructions break. The header is consistent."""
     groups = {f"stage {s}": s for s in range(h.stages)} | {t.name: min(t.stages) for t in h.tied}
     for g, stream in enumerate(streams):
-        first = g // h.ranks * h.ranks  # rank of this replica
+        first = g // h.ranks * h.ranks  # the first rank of this replica
         for i in stream:
             if h.kind == "evaluation" and not (isinstance(i, Fwd) or getattr(i, "value", "") == "act"):
                 yield f"{i} in an evaluation"
@@ -81,9 +86,10 @@ def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Ite
 
 
 def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
+    """Yield the limits of the header that a rank exceeds."""
     for g, stream in enumerate(streams):
         stages = {s for p in h.pipes for s, r in enumerate(p.placement) if r == g % h.ranks}
-        counts = {"weight_copies": len(stages), **dict(zip(KNOWN, peaks(h, stream), strict=False))}
+        counts = {"weight_copies": len(stages), **dict(zip(LIMITS, peaks(h, stream), strict=False))}
         for name, limit in h.limits.items():
             if counts[name] > limit:
                 yield f"rank {g} holds {counts[name]} {name}"
@@ -120,4 +126,5 @@ def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
 
 
 def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recompute | Recv | Free) -> set[object]:
+    """Return a key for each micro-batch of an instruction. value: 'act' or 'grad'."""
     return {(value, i.pipe, i.stage, m) for m in i.micro_batches}

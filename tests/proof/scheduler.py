@@ -172,8 +172,8 @@ def contents(network: Network, buffers: list[list[Tensor]]) -> object:
         (k, c.sends, c.receives, c.completed, len(c.unmatched)) for k, c in network.channels.items() if c.sends + c.receives
     )
     queues = sorted((str(k), tuple((d.missing, d.complete) for d in q)) for k, q in network.queues.items() if q)
-    sums = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in network.collectives.items())
-    return channels, queues, sums, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
+    collectives = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in network.collectives.items())
+    return channels, queues, collectives, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 
 def calls_of(program: Program) -> list[Calls]:
@@ -197,7 +197,7 @@ def calls_of(program: Program) -> list[Calls]:
                         awaited[i.value, i.pipe, i.stage, m] = posted, number
                     posted += 1
                 case AllReduce():
-                    own.append(("sum", i.ranks, content.setdefault((i.group,), len(content))))
+                    own.append(("all-reduce", i.ranks, content.setdefault((i.group,), len(content))))
                 case Fwd() | Bwd() | BwdInput():
                     value = "act" if isinstance(i, Fwd) else "grad"
                     first = {awaited.get((value, i.pipe, i.stage, m)) for m in i.micro_batches} - {None}
@@ -208,8 +208,8 @@ def calls_of(program: Program) -> list[Calls]:
 
 
 def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
-    """Execute the calls of one rank; return whether all received values and sums are correct."""
-    received, sums, correct = [], [], True
+    """Execute the calls of one rank; return whether all received values and all-reduced sums are correct."""
+    received, all_reduces, correct = [], [], True
     for kind, *rest in own:
         match kind:
             case "send":
@@ -224,11 +224,10 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
             case _:
                 ranks, number = rest
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
-                sums.append(
-                    (transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks))
-                )
+                expected = sum(number * 64.0 + r for r in ranks)
+                all_reduces.append((transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], expected))
     transport.flush()
-    for pending, total, expected in sums:
+    for pending, total, expected in all_reduces:
         pending.wait()
         correct &= total.item() == expected  # sums over the same ranks differ only in their order
     return correct

@@ -89,6 +89,7 @@ def channel(g: int, i: Instruction) -> tuple[object, ...] | None:
 
 
 def later_sends(s: Streams) -> Iterator[Streams]:
+    """Yield the streams with one SEND moved later, up to the next SEND of its channel."""
     for g, stream in enumerate(s):
         for k, i in enumerate(stream):
             if isinstance(i, Send):
@@ -99,6 +100,7 @@ def later_sends(s: Streams) -> Iterator[Streams]:
 
 
 def earlier_receives(s: Streams) -> Iterator[Streams]:
+    """Yield the streams with one RECV moved earlier, back to the RECV before it in its channel."""
     for g, stream in enumerate(s):
         for k, i in enumerate(stream):
             if isinstance(i, Recv):
@@ -153,7 +155,7 @@ def test_a_receive_may_always_move_earlier() -> None:
             verify(with_streams(p, changed))
 
 
-def test_exchanging_backwards_of_two_pipes() -> None:
+def test_backwards_of_two_pipes_may_be_exchanged() -> None:
     """Chimera, rank 1 of 4: `B2 B0 B3 B1` may as well be `B0 B2 B1 B3`."""
     p = PROGRAMS["chimera"]
     changed = streams(p)

@@ -20,7 +20,7 @@ from tests.helpers_orders import costed_listings, greedy_schedules
 from tests.helpers_random import schedules
 from tests.helpers_reference import find_error
 
-ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3    # every sum is launched at time 0, and waits for other tasks
+ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3    # every all-reduce is launched at time 0, and waits for other tasks
 sync eager
 cost F = 0, B = 0
 pipe a { stage s on rank if s == 0 then 1 else 0         micro_batches 1 }
@@ -38,7 +38,7 @@ texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(n
 @given(texts, st.sampled_from(get_args(Machine)), st.integers(1, 3))
 @example(ALL_AT_ONCE, "serial", 1)
 @examples(50)
-def test_from_its_text(text: str, machine: Machine, width: int) -> None:
+def test_a_schedule_is_arranged_from_its_text(text: str, machine: Machine, width: int) -> None:
     p = compile_source(Source("drawn", text), {}, width, machine, arrange=True).program
     assert p.header.machine == machine
     assert not find_error(p, range(1))
@@ -46,13 +46,13 @@ def test_from_its_text(text: str, machine: Machine, width: int) -> None:
 
 @given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
 @examples(50)
-def test_from_a_file(text: str, machine: Machine, width: int) -> None:
+def test_a_program_from_a_file_is_arranged(text: str, machine: Machine, width: int) -> None:
     original = compile_text(text, width=width).program
     p = arranged(program_from_json(program_to_json(original)), machine)
     assert p is not None and verify(p).header.machine == machine
 
 
-def test_from_a_file_whose_sums_are_early() -> None:
+def test_a_program_from_a_file_with_an_early_all_reduce_is_arranged() -> None:
     p = compile_text(ALL_AT_ONCE).program
     first = streams(p)[0]
     all_reduce, backward = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))

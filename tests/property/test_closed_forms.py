@@ -50,7 +50,7 @@ def check(p: Program, bubble: Formula, busy: Formula, costs: Sequence[tuple[int,
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_gpipe(D: int, N: int) -> None:
+def test_gpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("gpipe", D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     assert peaks(p).activations == (N,) * D
@@ -59,7 +59,7 @@ def test_gpipe(D: int, N: int) -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dapple"])
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:
+def test_1f1b_and_dapple_policy_a_have_their_bubble_and_activations(schedule: str, D: int, N: int) -> None:
     p = program(schedule, D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     # Warm-up min(D - r, N): DAPPLE (PPoPP'20), section 3.2, policy A.
@@ -67,13 +67,13 @@ def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:
     assert peaks(p).weight_copies == (1,) * D
 
 
-def test_dapple_policy_a_is_1f1b() -> None:
+def test_dapple_policy_a_has_the_order_of_1f1b() -> None:
     a, b = program("dapple", D=4, N=8, policy=1), program("1f1b", D=4, N=8)
     assert [a.stream(g) for g in range(4)] == [b.stream(g) for g in range(4)]
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_dapple_policy_b(D: int, N: int) -> None:
+def test_dapple_policy_b_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("dapple", D=D, N=N, policy=2)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     # Warm-up min(2(D - r) - 1, N): DAPPLE, section 3.2, policy B.
@@ -81,7 +81,9 @@ def test_dapple_policy_b(D: int, N: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N", "policy_a", "policy_b"), [(4, 8, 17, 12), (8, 16, 41, 28)])
-def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, policy_b: int) -> None:
+def test_dapple_policy_b_has_less_bubble_than_policy_a_if_messages_take_time(
+    D: int, N: int, policy_a: int, policy_b: int
+) -> None:
     assert wall_bubble(program("dapple", D=D, N=N, policy=1), 1, 2, HALF) == policy_a
     assert wall_bubble(program("1f1b", D=D, N=N), 1, 2, HALF) == policy_a
     assert wall_bubble(program("dapple", D=D, N=N, policy=2), 1, 2, HALF) == policy_b
@@ -89,7 +91,7 @@ def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, 
 
 @pytest.mark.parametrize("schedule", ["chimera", "chimera_any"])
 @pytest.mark.parametrize(("D", "N", "f"), [(D, N, f) for D, N in SIZES for f in chimera_pairs(D)])
-def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
+def test_chimera_has_its_bubble_activations_and_weights(schedule: str, D: int, N: int, f: int) -> None:
     p, k = program(schedule, D=D, N=N, f=f), N // D
     costs = COSTS if D < 16 else COSTS[:2]
     # Direct concatenation: each additional unit adds (D/f - 2)(B - F).
@@ -104,7 +106,7 @@ def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
 
 
 @pytest.mark.parametrize("D", [2, 4, 8, 16])
-def test_chimera_performance_model(D: int) -> None:
+def test_chimera_takes_the_time_of_its_performance_model(D: int) -> None:
     """T = (F + hop) C_f + (B + hop) C_b with C_f = D, C_b = 2D - 2 at N = D (paper, section 3.4)."""
     p = program("chimera", D=D)
     for F, B in COSTS[1:]:
@@ -117,14 +119,14 @@ def test_chimera_performance_model(D: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "f"), [(D, f) for D in (2, 4, 8, 16) for f in chimera_pairs(D)])
-def test_chimera_makespan_at_one_unit(D: int, f: int) -> None:
+def test_chimera_has_its_makespan_at_one_unit(D: int, f: int) -> None:
     for F, B in COSTS:
         assert simulate(program("chimera", D=D, f=f), {"F": F, "B": B}).makespan == D * F + (D + D // f - 2) * B
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_interleaved(D: int, N: int, v: int) -> None:
+def test_interleaved_has_its_bubble_activations_and_weights(D: int, N: int, v: int) -> None:
     p = program("interleaved", D=D, N=N, v=v)
     # (D - 1)(F + B) / v for a rank's share; a stage costs one v-th of it. Narayanan et al., SC'21, section 2.2 (paper).
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
@@ -158,7 +160,7 @@ MAKESPANS = [  # schedule, parameters, F, B, makespan
 
 
 @pytest.mark.parametrize(("schedule", "parameters", "F", "B", "expected"), MAKESPANS)
-def test_known_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, expected: int) -> None:
+def test_schedules_have_their_known_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, expected: int) -> None:
     assert measure(program(schedule, **parameters), F, B).makespan == expected
 
 
@@ -184,11 +186,11 @@ def check_synced(p: Program, times: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("D", SYNCED)
-def test_when_gradients_are_done(D: int) -> None:
+def test_gradients_of_chimera_are_done_at_known_times(D: int) -> None:
     check_synced(program("chimera", D=D), SYNCED[D])
 
 
-def test_when_gradients_are_done_if_a_late_stage_goes_first() -> None:
+def test_gradients_of_a_late_stage_are_done_earlier_if_its_backward_goes_first() -> None:
     """Stage 6 is done at 21 if ranks 1 and 6 run its last backward before the first backward of stage 1, instead of at 24."""
     p = program("chimera", D=8)
     changed = streams(p)

@@ -34,7 +34,7 @@ def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None
     return s
 
 
-def wall(s: Simulation) -> Fraction:
+def wall_bubble(s: Simulation) -> Fraction:
     """Return the wall bubble, which is the same on every rank."""
     assert len(set(s.wall_bubbles)) == 1
     return Fraction(s.wall_bubbles[0], s.scale)
@@ -49,30 +49,30 @@ def activation_range(p: Program) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_zb_h1(D: int, N: int) -> None:
+def test_zb_h1_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("zb_h1", D=D, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
-        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
+        assert wall_bubble(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
     assert activation_range(p) == (D, D)
     assert peaks(p).weight_copies == (1,) * D
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
-def test_zb_h2(D: int, N: int) -> None:
+def test_zb_h2_has_its_bubbles_and_activations(D: int, N: int) -> None:
     p = program("zb_h2", D=D, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
         assert max(measure(p, (F, I, W)).own_bubbles) == (D - 1) * (F + I - 2 * W)
-    assert wall(measure(p)) == wall(measure(program("zb_h1", D=D, N=N))) == D - 1
+    assert wall_bubble(measure(p)) == wall_bubble(measure(program("zb_h1", D=D, N=N))) == D - 1
     assert activation_range(p) == (2 * D - 1, 2 * D - 1)
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
-def test_zb_v(D: int, N: int) -> None:
+def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
     """A stage is half of a rank's share. (D - 1)F/2 and D activations of a share are (D - 1)F and 2D of a stage."""
     p = program("zb_v", D=D, N=N)
     s = measure(p)
     assert set(s.own_bubbles) == {0}
-    assert wall(s) == D - 1
+    assert wall_bubble(s) == D - 1
     assert activation_range(p) == (2 * D, 2 * D)
     assert peaks(p).weight_copies == (2,) * D
 
@@ -90,14 +90,14 @@ def test_the_requirement_of_zero_bubble_is_tight(schedule: str, D: int, least: i
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
-def test_dualpipe(D: int, N: int) -> None:
+def test_dualpipe_and_dualpipev_have_one_bubble(D: int, N: int) -> None:
     """(D/2 - 1)(F&B + B - 3W), with F&B = F + B if overlapping saves no time. DualPipeV on D/2 ranks has the same bubble."""
     p, v = program("dualpipe", D=D, N=N), program("dualpipev", D=D // 2, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 3, 2)):
         B = I + W
         bubble = (D // 2 - 1) * ((F + B) + B - 3 * W)
-        assert wall(measure(p, (F, I, W))) == wall(measure(v, (F, I, W))) == bubble
-    assert wall(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
+        assert wall_bubble(measure(p, (F, I, W))) == wall_bubble(measure(v, (F, I, W))) == bubble
+    assert wall_bubble(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
     assert set(peaks(p).activations) == {D + 1}
     assert set(peaks(v).activations) == {D + 1}  # of stages that are half of a rank's share
     assert peaks(p).weight_copies == (2,) * D
@@ -108,20 +108,20 @@ def test_dualpipe(D: int, N: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_bitpipe(D: int, N: int) -> None:
+def test_bitpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
     p = program("bitpipe", D=D, N=N)
     s = measure(p, B=1)
     assert Fraction(s.wall_bubbles[0], s.makespan) == Fraction(D - 2, 4 * N + D - 2)
-    assert wall(s) == D - 2
+    assert wall_bubble(s) == D - 2
     assert max(peaks(p).activations) == 2 * D  # D micro-batches, in halves
     assert peaks(p).weight_copies == (4,) * D
 
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
-def test_chimera_forward_doubling(D: int, k: int) -> None:
+def test_forward_doubling_has_its_bubble_and_activations(D: int, k: int) -> None:
     """N = 2kD: the bubble is 2(D - 2)F at B = 2F for every k. D = 4, N = 8: makespan 28."""
     p = program("chimera_doubling", D=D, N=2 * k * D)
-    assert wall(measure(p)) == 2 * (D - 2)
+    assert wall_bubble(measure(p)) == 2 * (D - 2)
     assert activation_range(p) == (D + 2, 2 * D)
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "FWD"} == {2}
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "BWD"} == {1}
@@ -130,20 +130,20 @@ def test_chimera_forward_doubling(D: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "k", "bubble"), [(4, 1, 6), (4, 2, 8), (8, 1, 18), (8, 2, 24)])
-def test_chimera_forward_doubling_with_recomputation(D: int, k: int, bubble: int) -> None:
+def test_forward_doubling_with_recomputation_has_its_bubble(D: int, k: int, bubble: int) -> None:
     """B = 3F, because each backward repeats the forward."""
     p = program("chimera_doubling", D=D, N=2 * k * D, again=1)
     s = measure(p)
-    assert wall(s) == bubble
+    assert wall_bubble(s) == bubble
     assert set(s.busy) == {2 * k * D * (1 + 3)}
 
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
-def test_chimera_backward_halving(D: int, k: int) -> None:
+def test_backward_halving_has_its_bubble_and_activations(D: int, k: int) -> None:
     """N = kD micro-batches as 2kD halves at half the cost: bubble (D - 2)F, (D + 2)/2 to D activations of a micro-batch."""
     p = program("chimera_halving", D=D, N=2 * k * D)
     s = measure(p)  # in half units
-    assert wall(s) / 2 == D - 2
+    assert wall_bubble(s) / 2 == D - 2
     assert activation_range(p) == (D + 2, 2 * D)  # halves
     assert p.header.micro_batch_size == (1, 2)
     if (D, k) == (4, 2):
@@ -151,7 +151,7 @@ def test_chimera_backward_halving(D: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_gems(D: int, N: int) -> None:
+def test_the_bubble_ratio_of_gems_approaches_its_limit(D: int, N: int) -> None:
     """The bubble ratio decreases to (D - 1)/(D + 1/2) at B = 2F as N grows. The difference is less than 1/(2N)."""
     p = program("gems", D=D, N=N)
     s = measure(p)
@@ -166,11 +166,11 @@ def test_gems(D: int, N: int) -> None:
 
 @pytest.mark.parametrize("v", [1, 2, 3])
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_looped_bfs(D: int, N: int, v: int) -> None:
+def test_looped_bfs_has_its_bubble_and_activations(D: int, N: int, v: int) -> None:
     """Bubble (D - 1)(F + B)/v with costs of a rank's share, so (D - 1)(F + B) with costs of a stage. Activations: N v."""
     p = program("looped_bfs", D=D, N=N, v=v)
     for F, I, W in (UNIT, (2, 3, 2)):
-        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
+        assert wall_bubble(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
     assert activation_range(p) == (N * v, N * v)
 
 
@@ -185,10 +185,10 @@ HANAYO = {
 
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)
-def test_hanayo(D: int, w: int) -> None:
+def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
     """At N = D, B = 2F the bubble is 2(D - 1)F of a rank's share for w = 1, then 2(D - 1)F/w to at most 10 % more."""
     p = program("hanayo", D=D, w=w)
-    bubble = wall(measure(p))
+    bubble = wall_bubble(measure(p))
     assert bubble == HANAYO[D, w]
     share = 2 * w  # stages
     if w == 1:
@@ -228,7 +228,7 @@ BIDIRECTIONAL = [(D, k * D, f) for D in (2, 4, 6, 8, 10, 12, 16, 32) for f in ch
 
 
 @pytest.mark.parametrize(("D", "N", "f"), BIDIRECTIONAL)
-def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
+def test_chimera_zb_reaches_the_lower_bound_or_misses_it_by_a_known_amount(D: int, N: int, f: int) -> None:
     """At F = I = W and hop 0 the bubble is the time until the first micro-batch arrives, (D/(2f) - 1)F."""
     p = program("chimera_zb", D=D, N=N, f=f)
     s = measure(p) if D < 32 else simulate(p)
@@ -241,10 +241,10 @@ def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
 
 
 @pytest.mark.parametrize("D", [4, 8, 16])
-def test_half_of_dualpipe(D: int) -> None:
+def test_chimera_zb_has_half_of_the_bubble_of_dualpipe(D: int) -> None:
     """At hop 0 and N = 2D the bubble is half of that of DualPipe, with one activation less."""
     half, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
-    assert 2 * wall(measure(half)) == wall(measure(dualpipe))
+    assert 2 * wall_bubble(measure(half)) == wall_bubble(measure(dualpipe))
     assert max(peaks(half).activations) == max(peaks(dualpipe).activations) - 1
 
 
@@ -262,17 +262,17 @@ def fill_bound(D: int, hop: Fraction | int) -> Fraction:
 
 @pytest.mark.parametrize("hop", [0, TENTH, HALF])
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (2, 4, 6, 8, 16) for k in (1, 2, 5)] + [(32, 2)])
-def test_two_pipes_with_filled_weight_gradients(D: int, k: int, hop: Fraction | int) -> None:
+def test_the_bubble_of_chimera_fill_does_not_grow_with_the_micro_batches(D: int, k: int, hop: Fraction | int) -> None:
     """The bubble does not grow with N, and exceeds the lower bound by (D/2 - 1) transfers. At hop 0 it is the bound."""
     p = program("chimera_fill", D=D, N=k * D)
-    bubble = wall(measure(p, hop=hop) if D * k <= 40 else simulate(p, {"hop": hop}))
+    bubble = wall_bubble(measure(p, hop=hop) if D * k <= 40 else simulate(p, {"hop": hop}))
     assert bubble == D // 2 - 1 + (2 * D - 3) * hop == fill_bound(D, hop) + (D // 2 - 1) * hop
     assert max(peaks(p).activations) == D
     assert peaks(p).weight_copies == (2,) * D
 
 
 @pytest.mark.parametrize("D", [2, 4, 6, 8, 12])
-def test_units_that_are_not_full(D: int) -> None:
+def test_a_unit_that_is_not_full_costs_chimera_fill_few_transfers(D: int) -> None:
     """A smaller unit costs nothing at hop 0, and at most D/2 transfers. With an odd N one pipe has a micro-batch less."""
     for N in range(D, 3 * D + 1):
         p = program("chimera_fill", D=D, N=N)
@@ -313,7 +313,7 @@ def test_an_order_planned_for_a_small_hop_does_not_lose_more_with_more_micro_bat
     for N in (4 * D, 8 * D):
         p = program("chimera_zb", D=D, N=N, F=20, hop=1)
         for hop, bubble in ((TENTH, bubble_01), (HALF, bubble_05)):
-            assert wall(measure(p, hop=hop)) == bubble
+            assert wall_bubble(measure(p, hop=hop)) == bubble
 
 
 def test_an_order_planned_for_a_hop_differs() -> None:

@@ -30,7 +30,7 @@ def random_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
 
 
 def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
-    """Return the number of waits of the shortest cycle, by Dijkstra's algorithm from every wait."""
+    """Return the number of waits of the shortest cycle, by Dijkstra's algorithm from every node."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_weighted_edges_from((int(s), int(t), 1) for t, s in zip(target, source, strict=True))
     graph.add_weighted_edges_from((v, v + 1, 0) for v in range(len(lane) - 1) if lane[v] == lane[v + 1])

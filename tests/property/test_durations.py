@@ -60,6 +60,7 @@ def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetw
 
 
 def check(r: random.Random, p: Program) -> None:
+    """Check the simulation of a program with random times: makespan, critical path, and sums of idle times."""
     durations, network = random_times(r, p)
     s = simulate(p, durations=durations)
     assert s.makespan == makespan(replace(p, costs=durations.costs), network=network)
@@ -74,7 +75,7 @@ def check(r: random.Random, p: Program) -> None:
 
 @given(st.integers(0, 2**32))
 @examples(30)
-def test_random_programs_with_random_times(seed: int) -> None:
+def test_two_simulators_agree_on_random_programs_with_random_times(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):
         check(r, p)
@@ -82,7 +83,7 @@ def test_random_programs_with_random_times(seed: int) -> None:
             check(r, evaluation_of(p))
 
 
-def test_the_library_with_random_times() -> None:
+def test_two_simulators_agree_on_the_library_with_random_times() -> None:
     r = random.Random(7)
     for case in CASES:
         check(r, library_program(*case, r.choice([1, 2])))

@@ -60,7 +60,7 @@ def test_expressions_with_tasks_are_evaluated(old: str, new: str) -> None:
     assert d.code == "E205" and d.span is not None and d.span.text == "Z"
 
 
-def test_a_task_of_a_pipe_without_micro_batches_is_a_finding() -> None:
+def test_a_listed_task_of_a_pipe_without_micro_batches_is_refused() -> None:
     with pytest.raises(ChimeraError, match=r"lists F of a s0, micro-batch 0; it has none"):
         compile_text(f"{HEAD} {PIPES} order listing for rank r {{ F a(r) }}")
 

@@ -118,12 +118,12 @@ def test_a_channel_that_is_not_first_in_first_out_is_detected(monkeypatch: pytes
     assert False in scheduler.explore(p, "posted").finals
 
 
-def test_sums_in_two_orders_are_wrong_everywhere() -> None:
+def test_all_reduces_in_two_orders_are_wrong_on_every_machine() -> None:
     p = program("chimera", D=2, N=2)
     changed = streams(p)
-    a, b = [n for n, i in enumerate(changed[0]) if isinstance(i, AllReduce)]
-    last = changed[0].pop(a), changed[0].pop(b - 1)
-    changed[0] += reversed(last)
+    first, second = [n for n, i in enumerate(changed[0]) if isinstance(i, AllReduce)]
+    all_reduces = changed[0].pop(first), changed[0].pop(second - 1)
+    changed[0] += reversed(all_reduces)
     for machine in MACHINES:
         mutant = with_streams(p, changed)
         assert model.explore(mutant, machine).finals == scheduler.explore(mutant, machine).finals == (False,)

@@ -33,26 +33,32 @@ JSON = program_to_json(program("1f1b", D=2, N=2))
 
 
 def changed(text: str, old: str, new: str) -> str:
+    """Return a text with another part; the old part must be in it."""
     return replaced(text, (old, new))
 
 
 def listing(actions: str) -> str:
+    """Return SMALL with a listing of these actions as its order."""
     return changed(SMALL, TICKS, f"order listing for rank r {{ {actions} }}")
 
 
 def before(part: str, more: str) -> str:
+    """Return SMALL with more text before a part of it."""
     return changed(SMALL, part, f"{more} {part}")
 
 
 def greedy(more: str) -> str:
+    """Return SMALL with a greedy order that has these lines too."""
     return changed(SMALL, TICKS, f"order greedy {{ prefer B, F {more} }}")
 
 
 def family(last: int) -> str:
+    """Return SMALL with the pipes p[0] to p[last]."""
     return changed(SMALL, "pipe p {", f"pipe p[i in 0 .. {last}] {{")
 
 
 def with_large_n(text: str) -> str:
+    """Return a text with 400,000 micro-batches instead of two."""
     return changed(text, "N = 2", "N = 400000")
 
 
@@ -172,13 +178,14 @@ FILES = {
 
 
 def codes(caught: ChimeraError) -> set[str]:
+    """Check that findings have no control characters; return their codes."""
     check_printable(render(caught.diagnostics))
     return {d.code for d in caught.diagnostics}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_schedules_that_once_took_too_long(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_that_once_took_too_long_are_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached quickly
     text, expected = SCHEDULES[what]
     with pytest.raises(ChimeraError) as caught:
@@ -188,7 +195,7 @@ def test_schedules_that_once_took_too_long(what: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", FILES)
-def test_programs_that_once_took_too_long(what: str) -> None:
+def test_programs_that_once_took_too_long_are_refused(what: str) -> None:
     text, expected = FILES[what]
     assert is_program(Source("a.json", text))
     with pytest.raises(ChimeraError) as caught:
@@ -246,7 +253,7 @@ EXECUTIONS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
+def test_a_short_fuzzing_run_has_no_failures(target: str, tmp_path: Path) -> None:
     """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
     run_builtin(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
@@ -254,8 +261,8 @@ def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_seeds_have_different_answers(target: str) -> None:
-    """If a target refused all of its seeds, the fuzzing would test its first lines only."""
+def test_targets_accept_some_of_their_seeds(target: str) -> None:
+    """The answers of a target also differ. If it refused all of its seeds, the fuzzing would test its first lines only."""
     seeds = TARGETS[target].seeds()
     answers = set()
     for data in (*seeds[:3], *seeds[-5:]):

@@ -26,11 +26,12 @@ from tests.helpers_slips import RIGHT as RIGHT_TEXTS
 from tests.helpers_slips import slip_lines, with_slip
 from tests.proof.fuzz_targets import TARGETS, codes_of
 
-Seen = Counter[str]
-
 
 def answer(target: str, data: bytes) -> str:
-    """Return the answer of a target for an input, or the codes of its findings. Other exceptions fail the test."""
+    """Return the answer of a target for an input, or the codes of its findings.
+
+    Any other exception fails the test, also that for a property of the target which does not hold.
+    """
     try:
         return TARGETS[target].run(data)
     except ChimeraError as error:
@@ -48,7 +49,7 @@ words = st.sampled_from(
 
 @examples(75)
 @given(st.binary(min_size=1, max_size=1), trees)
-def test_arbitrary_trees(options: bytes, tree: n.Schedule) -> None:
+def test_arbitrary_trees_break_no_property(options: bytes, tree: n.Schedule) -> None:
     text = print_schedule(tree).encode()
     assert answer("schedule text", text).startswith("tree")
     answer("schedule", options + text)
@@ -57,7 +58,7 @@ def test_arbitrary_trees(options: bytes, tree: n.Schedule) -> None:
 @examples(75)
 @given(st.binary(min_size=1, max_size=1), st.lists(words, max_size=60).map(" ".join))
 @example(b"\0", "-1")
-def test_words_in_any_order(options: bytes, text: str) -> None:
+def test_words_in_any_order_break_no_property(options: bytes, text: str) -> None:
     for beginning in ("schedule x ", ""):
         answer("schedule text", encoded(beginning + text))
         answer("schedule", options + encoded(beginning + text))
@@ -65,7 +66,7 @@ def test_words_in_any_order(options: bytes, text: str) -> None:
 
 @examples(30)
 @given(schedules(), st.data())
-def test_schedules_with_a_piece_removed_or_repeated(text: str, data: st.DataObject) -> None:
+def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str, data: st.DataObject) -> None:
     a, b = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
     answer("schedule", b"\0" + (text[:a] + text[b:]).encode())
     answer("schedule", b"\0" + (text[:b] + text[a:]).encode())
@@ -75,7 +76,7 @@ def test_schedules_with_a_piece_removed_or_repeated(text: str, data: st.DataObje
 @given(st.sampled_from(slip_lines("slips_corrected.txt")), st.data())
 @example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
 @example("listing: \\n}\\n ==> \\n", None)  # the text ends where the slip begins
-def test_texts_that_end_after_a_slip(line: str, data: st.DataObject | None) -> None:
+def test_texts_that_end_after_a_slip_break_no_property(line: str, data: st.DataObject | None) -> None:
     right, (base, wrong) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
     start = RIGHT_TEXTS[base].index(right.replace("\\n", "\n"))
     ends = [start, *(word.end() for word in re.finditer(r"\w+|\S", wrong) if word.end() > start)][:40]
@@ -85,7 +86,7 @@ def test_texts_that_end_after_a_slip(line: str, data: st.DataObject | None) -> N
 
 @examples(75)
 @given(programs())
-def test_arbitrary_programs(p: object) -> None:
+def test_arbitrary_programs_have_the_same_answer_in_both_forms(p: object) -> None:
     seen = answer("program json", program_to_json(p).encode())  # type: ignore[arg-type]
     assert seen == answer("program text", program_to_text(p).encode())  # type: ignore[arg-type]
 
@@ -103,7 +104,7 @@ values = st.recursive(
 
 @examples(100)
 @given(st.data())
-def test_json_programs_with_another_value_somewhere(data: st.DataObject) -> None:
+def test_json_programs_with_another_value_somewhere_break_no_property(data: st.DataObject) -> None:
     """Replace a random part of a correct program by a random JSON value."""
     changed = json.loads(json.dumps(RIGHT))
     part = changed
@@ -119,8 +120,8 @@ def test_json_programs_with_another_value_somewhere(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_bytes_of_any_kind(target: str) -> None:
-    seen: Seen = Counter()
+def test_bytes_of_any_kind_break_no_property(target: str) -> None:
+    seen: Counter[str] = Counter()
 
     @examples(30)
     @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda x: x.encode("utf-8", "surrogatepass")))

@@ -61,7 +61,7 @@ def test_drawing_a_timeline_in_bands_is_linear_in_its_characters() -> None:
     assert growth(spent, [len(text) for text in drawn]) <= SLACK
 
 
-def test_quadratic_costs_are_detected() -> None:
+def test_quadratic_growth_of_lines_or_bytes_is_detected() -> None:
     def pairs(n: int) -> int:
         return sum(1 for a in range(n) for b in range(n) if a == b)
 
@@ -73,7 +73,7 @@ def test_quadratic_costs_are_detected() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_readers_are_linear_in_their_input(name: str) -> None:
-    """For the inputs that were once too slow: the lines executed at several lengths."""
+    """The lines executed at several lengths are counted, for the inputs that were once too slow."""
     measurement = Measurement(name, READERS[name])
     for text in measurement.reader.seeds():
         measurement.run(text)
@@ -84,15 +84,17 @@ def test_readers_are_linear_in_their_input(name: str) -> None:
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
-    """For the inputs with the most bytes per character: values of JSON, and findings that each name all holders of a group."""
+    """The bytes are counted for the inputs with the most of them per character.
+
+    These are values of JSON, and findings that each name all holders of a group.
+    """
     measurement = Measurement("program json", READERS["program json"])
     for recipe in [*measurement.reader.regressions()][-12:]:
         assert not measurement.count_bytes(recipe, 0), recipe.description
 
 
-def test_quadratic_growth_is_detected() -> None:
+def test_quadratic_growth_of_a_reader_is_detected() -> None:
     """A reader that is worse than linear in lines or bytes is detected; a linear one is not."""
-
     recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
     quadratic = [
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
@@ -123,7 +125,7 @@ def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_sa
     assert saved.read_text() == recipe.of_length(50_000)
 
 
-def test_stages_of_a_model_with_many_tied_layers() -> None:
+def test_summing_stages_takes_few_lines_for_each_tied_layer() -> None:
     layer = Layer("x", 1, 4, 1, 1, (Tensor((1,), "bool", False),), 1)
 
     def summed(sets: int, stages: int) -> int:

@@ -55,7 +55,7 @@ def random_programs(r: random.Random) -> Iterator[Program]:
 
 
 def check_products(p: Program) -> None:
-    """Make every product of a program after reading it from its text form."""
+    """Make every product of a program after reading it from its text form, and check its simulated times."""
     p = verify(program_from_text(program_to_text(p)))
     s = simulate(p)
     assert s.makespan == makespan(p)
@@ -96,7 +96,7 @@ def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewe
             assert ends[looser] or not ends[stricter]
 
 
-def test_the_library_on_every_machine() -> None:
+def test_all_products_of_the_library_can_be_made_on_every_machine() -> None:
     for name, parameters in CASES:
         for machine in MACHINES:
             p = arranged(library_program(name, parameters, width=2), machine)

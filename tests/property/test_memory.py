@@ -62,6 +62,7 @@ def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
 
 
 def wrong_predictions(p: Program, model: Model, seed: int, samples: Any = None) -> list[str]:
+    """Return the differences between predicted and measured bytes of all ranks, in words."""
     run_rank = differences(p, model, describe(model, SAMPLES), samples or IntegerSamples(2))
     return [found for of_rank in run_in_loopback(p, run_rank, seed, every_post=True) for found in of_rank]
 

@@ -39,6 +39,7 @@ def programs_of(schedule: str) -> Iterator[tuple[str, Program]]:
 
 
 def check(classes: dict[Mutation, Results]) -> None:
+    """Check that no mutant was wrongly accepted or rejected, and that the classes said to have one outcome have one."""
     for mutation, found in classes.items():
         words, why = MUTATIONS[mutation]
         assert not found.outcomes["wrongly accepted"] and not found.outcomes["wrongly rejected"], words
@@ -60,7 +61,7 @@ def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_mutants_of_evaluations(schedule: str) -> None:
+def test_mutants_of_evaluations_are_rejected_or_compute_the_same(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
     check_mutants(evaluations_of(programs_of(schedule)), PER_CLASS, classes, run=False)
     check(classes)
@@ -69,7 +70,7 @@ def test_mutants_of_evaluations(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
-def test_mutants_of_random_programs(sizes: Sizes) -> None:
+def test_mutants_of_random_programs_are_rejected_or_compute_the_same(sizes: Sizes) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
     check_mutants(random_programs(2, 12, sizes), 2, classes)
     check(classes)

@@ -21,6 +21,7 @@ PIPED = program("1f1b", D=2, N=3)
 
 
 def with_stream(p: Program, rank: int, stream: list[Instruction]) -> Program:
+    """Return the program with another stream of one rank."""
     return with_streams(p, [stream if g == rank else s for g, s in enumerate(streams(p))])
 
 

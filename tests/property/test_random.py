@@ -67,7 +67,7 @@ def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
 
 @given(schedules(), st.sampled_from([1, 1, 2, 3]))
 @examples(60)
-def test_random_schedules(text: str, width: int) -> None:
+def test_random_schedules_compile_to_correct_programs(text: str, width: int) -> None:
     """The order cannot deadlock, so the compiler must succeed for every placement, window and width."""
     tree = parse(Source("random", text))
     assert parse(Source("printed", print_schedule(tree))) == tree
@@ -117,7 +117,7 @@ def library(draw: st.DrawFn) -> Program:
 
 @given(library())
 @examples(30)
-def test_the_library_at_any_size(p: Program) -> None:
+def test_the_library_is_correct_at_any_size(p: Program) -> None:
     check_exactly_once(p)
     assert not find_error(p, range(1))
     assert program_from_text(program_to_text(p)) == p

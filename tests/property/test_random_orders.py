@@ -92,7 +92,10 @@ NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", 
 
 
 def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
-    """Return two texts of a listing of two stages on one rank: with loops, and with the loops unrolled."""
+    """Return two texts of a listing of two stages on one rank: with loops, and with the loops unrolled.
+
+    count: the number of micro-batches; named: tasks that come first; blocks: for each loop its repetitions and its tasks.
+    """
     head = (
         f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0 recompute   micro_batches {count} }}"
         " order listing for rank r {\n"
@@ -104,6 +107,7 @@ def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, li
 
 @st.composite
 def loops(draw: st.DrawFn) -> tuple[str, str]:
+    """Draw a listing with loops; return it, and the same one with its loops unrolled."""
     count = draw(st.integers(3, 12))
     named = draw(st.lists(st.sampled_from(NAMED), max_size=3, unique=True))
     bodies = st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4)

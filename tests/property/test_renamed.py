@@ -23,6 +23,7 @@ RESERVED = keywords() | {"F", "B", "I", "W", "R", "hop", "min", "max", *LIMITS} 
 
 
 def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:
+    """Return another name for a word; the same one for a name of the language."""
     return word if word in reserved else f"x{len(word)}_{word[::-1]}"
 
 

@@ -56,6 +56,7 @@ def with_edits(text: str, help: str) -> str:
 
 
 def sizes_tried(help: str) -> list[dict[str, int]]:
+    """Return the parameters with which an edit was tried, by its help."""
     without_limits = "(?:, at the larger size without the limits)?"
     found = re.search(rf"; tried with (.*?){without_limits}: it then runs, makespan \d+, activations \d+$", help)
     assert found
@@ -246,7 +247,7 @@ def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
     assert corrected > 100 and orders_with_many_moves > 50
 
 
-def test_the_finding_for_a_program_with_such_an_order() -> None:
+def test_the_help_for_a_program_that_deadlocks_was_tried() -> None:
     explained = 0
     for seed in range(40):
         r = random.Random(seed)
@@ -261,7 +262,7 @@ def test_the_finding_for_a_program_with_such_an_order() -> None:
 
 
 def test_arranging_works_if_it_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs that deadlock, or whose sums have no common order: the command that the help names is run."""
+    """For programs that deadlock, or whose collectives have no common order: the command that the help names is run."""
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
         try:

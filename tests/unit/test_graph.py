@@ -10,7 +10,7 @@ import pytest
 
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.analyze.causes import critical_path
-from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml, names
+from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml, task_names
 from chimerac.compiler.analyze.simulate import simulate
 from tests.helpers import CASES, library_program, program
 from tests.helpers import tasks as tasks_in
@@ -39,7 +39,7 @@ def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameter
     graph = graph_of(p)
     assert nx.is_directed_acyclic_graph(graph)
     path, length = path_of(p)
-    node_names = names(p, path)
+    node_names = task_names(p, path)
     assert length == simulate(p).makespan == makespan(p) == longest(graph)
     assert sum(graph.nodes[node]["cost"] for node in node_names) == length
     assert all(graph.has_edge(a, b) for a, b in pairwise(node_names))
@@ -65,7 +65,7 @@ def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None
     p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
     path, length = path_of(p)
     assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
-    assert [name.removesuffix(" overlap") for name in names(p, path)[:4]] == [
+    assert [name.removesuffix(" overlap") for name in task_names(p, path)[:4]] == [
         f"FWD main s{s} m{m}" for s, m in ((0, 0), (0, 1), (1, 1), (1, 0))
     ]
 

@@ -8,12 +8,12 @@ from itertools import chain, pairwise
 
 from chimerac.compiler.diagnose.edits.text import (
     Edit,
-    bounds,
     changed_constants,
+    changed_strictness,
     first_parameters,
     flipped_signs,
     from_the_end,
-    one_line,
+    is_on_one_line,
     renamed,
     setting,
 )
@@ -35,7 +35,7 @@ def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
     constants = chain(
         _count_changes(listing),
-        (((c.span, new),) for c in _conditions(listing.actions) for new in bounds(c)),
+        (((c.span, new),) for c in _conditions(listing.actions) for new in changed_strictness(c)),
         (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
         (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in first_parameters(schedule)),
     )
@@ -58,12 +58,12 @@ def _nested(actions: tuple[n.Action, ...]) -> Iterator[n.Action]:
 def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
     """Yield the counts of loops and the values of lets that are on one line."""
     counts = (a.value if isinstance(a, n.Let) else a.count for a in _nested(actions) if isinstance(a, n.Let | n.Repeat))
-    return filter(one_line, counts)
+    return filter(is_on_one_line, counts)
 
 
 def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
     """Yield the lower bounds of loops that are on one line."""
-    return (a.low for a in _nested(actions) if isinstance(a, n.Repeat) and a.low is not None and one_line(a.low))
+    return (a.low for a in _nested(actions) if isinstance(a, n.Repeat) and a.low is not None and is_on_one_line(a.low))
 
 
 def _count_changes(listing: n.Listing) -> Iterator[Edit]:
@@ -76,7 +76,7 @@ def _count_changes(listing: n.Listing) -> Iterator[Edit]:
 
 def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
     """Yield the conditions of a listing that are on one line."""
-    return (a.condition for a in _nested(actions) if isinstance(a, n.Choice) and one_line(a.condition))
+    return (a.condition for a in _nested(actions) if isinstance(a, n.Choice) and is_on_one_line(a.condition))
 
 
 def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
@@ -102,7 +102,7 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
         match a:
             case n.Repeat():
                 yield from _regroup_edits(a.body)
-                if one_line(a):
+                if is_on_one_line(a):
                     head, body, end = _parts(a)
                     for before, cut in pairwise(a.body):
                         if isinstance(before, n.TaskAction) and before.overlap:
@@ -115,7 +115,7 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
             case _:
                 pass
     for a, b in pairwise(actions):
-        if not (one_line(a) and one_line(b)):
+        if not (is_on_one_line(a) and is_on_one_line(b)):
             continue
         span = replace(a.span, end_column=b.span.end_column)  # of both, if they are on the same line
         if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
@@ -136,7 +136,7 @@ def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat,
                 yield from _reversed_stage_edits(a.body, (*around, a))
             case n.Choice():
                 yield from _reversed_stage_edits(a.then + a.otherwise, around)
-            case n.TaskAction() if a.stage is not None and one_line(a.stage):
+            case n.TaskAction() if a.stage is not None and is_on_one_line(a.stage):
                 for loop in around:
                     if loop.binder and loop.low:
                         ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]

@@ -11,7 +11,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import inside, names_in
 
-TRIED = 3  # parameters that edits write
+MAX_PARAMETERS = 3  # of a schedule, that edits write
 Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
 
 
@@ -25,16 +25,18 @@ def edited(edit: Edit) -> str:
 
 
 def setting(schedule: n.Schedule, what: str) -> n.Expr:
+    """Return the value of `ranks` or `stages` in a schedule."""
     return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
 
 
 def parameters(schedule: n.Schedule) -> list[str]:
+    """Return the names of all parameters of a schedule."""
     return [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
 
 
 def first_parameters(schedule: n.Schedule) -> list[str]:
-    """Return the parameters that edits write: the first few, so that the number of edits is bounded."""
-    return parameters(schedule)[:TRIED]
+    """Return the names of the parameters that edits write: the first few, so that the number of edits is bounded."""
+    return parameters(schedule)[:MAX_PARAMETERS]
 
 
 def from_the_end(total: n.Expr, name: str) -> str:
@@ -47,8 +49,11 @@ def renamed(text: str, new: Mapping[str, str]) -> str:
     return re.sub(r"\w+", lambda word: new.get(word[0], word[0]), text)
 
 
-def one_line(node: n.Expr | n.Action) -> bool:
+def is_on_one_line(node: n.Expr | n.Action) -> bool:
     return node.span.line == node.span.end_line
+
+
+# The functions below take an expression that is on one line.
 
 
 def changed_constants(e: n.Expr) -> Iterator[str]:
@@ -103,7 +108,7 @@ def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[st
         yield from (text[:first] + x + text[end:] for x in new)
 
 
-def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
+def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with // and % exchanged, or with another parameter as divisor."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
@@ -130,7 +135,7 @@ def flipped_signs(e: n.Expr) -> Iterator[str]:
 _OTHER_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
-def bounds(e: n.Expr) -> Iterator[str]:
+def changed_strictness(e: n.Expr) -> Iterator[str]:
     """Yield the text of a condition with one < changed to <= or <= to <, and the same for >."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
@@ -142,7 +147,7 @@ def bounds(e: n.Expr) -> Iterator[str]:
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-def opposite(e: n.Expr) -> str:
+def negated(e: n.Expr) -> str:
     """Return the text of the negated condition."""
     if isinstance(e, n.Binary) and e.op in _OPPOSITE:
         return f"{as_written(e.left)} {_OPPOSITE[e.op]} {as_written(e.right)}"

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from chimerac.compiler.diagnose.edits.text import (
     Edit,
-    bounds,
     changed_constants,
-    divided,
+    changed_divisions,
+    changed_strictness,
     first_parameters,
     flipped_signs,
     from_the_end,
-    one_line,
-    opposite,
+    is_on_one_line,
+    negated,
     parameters,
     renamed,
     scaled,
@@ -25,7 +25,7 @@ from chimerac.compiler.diagnose.edits.text import (
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
-# Amounts by which the ticks of a rule are shifted, as text. `4*` means 4 times the stage.
+# Amounts by which the ticks of a rule are shifted, as text. `4*` means 4 times the stage, in a fill 4 times the rank.
 SMALL_AMOUNTS = ("1", "2")
 STAGE_AMOUNTS = ("1*", "2*")
 FAR_AMOUNTS = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
@@ -39,7 +39,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
     moved: the rules and fills whose ticks are shifted; directions: '+' for later, '-' for earlier, or both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
-    rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if one_line(let.value)]
+    rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if is_on_one_line(let.value)]
     ticks = [rule.tick for rule in rules] + [fill.tick for fill in _on_one_line(order.fills)]
     moved = _on_one_line(moved)[::-1]
     names = parameters(schedule)
@@ -55,7 +55,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
         _sign_and_end_edits(schedule, order, rules),
         _shift_edits(moved, STAGE_AMOUNTS, directions),
         (((e.span, new),) for e in lets for new in flipped_signs(e)),
-        (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
+        (((e.span, new),) for e in (*lets, *ticks) for new in changed_divisions(schedule, e)),
         _placement_edits(schedule),
     )
     return [constants, other_edits]
@@ -69,26 +69,26 @@ def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], d
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
     """Yield edits of `when`: another comparison, a constant changed by 1 or 2, or the negation of another rule's condition."""
-    conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
+    conditions = [(rule, rule.condition) for rule in rules if rule.condition and is_on_one_line(rule.condition)]
     for _, condition in conditions:
-        yield from (((condition.span, new),) for new in bounds(condition))
+        yield from (((condition.span, new),) for new in changed_strictness(condition))
         yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
         for other_rule in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
             # A rule has its own names for stage and micro-batch.
             own = {rule.stage.name: other_rule.stage.name, rule.micro_batch.name: other_rule.micro_batch.name}
-            negated = renamed(opposite(condition), own)
-            if other_rule.condition is not None and one_line(other_rule.condition):
-                yield ((other_rule.condition.span, negated),)
+            opposite = renamed(negated(condition), own)
+            if other_rule.condition is not None and is_on_one_line(other_rule.condition):
+                yield ((other_rule.condition.span, opposite),)
             elif other_rule.condition is None and other_rule.span.line == other_rule.tick.span.line:
                 head = replace(other_rule.span, end_line=other_rule.tick.span.line, end_column=other_rule.tick.span.column)
                 end = head.text.rindex("at") + len("at")  # a parenthesis of the tick may follow
                 head = replace(head, end_column=head.column + end)
-                yield ((head, f"{head.text.removesuffix('at').rstrip()} when {negated} at"),)
+                yield ((head, f"{head.text.removesuffix('at').rstrip()} when {opposite} at"),)
 
 
 def _on_one_line(rules: Sequence[R]) -> list[R]:
-    return [rule for rule in rules if one_line(rule.tick)]
+    return [rule for rule in rules if is_on_one_line(rule.tick)]
 
 
 def _sign_and_end_edits(schedule: n.Schedule, order: n.Ticks, rules: Sequence[n.Rule]) -> Iterator[Edit]:
@@ -113,10 +113,10 @@ def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
     last_rank = f"{as_term(setting(schedule, 'ranks'))} - 1"
     pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]
     for pipe in pipes[::-1]:
-        for clause in (c for c in pipe.stages if one_line(c.rank)):
+        for clause in (c for c in pipe.stages if is_on_one_line(c.rank)):
             if len(pipes) > 1:
                 yield ((clause.rank.span, f"{last_rank} - {as_written(clause.rank, inside=True)}"),)
-            yield from (((clause.rank.span, new),) for new in divided(schedule, clause.rank))
+            yield from (((clause.rank.span, new),) for new in changed_divisions(schedule, clause.rank))
 
 
 def _near_amounts(schedule: n.Schedule) -> list[str]:
@@ -126,8 +126,10 @@ def _near_amounts(schedule: n.Schedule) -> list[str]:
 
 
 def _shift_edits(rules: Sequence[n.Rule | n.Fill], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
-    """Yield edits that add an amount to ticks or subtract it. An amount like `4*` is a multiple of the stage, of a
-    fill of the rank."""
+    """Yield edits that add an amount to ticks or subtract it.
+
+    An amount like `4*` is a multiple of the stage in a rule, and of the rank in a fill.
+    """
     for amount, rule, sign in product(amounts, rules, directions):
         if amount.isdigit():
             new = shifted(rule.tick, int(f"{sign}{amount}"))

@@ -8,29 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.blocks import openings, orders, pipes, wrong_blocks
+from chimerac.compiler.diagnose.slips.blocks import missing_openings, orders, pipes, wrong_blocks
 from chimerac.compiler.diagnose.slips.change import Answer, Change
 from chimerac.compiler.diagnose.slips.listings import bodies, loops, ranges
-from chimerac.compiler.diagnose.slips.statements import lines, names, settings
-from chimerac.compiler.diagnose.slips.ticks import heads, times
-from chimerac.compiler.diagnose.slips.values import brackets, choices, symbols
+from chimerac.compiler.diagnose.slips.statements import greedy_lines, names, settings
+from chimerac.compiler.diagnose.slips.ticks import at_and_when, heads
+from chimerac.compiler.diagnose.slips.values import brackets, conditional_expressions, symbols
 
 __all__ = ["Answer", "Change", "answers"]
 
 _RULES = (
     wrong_blocks,
     heads,
-    times,
-    choices,
+    at_and_when,
+    conditional_expressions,
     loops,
     bodies,
     ranges,
     pipes,
     orders,
-    openings,
+    missing_openings,
     names,
     settings,
-    lines,
+    greedy_lines,
     symbols,
     brackets,
 )

@@ -141,7 +141,7 @@ def pipes(p: Place) -> Iterator[Answer]:
         yield "the stages come first, then micro_batches"
 
 
-def openings(p: Place) -> Iterator[Answer]:
+def missing_openings(p: Place) -> Iterator[Answer]:
     """Blocks whose opening brace is missing."""
     if "{" in p.literal and p.literal <= {"{", "[", "(", "in", "}"} and p.at and (p.starts_line or not p.blocks):
         yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")

@@ -1,4 +1,4 @@
-"""Answers to slips: changes or advice; functions that search the text for words."""
+"""Answers to slips, which are changes or advice, and functions that search the tokens of a text."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def minus_one(p: Place, first: int, end: int) -> str:
 
 
 def begins_value(p: Place, k: int) -> bool:
-    """Return whether a word begins an expression."""
+    """Return whether token k begins an expression."""
     text = p.word(k)
     return text in ("(", "-") or is_number(text) or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
 
 def _is_boundary(p: Place, text: str) -> bool:
+    """Return whether an expression begins after this token or ends before it."""
     return text in _BOUNDARIES or text in p.keywords - _INSIDE
 
 
 def value_before(p: Place, k: int) -> int:
-    """Return the first word of the expression that ends right before a word."""
+    """Return the index of the first token of the expression that ends right before token k."""
     depth = 0
     while k > 0:
         text = p.tokens[k - 1].text
@@ -61,7 +62,7 @@ def value_before(p: Place, k: int) -> int:
 
 
 def value_after(p: Place, k: int) -> int:
-    """Return one past the last word of the expression that begins at a word, on its line."""
+    """Return the index after the last token of the expression that begins at token k, on its line."""
     depth, line = 0, p.tokens[k].line if k < len(p.tokens) else 0
     while k < len(p.tokens) and p.tokens[k].line == line:
         text = p.tokens[k].text
@@ -78,7 +79,7 @@ def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | Non
 
 
 def line_of(p: Place) -> int:
-    """Return the first word of the line of the place, or of its block if that begins on the same line."""
+    """Return the index of the first token on the line of the place, after the last brace before the place on this line."""
     k = min(p.at, len(p.tokens) - 1)
     line = p.tokens[k].line
     while k and p.tokens[k - 1].line == line and p.tokens[k - 1].text not in "{}":

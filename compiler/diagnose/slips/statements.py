@@ -119,7 +119,7 @@ def settings(p: Place) -> Iterator[Answer]:
         yield "costs are integers: multiply all of them by the same number"
 
 
-def lines(p: Place) -> Iterator[Answer]:
+def greedy_lines(p: Place) -> Iterator[Answer]:
     """`prefer B, F` and `then smaller m, later s`."""
     text = p.text()
     line = p.tokens[line_of(p)].text if p.tokens else ""

@@ -57,7 +57,7 @@ _WORDS_FOR_AT = ("=", "==", ":", ":=", "->", "=>", "<-", "@", "in", "by", "is", 
 _WORDS_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
 
 
-def times(p: Place) -> Iterator[Answer]:
+def at_and_when(p: Place) -> Iterator[Answer]:
     """Other words and symbols in place of `at` and `when`."""
     text = p.text()
     if "at" in p.literal:

@@ -18,7 +18,7 @@ from chimerac.compiler.diagnose.slips.change import (
 )
 
 
-def choices(p: Place) -> Iterator[Answer]:
+def conditional_expressions(p: Place) -> Iterator[Answer]:
     """c ? a : b, a if c else b, if c { a } else { b }, elif."""
     text, tokens = p.text(), p.tokens
     question = next((k for k in range(p.at, p.rest_of_line(p.at)) if tokens[k].text == "?"), None)

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanResult:
     """The result of a search.
 
     best: the fastest that fits. outcomes: of all configurations that were tried. impossible: how many are not possible, by the
@@ -71,7 +71,7 @@ class _State:
             self.best[ranks] = min(outcome.makespan, self.best.get(ranks, outcome.makespan))
 
 
-def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> Found:
+def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
     """Return the best configuration and how it was found. progress: called with how many of how many are decided.
 
     After Ctrl-C it returns what it has found so far; without that, KeyboardInterrupt is raised. Raises ChimeraError: E714 a
@@ -105,14 +105,14 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
         best = min(running, key=lambda o: o.key)
         impossible.update(o.reason.partition(":")[0] for o in state.outcomes.values() if o.reason)
         left = len(fitting) - len(state.outcomes) - state.too_slow
-        found = Found(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
+        result = PlanResult(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
         if interrupted:
-            return found
+            return result
         try:
-            return replace(found, neighbours=_neighbours(best.configuration, possible, workers, state))
+            return replace(result, neighbours=_neighbours(best.configuration, possible, workers, state))
         except KeyboardInterrupt:
             workers.kill()
-            return found
+            return result
 
 
 def _try(

@@ -53,7 +53,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EvaluatedText:
     """A text and its makespans, by point and hop cost. score: the mean of makespan / bound; is_interrupted: by Ctrl-C."""
 
     text: str
@@ -133,7 +133,7 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
     return best
 
 
-def evaluated(text: str, given: Sequence[Point]) -> Found | None:
+def evaluated(text: str, given: Sequence[Point]) -> EvaluatedText | None:
     """Return a text with its makespans; None if it does not compile at a size, or a rank holds too many activations."""
     makespans: list[tuple[int, ...]] = []
     try:
@@ -150,7 +150,7 @@ def evaluated(text: str, given: Sequence[Point]) -> Found | None:
             makespans.append(tuple(int(t.end.max()) for t in timings))
     except ChimeraError:
         return None
-    return Found(text, tuple(makespans), _score(makespans, given))
+    return EvaluatedText(text, tuple(makespans), _score(makespans, given))
 
 
 def _score(makespans: Sequence[Sequence[int]], given: Sequence[Point]) -> float:
@@ -167,10 +167,10 @@ def _most_alive(tasks: Program) -> int:
     return int(alive.max(initial=0))
 
 
-def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) -> Iterator[Found]:
+def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) -> Iterator[EvaluatedText]:
     """Yield the texts that are better than all before them, for a number of tries."""
     rng = random.Random(seed)
-    best: Found | None = None
+    best: EvaluatedText | None = None
     state = space.start(rng)
     seen: set[str] = set()
     for _ in range(tries):
@@ -196,8 +196,8 @@ def search(
     activations: str | None,
     tries: int = 300,
     seed: int = 0,
-    report: Callable[[Found], None] = lambda found: None,
-) -> tuple[Found, list[Point]]:
+    report: Callable[[EvaluatedText], None] = lambda found: None,
+) -> tuple[EvaluatedText, list[Point]]:
     """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
 
     source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
@@ -215,8 +215,8 @@ def search(
     if not isinstance(order, n.Greedy | n.Ticks):
         help = "give a schedule whose order is greedy or ticks"
         raise refuse("E002", f"{source.name} has an order listing, which has no formulas to change", help=help)
-    best: Found | None = None
-    results: Iterator[Found]
+    best: EvaluatedText | None = None
+    results: Iterator[EvaluatedText]
     if isinstance(order, n.Greedy):
         results = tried(GreedyTexts(schedule, activations), given, tries, seed)
     else:
@@ -238,7 +238,7 @@ def search(
     return _simulated(best, given), given
 
 
-def _simulated(found: Found, given: Sequence[Point]) -> Found:
+def _simulated(found: EvaluatedText, given: Sequence[Point]) -> EvaluatedText:
     """Return a text with the makespans of its verified programs, whose transfers are instructions."""
     makespans = []
     for point in given:
@@ -248,7 +248,7 @@ def _simulated(found: Found, given: Sequence[Point]) -> Found:
     return replace(found, makespans=tuple(makespans), score=_score(makespans, given))
 
 
-def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
+def table(found: EvaluatedText, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
     """Return the lines of a table: for each size and hop cost the makespan beside the bound, and the difference."""
     sizes = [" ".join(f"{k}={v}" for k, v in point.parameters.items()) for point in given]
     shown = [f"{float(hop):g}" for hop in hops]
@@ -261,6 +261,6 @@ def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> lis
     return lines
 
 
-def result_text(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> str:
+def result_text(found: EvaluatedText, given: Sequence[Point], hops: Sequence[Fraction]) -> str:
     """Return the text as a file: formatted, after a comment with its table."""
     return "".join(f"# {line}\n" for line in table(found, given, hops)) + "\n" + format_schedule(Source("found", found.text))

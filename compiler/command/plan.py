@@ -190,23 +190,25 @@ class _Plan:
 
     def json(self) -> str:
         """Return the same as JSON."""
-        f, p = self.result, self.problem
+        result, p = self.result, self.problem
         found = {
             "model": p.model,
             "ranks": p.ranks,
             "batch": p.batch,
             "memory_bytes": p.limit,
             "configurations": {
-                "total": f.total,
-                "impossible": dict(sorted(f.impossible.items())),
-                "too_large_before_compiling": f.too_large,
-                "slower_than_the_best_in_any_case": f.too_slow,
-                "compiled": sum(not o.reason for o in f.outcomes.values()),
-                "not_tried": f.left,
+                "total": result.total,
+                "impossible": dict(sorted(result.impossible.items())),
+                "too_large_before_compiling": result.too_large,
+                "slower_than_the_best_in_any_case": result.too_slow,
+                "compiled": sum(not o.reason for o in result.outcomes.values()),
+                "not_tried": result.left,
             },
-            "best": self._fields(f.best),
-            "neighbours": [{"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in f.neighbours],
-            "by_ranks_of_a_replica": [self._fields(o) for o in f.by_ranks.values()],
+            "best": self._fields(result.best),
+            "neighbours": [
+                {"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in result.neighbours
+            ],
+            "by_ranks_of_a_replica": [self._fields(o) for o in result.by_ranks.values()],
             "settings": self.settings(),
             "command": " ".join(self.command()),
         }
@@ -236,18 +238,18 @@ class _Plan:
         return found
 
     def _counts(self) -> Iterator[str]:
-        f, p = self.result, self.problem
-        large = sum(not o.is_running and not o.reason for o in f.outcomes.values())
-        tried = sum(o.is_running for o in f.outcomes.values())
+        result, p = self.result, self.problem
+        large = sum(not o.is_running and not o.reason for o in result.outcomes.values())
+        tried = sum(o.is_running for o in result.outcomes.values())
         yield f"{p.model} on {p.ranks} ranks of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
         parts = [
-            f"{sum(f.impossible.values()):,} that the schedule or the model does not allow",
-            f"{f.too_large + large:,} that do not fit ({f.too_large:,} of them not compiled)",
-            f"{f.too_slow:,} slower in any case",
+            f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",
+            f"{result.too_large + large:,} that do not fit ({result.too_large:,} of them not compiled)",
+            f"{result.too_slow:,} slower in any case",
             f"{tried:,} simulated",
-            *([f"{f.left:,} not tried"] if f.left else []),
+            *([f"{result.left:,} not tried"] if result.left else []),
         ]
-        yield from _joined([f"{f.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
+        yield from _joined([f"{result.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
 
     def _table(self) -> list[str]:
         rows = [["best", *self._cells(self.best), ""]]

@@ -123,10 +123,10 @@ def _search_orders(options: argparse.Namespace) -> int:
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
+    from chimerac.compiler.search.from_program import problem_of
     from chimerac.compiler.search.known_orders import library_orders, order_of
     from chimerac.compiler.search.orders import search
     from chimerac.compiler.search.sequences import one_after_another
-    from chimerac.compiler.search.from_program import problem_of
     from chimerac.compiler.search.text import schedule_text
 
     name = with_suffix(program.header.schedule, "_found")

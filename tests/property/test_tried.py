@@ -261,7 +261,7 @@ def test_the_finding_for_a_program_with_such_an_order() -> None:
 
 
 def test_arranging_works_if_it_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs that deadlock, or whose sums have no common order: the command that the help names is run."""
+    """For programs that deadlock, or whose collectives have no common order: the command that the help names is run."""
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
         try:

@@ -155,9 +155,9 @@ def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: 
         assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[k].micro_batches
         received = [i for i in stream[:k] if isinstance(i, Recv)]
         assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}
-        sums = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
-        assert len(sums) == 1 and sums[0] > k + 1
-        assert sync != "sync eager" or sums[0] == k + 3
+        all_reduces = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
+        assert len(all_reduces) == 1 and all_reduces[0] > k + 1
+        assert sync != "sync eager" or all_reduces[0] == k + 3
 
 
 def test_a_pair_takes_the_time_of_both_from_when_both_can_start() -> None:

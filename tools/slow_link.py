@@ -28,10 +28,10 @@ class LaunchedAllReduce(Future[None]):
 class SlowLink(Gloo):
     """Gloo, where the all-reduces of a rank share a link of limited bandwidth; messages between stages do not use it.
 
-    An all-reduce of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring all-reduce
-    sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are free. A
-    rank's all-reduces use its link one after another, in the order of their launches. They are real: a thread runs them with
-    gloo, and each is complete when the link would have carried it.
+    An all-reduce of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring of
+    ranks sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are
+    free. A rank's all-reduces use its link one after another, in the order of their launches. They are real: a thread runs them
+    with gloo, and each is complete when the link would have carried it.
 
     bandwidth: in bytes per second.
     """

@@ -1,4 +1,4 @@
-"""Timed runs as jobs: their stages only sleep, and they print when the last task ends and the bubbles, predicted and measured."""
+"""Timed runs as jobs: their stages only sleep, and predicted and measured times are compared."""
 
 from __future__ import annotations
 

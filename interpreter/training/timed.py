@@ -190,7 +190,7 @@ def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> Measur
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration whose last task ends after the median time; of an even number, the shorter one of the two in the middle."""
+    """Return the iteration with the median `last_task_end`; of an even number, the shorter one of the two in the middle."""
     middle = statistics.median_low([t.last_task_end for t in found])
     return next(t for t in found if t.last_task_end == middle)
 

@@ -25,7 +25,8 @@ def test_waiting_and_the_epilogue_are_not_computing() -> None:
 
 
 def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
-    # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s; then 1 s for sends, 4 s for all-reduces.
+    # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s;
+    # then 1 s for sends, 4 s for all-reduces.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9), recompute_ns=750_000_000)

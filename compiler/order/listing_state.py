@@ -12,7 +12,7 @@ from chimerac.compiler.resolve.spec import KINDS
 
 FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 RECOMPUTATION = int(Op.RECOMPUTE)
-NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
+KIND_OF = {letter: int(op) for letter, op in KINDS.items()}
 # The phase of each kind: 0 forward, 1 backward, 2 weight gradient, 3 recomputation. B and I are both the backward of a
 # micro-batch.
 PHASE = (0, 1, 1, 2, 3)
@@ -128,10 +128,10 @@ class Rank:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)
             if kind == INPUT_GRADIENT:
-                numbers = [bisect_left(inputs, k) for k in positions]
-                order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
+                places_in_body = [bisect_left(inputs, k) for k in positions]  # among the I of the body
+                numbers = [self.inputs + turn * len(inputs) + n for turn in range(repetitions) for n in places_in_body]
                 completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
-                cell.pending.update(zip(following[completed:], order[completed:], strict=True))
+                cell.pending.update(zip(following[completed:], numbers[completed:], strict=True))
             elif kind == WEIGHT_GRADIENT:
                 for m in following:
                     cell.pending.pop(m, None)

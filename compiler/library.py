@@ -61,17 +61,14 @@ def library_table(columns: int | None = None) -> str:
     heads = [f"{name:<{names_width}}  {parameters:<{parameters_width}}  " for name, parameters, _, _ in rows]
     begin = len(heads[0])
     if columns is None or begin + titles_width + 2 + sources_width <= columns:
-        return "".join(
-            f"{head}{title:<{titles_width}}  {source}\n" for head, (_, _, title, source) in zip(heads, rows, strict=True)
-        )
+        tails = [f"{title:<{titles_width}}  {source}\n" for _, _, title, source in rows]
+        return "".join(head + tail for head, tail in zip(heads, tails, strict=True))
     is_beside = columns >= begin + MIN_COLUMNS
     indent = " " * (begin if is_beside else 2)
     text = ""
     for head, (name, parameters, title, source) in zip(heads, rows, strict=True):
-        parts, available = (
-            [title, source] if is_beside else [parameters, title, source],
-            max(MIN_COLUMNS, columns - len(indent)),
-        )
+        parts = [title, source] if is_beside else [parameters, title, source]
+        available = max(MIN_COLUMNS, columns - len(indent))
         lines = [line for part in parts for line in textwrap.wrap(part, available, break_on_hyphens=False)]
         text += head + lines.pop(0) if is_beside else name
         text += "".join(f"\n{indent}{line}" for line in lines) + "\n"

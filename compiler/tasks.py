@@ -87,8 +87,8 @@ class Edges:
 def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
     """Return what every task waits for, `hop` later where the value comes from another rank.
 
-    A FWD waits for the forward of the stage before. A RECOMPUTE waits for its forward, and a BWD_WEIGHT for its BWD_INPUT. A BWD
-    or BWD_INPUT waits for its forward, for its RECOMPUTE if there is one, and for the backward of the stage after.
+    A FWD waits for the forward of the stage before. A RECOMPUTE waits for its forward, and a BWD_WEIGHT for its BWD_INPUT. A
+    BWD or BWD_INPUT waits for its forward, for its RECOMPUTE if there is one, and for the backward of the stage after.
     """
     h, op = program.header, program.table.op[index.rows]
     stage = program.table.stage[index.rows]

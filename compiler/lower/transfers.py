@@ -46,8 +46,8 @@ class _Messages:
 def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
     """Return the transfers of a program of tasks. timing: of this program, as `earliest` returns it.
 
-    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind each
-    other (the machines `paired` and `serial`), but values are received later. ahead: the allowance of a channel.
+    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
+    each other (the machines `paired` and `serial`), but values are received later. ahead: the allowance of a channel.
     """
     m = _messages(program)
     pipe, operand = program.table.pipe[m.producer], program.table.operand[m.producer]

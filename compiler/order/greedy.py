@@ -107,9 +107,8 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
     lists = MicroBatchLists(h.micro_batches)
-    list_of_forward = np.array(
-        [lists.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64
-    )
+    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]
+    list_of_forward = np.array([lists.number(ids) for ids in groups], np.int64)
     operand = np.where(kind == FORWARD, list_of_forward[ids], ids)
     op = np.array(scheduler.ops)[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])

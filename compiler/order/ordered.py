@@ -50,8 +50,8 @@ def task_program(
 ) -> Program:
     """Return the program of these tasks, given rank after rank.
 
-    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair; offsets: the first
-    task of each rank, and the number of tasks.
+    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair; offsets: the
+    first task of each rank, and the number of tasks.
     """
     recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, operand=operand, flags=recomputed * RECOMPUTE + overlap * OVERLAP)

@@ -2,7 +2,7 @@
 
 First every configuration gets bounds, which need no program. Those that cannot fit are left out. The others are tried in the
 order of their least times, and left out where even that is more than the best time so far on as many ranks. The configurations
-are tried in parallel, and a decision is made from the results of those at least `AHEAD` places before it. So what is left out
+are tried in parallel. Whether one is left out is decided from the results of those at least `AHEAD` places before it. So this
 does not depend on the number of processes, nor on which of them is faster.
 """
 
@@ -31,10 +31,10 @@ Result = TypeVar("Result")
 class PlanResult:
     """The result of a search.
 
-    best: the fastest that fits. outcomes: of all configurations that were tried. impossible: how many are not possible, by the
-    code of the reason; too_large: that are known not to fit without being compiled; too_slow: that are slower than another
-    one in any case; left: that were not tried, since the search was interrupted. neighbours: those that differ from the best in
-    one choice, with its name. total: of all configurations.
+    best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: configurations that
+    differ from the best in one choice, with its name. The other fields count configurations. total: all; impossible: those that
+    are not possible, by the code of the reason; too_large: those that are known not to fit without being compiled; too_slow:
+    those that are slower than another one in any case; left: those that were not tried, since the search was interrupted.
     """
 
     problem: Problem
@@ -58,10 +58,10 @@ class PlanResult:
 
 @dataclass(slots=True)
 class _State:
-    """What a search knows so far."""
+    """The outcomes of a search so far."""
 
     outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
-    best: dict[int, int] = field(default_factory=dict)  # ranks -> least makespan
+    best: dict[int, int] = field(default_factory=dict)  # ranks of a replica -> least makespan
     too_slow: int = 0
 
     def add(self, outcome: Outcome) -> None:
@@ -169,7 +169,10 @@ DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
 
 
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
-    """Return in which choice another configuration differs: '' in none or several, or if it is not the next one there."""
+    """Return in which choice another configuration differs from the best one, by its name in DIFFERENCES.
+
+    Return '' if it differs in none or in several, or if a possible value of this choice is between the two.
+    """
     same = {
         "D x W": best.ranks == other.ranks,
         "micro-batch": best.micro_batch == other.micro_batch,
@@ -259,7 +262,7 @@ class _Workers:
         self._evaluator = evaluator
         self._others = set(multiprocessing.active_children())
         self._pool: ProcessPoolExecutor | None = None
-        self._of: dict[Future[Outcome], Configuration] = {}
+        self._configurations: dict[Future[Outcome], Configuration] = {}
         if processes > 1:
             # fork needs no import of the compiler in each process: 0.4 s
             kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
@@ -302,7 +305,7 @@ class _Workers:
             except BrokenProcessPool:
                 self._pool = None
             else:
-                self._of[future] = c
+                self._configurations[future] = c
                 return future
         done: Future[Outcome] = Future()
         done.set_result(self._evaluator.outcome(c))
@@ -314,4 +317,4 @@ class _Workers:
             return future.result()
         except BrokenProcessPool:
             self._pool = None
-            return self._evaluator.outcome(self._of[future])
+            return self._evaluator.outcome(self._configurations[future])

@@ -1,8 +1,8 @@
 """What the ranks of a program would need under any partition: the peaks of compiler/analyze/memory.py as sums over stages.
 
-At each instruction a rank holds a number of entries of each kind (chimera_ir/lifetimes.py). These numbers do not depend on the
-partition, only the bytes of an entry do. So a rank's peak is the largest of some sums, of which most can be left out: those
-with no more entries of any kind than another.
+At each instruction a rank holds a number of entries of each kind (chimera_ir/lifetimes.py). Only the bytes of an entry depend
+on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most can be
+left out: those with no more entries of any kind than another.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def best_partition(
         longest = min(2 * longest, sum(times))
         cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:
-        # Cuts that need little, whatever they cost: what the search above has left open, or the reason of the finding.
+        # Cuts that need little, whatever they cost. They may fit, where the search above gave up; else the finding names them.
         cuts, is_least = least_need(needs, times, limit_bytes, first.cuts)
         bound = slowest
         if needs.most(cuts) > limit_bytes:

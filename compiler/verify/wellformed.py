@@ -117,8 +117,8 @@ def _rows(program: Program) -> list[Diagnostic]:
     find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     find("E402", ~collective & ((t.pipe < 0) | (t.pipe >= len(h.pipes))), f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]
-    is_known = (t.pipe >= 0) & (t.pipe < len(h.pipes))
-    for row in np.flatnonzero(~collective & is_known & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
+    has_pipe = (t.pipe >= 0) & (t.pipe < len(h.pipes))
+    for row in np.flatnonzero(~collective & has_pipe & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
         fact, help = _micro_batches_fault(program, row, pipe_of)
         found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
     transfer = t.has("peer")
@@ -158,25 +158,24 @@ def _rows(program: Program) -> list[Diagnostic]:
     collective_rows = np.flatnonzero(collective)
     collective_rows = collective_rows[np.argsort(t.operand[collective_rows], kind="stable")]
     bounds = np.searchsorted(t.operand[collective_rows], np.arange(len(program.collectives) + 1)).tolist()
-    for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
+    for c, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
         if len(found) >= MAX_ALL:
             break
         rows = collective_rows[begin:end]
-        match i:
+        match c:
             case AllReduce():
-                unknown = (
-                    "" if groups.get(i.group) == i.stage else f"there is no parameter group '{i.group}' at stage {i.stage}"
-                )
+                is_known = groups.get(c.group) == c.stage
+                unknown = "" if is_known else f"there is no parameter group '{c.group}' at stage {c.stage}"
             case _:
-                assert_never(i)
+                assert_never(c)
         if unknown:
             find_rows("E402", rows, unknown)
-        elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
+        elif list(c.ranks) != sorted(set(c.ranks)) or not 0 <= c.ranks[0] <= c.ranks[-1] < program.world:
             find_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
             find_rows(
                 "E403",
-                rows[~np.isin(rank[rows], i.ranks)],
+                rows[~np.isin(rank[rows], c.ranks)],
                 "this rank is not a member",
                 "remove it, or add this rank to its ranks",
             )

@@ -22,7 +22,7 @@ HOT, COLD = 0.15, 0.005  # temperatures at its beginning and its end, in shares 
 
 @dataclass
 class State:
-    """What is known so far.
+    """What a search knows so far.
 
     best_by: in words, what found the best order; known: the best makespan of the orders to begin with, and its name;
     solver_bound: 0 if the solver has proved nothing.
@@ -132,23 +132,24 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
         yield
     assert state.best is not None, "one micro-batch can run after another"
     small = periodic.smaller(problem)
-    few = State(small, rank_bounds(small)) if small is not None else None
-    if few is not None and small is not None:
-        few.offer(one_after_another(small), "one micro-batch after another")
+    small_state = State(small, rank_bounds(small)) if small is not None else None
+    if small_state is not None and small is not None:
+        small_state.offer(one_after_another(small), "one micro-batch after another")
         for order in greedy_orders(small, seed, FIRST):
-            few.offer(order, "list scheduling")
+            small_state.offer(order, "list scheduling")
             yield
     is_small = with_solver and len(problem.tasks) <= solver.MOST_TASKS
     annealings, in_vain, solver_seconds = 0, 0, 2.0  # in_vain: annealings since the last better order
     while left() > 0:
         before = state.best.makespan
-        if few is not None and annealings % 3 == 0:
-            was = None if few.best is None else few.best.makespan
-            for order in _annealing(few, few.pool[annealings // 3 % len(few.pool)], seed + annealings, left):
-                few.offer(order, "annealing")
+        if small_state is not None and annealings % 3 == 0:
+            was = None if small_state.best is None else small_state.best.makespan
+            begin = small_state.pool[annealings // 3 % len(small_state.pool)]
+            for order in _annealing(small_state, begin, seed + annealings, left):
+                small_state.offer(order, "annealing")
                 yield
-            if few.best is not None and (annealings == 0 or few.best.makespan != was):
-                for order in periodic.extended(few.problem, few.best, problem):
+            if small_state.best is not None and (annealings == 0 or small_state.best.makespan != was):
+                for order in periodic.extended(small_state.problem, small_state.best, problem):
                     state.offer(order, "a repeated steady phase")
                     yield
         begin = state.best if in_vain % 2 == 0 else state.pool[(in_vain // 2) % len(state.pool)]

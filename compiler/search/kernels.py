@@ -1,7 +1,7 @@
 """Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
-An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the task
-before it on its rank has ended and its two waits are over. Every function works on the columns of problem.Tasks.
+An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the
+task before it on its rank has ended and its two waits are over. Every function works on the columns of problem.Tasks.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ class _Constraint:
 
 
 class Search:
-    """A search for partitions whose ranks need at most `limit` bytes.
+    """A search for partitions whose ranks need at most `limit` bytes, and whose stages cost at most `slowest`.
 
-    Tables by [first layer, number of layers - 1] of a stage; `longest` bounds the number.
+    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers.
     """
 
     def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: Effort, slowest: float = np.inf) -> None:
@@ -215,12 +215,14 @@ class Search:
                 self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
     def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
+        """Return the allowed cuts whose joined weight is the least; None if no cuts are allowed."""
         return self._cuts_of(self._to_go(weights, join, self.allowed)[1])
 
     def _to_go(
         self, weights: Callable[[int], Floats], join: np.ufunc, tried: Sequence[Mask]
     ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
-        """Return, by stage and first layer, the least joined weight of it and the later stages, and its end (0 for none)."""
+        """Return, by stage and first layer, the least joined weight of this stage and the later ones, and the end of this stage
+        with which it is the least (0 for none)."""
         to_go = [np.full(self.layers + 1, np.inf)]
         to_go[0][self.layers] = 0
         choices: list[npt.NDArray[np.int64]] = []

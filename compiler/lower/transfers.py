@@ -9,8 +9,9 @@ Where a program could then hang, a RECV is posted even earlier. On the window ma
 RECV number i is posted. There is a total order of all tasks that every stream agrees with. In this order each RECV comes before
 the task whose SEND would wait for it. Then every wait is for something earlier in the order, and the program cannot hang.
 
-Where transfers take time, a RECV also comes, in that order, before the task that follows its SEND. A transfer begins when both
-its ends are posted, so it then begins with the SEND. This does not apply to a schedule that limits its receive buffers.
+Where transfers take time, each RECV also comes before the first task of its rank that is later, in that order, than the task
+whose output is sent. A transfer begins when both its ends are posted, so it then begins with the SEND. This does not apply to a
+schedule that limits its receive buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
 from chimerac.compiler.lower.insert import Insertion
 from chimerac.compiler.tasks import TaskIndex, Timing, expand, total_order
 
-AHEAD = 2
+AHEAD = 2  # values of a channel that are posted and not yet read
 
 
 @dataclass(frozen=True, slots=True)

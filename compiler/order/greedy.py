@@ -56,8 +56,11 @@ class Counter:
 
 @dataclass(slots=True)
 class Scheduler:
-    """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id; a forward over
-    a group has the key of its first micro-batch. remaining: the number of tasks not started, without those of kind R."""
+    """The state of the simulation.
+
+    The number of a task is kind x keys + key, where key = stage x micro-batches + id. A forward over a group has the key of its
+    first micro-batch. remaining: how many tasks have not started, without those of kind R.
+    """
 
     spec: Spec
     order: GreedyOrder
@@ -76,7 +79,7 @@ class Scheduler:
     alive: list[int]  # by cell: micro-batches alive
     reserved: list[int]  # by cell: places reserved for it
     to_recompute: list[bool]  # by key: whether an R, or else the backward, has to run the forward again
-    recomputed: list[bool]  # by key: whether an R has
+    recomputed: list[bool]  # by key: whether an R has run the forward again
     remaining: int
     tasks: int  # `remaining` at the beginning
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
@@ -257,7 +260,7 @@ def run(state: Scheduler) -> list[list[int]]:
     first_recomputation = state.recomputation * keys  # the number of an R is this plus its key; negative if there is no R
     first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
     last_stage = keys - n  # keys from here on are of the last stage
-    # By task: how many of its inputs have not been computed yet, and when the last one so far arrives.
+    # By task: the number of its inputs that have not been computed, and when the last of the others arrives.
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys * (len(state.ops) - 2))
     missing[:n] = [0] * n
     arrival = [0] * (keys * len(state.ops))

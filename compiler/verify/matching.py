@@ -100,7 +100,6 @@ def _help(index: ProgramIndex, send: int, receive: int) -> str:
 
 
 def _value_of(index: ProgramIndex, row: int) -> tuple[int, int, int]:
-    """Return what identifies the value of a transfer within its channel: kind, stage and the number of its list of
-    micro-batches."""
+    """Return what identifies the value of a transfer within its channel: kind, stage and list of micro-batches."""
     t = index.program.table
     return int(t.value[row]), int(t.stage[row]), int(t.operand[row])

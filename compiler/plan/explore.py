@@ -1,9 +1,9 @@
 """The best configuration of a problem: the fastest one that fits, by the simulation of its compiled program.
 
 First every configuration gets bounds, which need no program. Those that cannot fit are left out. The others are tried in the
-order of their least times, and left out where even that is more than the best time so far on as many ranks. The configurations
-are tried in parallel. Whether one is left out is decided from the results of those at least `AHEAD` places before it. So this
-does not depend on the number of processes, nor on which of them is faster.
+order of their least times. One is left out if even its least time is more than the best time so far of replicas with as many
+ranks. The configurations are tried in parallel. Whether one is left out is decided from the results of those at least `AHEAD`
+places before it. So this does not depend on the number of processes, nor on which of them is faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.compiler.plan.evaluate import Bounds, Evaluator, Outcome
@@ -24,7 +24,7 @@ from chimerac.compiler.plan.space import Configuration, Problem, configurations
 
 AHEAD = 32  # configurations that may be tried before a decision about the first of them
 AT_ONCE = 16  # configurations that a process gets at once to compute their bounds
-Result = TypeVar("Result")
+DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # choices, in the order of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class _State:
     too_slow: int = 0
 
     def add(self, outcome: Outcome) -> None:
+        """Add the outcome of a configuration that was tried."""
         self.outcomes[outcome.configuration] = outcome
         if outcome.makespan is not None:
             ranks = outcome.configuration.ranks
@@ -165,9 +166,6 @@ def _preference(o: Outcome) -> tuple[Any, ...]:
     return (False, *o.key) if o.is_running else (True, o.memory, o.configuration)
 
 
-DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
-
-
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
     """Return in which choice another configuration differs from the best one, by its name in DIFFERENCES.
 
@@ -180,7 +178,7 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
         "recompute": best.recompute == other.recompute,
         "schedule": best.schedule == other.schedule,
     }
-    if not same["schedule"]:  # its parameters are others
+    if not same["schedule"]:  # another schedule has other parameters, so these are not compared
         return "schedule" if same["D x W"] and same["micro-batch"] and same["recompute"] else ""
     different = [what for what, is_same in same.items() if not is_same]
     if len(different) != 1:

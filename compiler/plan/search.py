@@ -37,8 +37,8 @@ class Effort:
     @staticmethod
     def of(stages: int, layers: int) -> Effort:
         """Return the effort for a problem of this size, so that the time does not grow with it."""
-        share = min(1.0, SIZE / (stages * layers))
-        return Effort(round(300 * share), round(50_000 * share))
+        share, full = min(1.0, SIZE / (stages * layers)), Effort()
+        return Effort(round(full.rounds * share), round(full.ranges * share))
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Search:
             self.allowed.append(self._in_place(s, starts + lengths) & (self._costs(s) <= slowest))
         self.constraints: dict[tuple[int, int], _Constraint] = {}
         for group in needs.groups:
-            self._allow(group)
+            self._restrict(group)
 
     def best(self) -> tuple[Cuts | None, int]:
         """Return the cuts with the least slowest stage, and a bound that no cuts are below; None if none are found."""
@@ -187,6 +187,7 @@ class Search:
         return length
 
     def _costs(self, stage: int) -> Floats:
+        """Return the costs of the ranges of a stage."""
         return np.asarray(self.costs[self.where[stage]])
 
     def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
@@ -199,7 +200,7 @@ class Search:
             found &= ends == self.layers
         return np.asarray(found)
 
-    def _allow(self, group: Group) -> None:
+    def _restrict(self, group: Group) -> None:
         """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
         tied = len(group.stages) == 1
         held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
@@ -229,10 +230,10 @@ class Search:
         rows = np.arange(self.layers)
         for s in reversed(range(self.stages)):
             values = np.where(tried[s], join(weights(s), to_go[0][self.where[s][1]]), np.inf)
-            first = values.argmin(axis=1)
-            least = values[rows, first]
+            best = values.argmin(axis=1)
+            least = values[rows, best]
             to_go.insert(0, np.append(least, np.inf))
-            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, first], 0))
+            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, best], 0))
         return to_go, choices
 
     def _cuts_of(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
@@ -251,9 +252,11 @@ class Search:
         return self._cuts_of(self._to_go(lambda s: (self._costs(s) / scale) ** 2, np.add, tried)[1])
 
     def _slowest(self, cuts: Cuts) -> int:
+        """Return the cost of the slowest stage."""
         return int(max(self.costs[cuts[s], cuts[s + 1]] for s in range(self.stages)))
 
     def _at(self, cuts: Cuts, stage: int) -> tuple[int, int]:
+        """Return the place of a stage's range in the tables."""
         return cuts[stage], cuts[stage + 1] - cuts[stage] - 1
 
     def _fits(self, cuts: Cuts | None) -> bool:
@@ -272,6 +275,7 @@ class Search:
         return found
 
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
+        """Return what the ranges of a stage need on a rank of a group at one moment, without tied parameters."""
         where, only = self.where[stage], slice(moment, moment + 1)
         entries = self.needs.moments(group, stage, where, only=only)
         return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])

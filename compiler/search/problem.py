@@ -57,6 +57,7 @@ class Problem:
 
     @cached_property
     def tasks(self) -> Tasks:
+        """Return all tasks, as columns."""
         return Tasks.of(self)
 
     @cached_property
@@ -92,9 +93,11 @@ class Tasks:
     """All tasks as columns. Task number first[c] + k * n + m is kind k of micro-batch m of cell c, which has n micro-batches.
 
     A cell is a (pipe, stage) with micro-batches. A series is the tasks of one kind of a cell, by micro-batch; its number is
-    cell x kinds + kind. waits, delays: two for each task, -1 for none;
-    feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees;
-    head: the least time before a task starts if no rank were ever busy with another micro-batch; tail: the least after its end.
+    cell x kinds + kind.
+
+    waits, delays: two tasks that a task waits for, -1 for none, and the times of their messages; feeds: the tasks that wait for
+    it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees; head: the least time before a task
+    starts; tail: the least time from its end to the end of the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]

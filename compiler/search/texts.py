@@ -108,31 +108,33 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
     A rank is idle until the first forward reaches it. Before the first backward reaches it, it can run no more forwards than
     it may hold activations. Then it has to be busy with everything else. Source: docs/schedules.md.
     """
-    best = 0
     backward = [min(b, i + w) for b, i, w in zip(costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT, strict=True)]
-    heads: dict[int, int] = {}
-    backs: dict[int, int] = {}
+    # By rank: when the first forward and the first backward reach it, how long it is busy, the part of that for forwards, and
+    # its longest forward.
+    first_forward: dict[int, int] = {}
+    first_backward: dict[int, int] = {}
     busy: dict[int, int] = {}
-    dearest: dict[int, int] = {}
     forwards: dict[int, int] = {}
+    longest_forward: dict[int, int] = {}
     for pipe in (p for p in header.pipes if p.micro_batches):
         ranks, count = pipe.placement, len(pipe.micro_batches)
         clock = 0
         for s, r in enumerate(ranks):
             clock += costs.hop * (s > 0 and ranks[s - 1] != r)
-            heads[r] = min(heads.get(r, clock), clock)
+            first_forward[r] = min(first_forward.get(r, clock), clock)
             clock += costs.FWD[s]
             busy[r] = busy.get(r, 0) + count * (costs.FWD[s] + backward[s])
             forwards[r] = forwards.get(r, 0) + count * costs.FWD[s]
-            dearest[r] = max(dearest.get(r, 0), costs.FWD[s])
+            longest_forward[r] = max(longest_forward.get(r, 0), costs.FWD[s])
         for s in reversed(range(len(ranks))):
             r = ranks[s]
             clock += costs.hop * (s + 1 < len(ranks) and ranks[s + 1] != r)
-            backs[r] = min(backs.get(r, clock), clock)
+            first_backward[r] = min(first_backward.get(r, clock), clock)
             clock += min(costs.BWD_INPUT[s], costs.BWD[s])
+    best = 0
     for r in busy:
-        most = forwards[r] if activations is None else min(forwards[r], activations * dearest[r])
-        best = max(best, busy[r] + max(heads[r], backs[r] - most))
+        most = forwards[r] if activations is None else min(forwards[r], activations * longest_forward[r])
+        best = max(best, busy[r] + max(first_forward[r], first_backward[r] - most))
     return best
 
 

@@ -239,8 +239,8 @@ class _Plan:
 
     def _counts(self) -> Iterator[str]:
         result, p = self.result, self.problem
-        large = sum(not o.is_running and not o.reason for o in result.outcomes.values())
-        tried = sum(o.is_running for o in result.outcomes.values())
+        large = sum(not o.can_run and not o.reason for o in result.outcomes.values())
+        tried = sum(o.can_run for o in result.outcomes.values())
         yield f"{p.model} on {p.ranks} ranks of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
         parts = [
             f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",

@@ -70,7 +70,7 @@ class Outcome:
     reason: str = ""
 
     @property
-    def is_running(self) -> bool:
+    def can_run(self) -> bool:
         """Return whether the configuration is possible and fits."""
         return self.makespan is not None
 

@@ -51,7 +51,7 @@ class PlanResult:
     def by_ranks(self) -> dict[int, Outcome]:
         """Return the best for each number of ranks of a replica, ascending."""
         found: dict[int, Outcome] = {}
-        for o in sorted((o for o in self.outcomes.values() if o.is_running), key=lambda o: o.key):
+        for o in sorted((o for o in self.outcomes.values() if o.can_run), key=lambda o: o.key):
             found.setdefault(o.configuration.ranks, o)
         return dict(sorted(found.items()))
 
@@ -100,7 +100,7 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
             workers.kill()
             if not state.best:
                 raise
-        running = [o for o in state.outcomes.values() if o.is_running]
+        running = [o for o in state.outcomes.values() if o.can_run]
         if not running:
             raise _nothing_fits(problem, possible, bounds, workers, state)
         best = min(running, key=lambda o: o.key)
@@ -163,7 +163,7 @@ def _neighbours(
 
 def _preference(o: Outcome) -> tuple[Any, ...]:
     """Return a key that sorts better outcomes first; those that do not fit come last, by their memory."""
-    return (False, *o.key) if o.is_running else (True, o.memory, o.configuration)
+    return (False, *o.key) if o.can_run else (True, o.memory, o.configuration)
 
 
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:

@@ -103,7 +103,7 @@ def test_the_best_is_that_of_brute_force_over_all_replicas() -> None:
     found = search(p)
     best = min(known, key=lambda x: x.makespan)
     assert found.best.makespan == best.makespan
-    tried = [as_tried(o.configuration, o.makespan, o.memory) for o in found.outcomes.values() if o.is_running]
+    tried = [as_tried(o.configuration, o.makespan, o.memory) for o in found.outcomes.values() if o.can_run]
     assert tried and all(x in known for x in tried)
     assert found.too_slow > 0 and len(known) == len(tried) + found.too_slow
     for d, o in found.by_ranks.items():
@@ -153,7 +153,7 @@ def test_each_neighbour_differs_in_one_choice() -> None:
             "schedule": c.schedule == best.schedule,
         }
         assert [name for name, is_same in same.items() if not is_same] in ([what], [])
-        assert not o.is_running or o.key > found.best.key
+        assert not o.can_run or o.key > found.best.key
 
 
 def test_only_given_values_are_tried() -> None:

@@ -100,10 +100,10 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
             workers.kill()
             if not state.best:
                 raise
-        running = [o for o in state.outcomes.values() if o.can_run]
-        if not running:
+        runnable = [o for o in state.outcomes.values() if o.can_run]
+        if not runnable:
             raise _nothing_fits(problem, possible, bounds, workers, state)
-        best = min(running, key=lambda o: o.key)
+        best = min(runnable, key=lambda o: o.key)
         impossible.update(o.reason.partition(":")[0] for o in state.outcomes.values() if o.reason)
         left = len(fitting) - len(state.outcomes) - state.too_slow
         result = PlanResult(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)

@@ -73,7 +73,8 @@ def compile_text(
 ) -> Compiled:
     """Return the verified program of a schedule's text.
 
-    name: its name in messages; tied: sets of parameters that a model ties besides those of the text; their names are others.
+    name: its name in messages; tied: sets of parameters that a model ties besides those of the text, under
+    names that the text does not give.
     recompute: as in `compile_schedule`.
     """
     return compile_source(Source(name, text), *_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)

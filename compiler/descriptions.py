@@ -40,8 +40,9 @@ def find_model(
     """Return the description of a preset by name, or of a file.
 
     A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
-    name. samples: returns the samples of one of the program's micro-batches for the number of samples that a run is given;
-    micro_batch, seq_len: the sizes of a preset, by default its own. default_seq_len: of a preset where none is given.
+    name. samples: from the samples of a micro-batch as a caller gives them, to those of a micro-batch of the program.
+    micro_batch, seq_len: the sizes of a preset, by default its own; default_seq_len: in the place of its own, where seq_len is
+    not given.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
     for a wrong file, E801 for an unknown name or a model that is known here only by a description, E821 for a sequence that
@@ -51,10 +52,10 @@ def find_model(
     if found := _WITH_BLOCKS.fullmatch(name_or_path):
         name, blocks = found["name"], int(found["blocks"])
     if name in preset_names() and not os.path.isfile(name_or_path):
-        its = preset(name)
-        size = samples(its.samples if micro_batch is None else micro_batch)
-        lengths = (seq_len, default_seq_len, its.seq_len)
-        return its.description(size, next((x for x in lengths if x is not None), None), blocks)
+        known = preset(name)
+        size = samples(known.samples if micro_batch is None else micro_batch)
+        lengths = (seq_len, default_seq_len, known.seq_len)
+        return known.description(size, next((x for x in lengths if x is not None), None), blocks)
     if name_or_path.startswith("hf:") or ".py:" in name_or_path:
         message = f"the model '{short_path(name_or_path)}' is known here only by a description, since it needs torch"
         raise refuse("E801", message, help=f"describe it: {describe_command(name_or_path)}")

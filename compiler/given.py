@@ -89,7 +89,7 @@ def costs_from(given: object) -> dict[str, Fraction]:
 
 
 def cost_from_text(name: str, text: str, option: str = "") -> Fraction:
-    """Return the cost that an option gives: --cost hop=0.5. option: one of its own in the place of --cost, for messages."""
+    """Return the cost that an option gives: --cost hop=0.5. option: the option, if it is not --cost."""
     is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
     return _cost(f"{option} {text}" if option else f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 

@@ -57,18 +57,20 @@ def library_table(columns: int | None = None) -> str:
     Titles and sources that need more columns are wrapped, beside the names and parameters if the columns suffice.
     """
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
-    widths = [max(len(r[k]) for r in rows) for k in range(4)]
-    heads = [f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  " for r in rows]
+    names_width, parameters_width, titles_width, sources_width = (max(map(len, column)) for column in zip(*rows, strict=True))
+    heads = [f"{name:<{names_width}}  {parameters:<{parameters_width}}  " for name, parameters, _, _ in rows]
     begin = len(heads[0])
-    if columns is None or begin + widths[2] + 2 + widths[3] <= columns:
-        return "".join(f"{head}{r[2]:<{widths[2]}}  {r[3]}\n" for head, r in zip(heads, rows, strict=True))
+    if columns is None or begin + titles_width + 2 + sources_width <= columns:
+        tails = [f"{title:<{titles_width}}  {source}\n" for _, _, title, source in rows]
+        return "".join(head + tail for head, tail in zip(heads, tails, strict=True))
     is_beside = columns >= begin + MIN_COLUMNS
     indent = " " * (begin if is_beside else 2)
     text = ""
-    for head, r in zip(heads, rows, strict=True):
+    for head, (name, parameters, title, source) in zip(heads, rows, strict=True):
+        parts = [title, source] if is_beside else [parameters, title, source]
         available = max(MIN_COLUMNS, columns - len(indent))
-        lines = [line for part in r[2 if is_beside else 1 :] for line in textwrap.wrap(part, available, break_on_hyphens=False)]
-        text += head + lines.pop(0) if is_beside else r[0]
+        lines = [line for part in parts for line in textwrap.wrap(part, available, break_on_hyphens=False)]
+        text += head + lines.pop(0) if is_beside else name
         text += "".join(f"\n{indent}{line}" for line in lines) + "\n"
     return text
 

@@ -64,7 +64,7 @@ def compile_source(
     machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
     recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: the
     operations that the compilation may take, by default limits.WORK. Trials of changed texts have separate budgets. tied: sets
-    of parameters that a model ties besides those of the text; their names are others.
+    of parameters that a model ties besides those of the text, under names that the text does not give.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
@@ -88,8 +88,8 @@ def compile_source(
 def compile_replica(schedule: Schedule, spec: Spec, width: int) -> Program:
     """Return the first replica of the program over `width` replicas, which is not verified.
 
-    Its collectives name the ranks of this replica only. So its size does not depend on the width. Raises ChimeraError without
-    help.
+    Its collectives name the ranks of this replica only, so its size does not depend on the width. A collective of a single rank
+    is left out only if there is one replica. Raises ChimeraError without help.
     """
     tasks = order_tasks(spec, Budget()).program
     check_tasks(schedule.name.name, tasks, 1)

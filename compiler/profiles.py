@@ -9,6 +9,7 @@ from importlib import resources
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.chimera_ir.files import read, short_path
 from chimerac.chimera_ir.profile import Link, Profile, profile_from_json
+from chimerac.compiler.given import shown_text
 
 _FOLDER = resources.files("chimerac").joinpath("models", "profiles")  # data: the package models is not imported
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
@@ -47,8 +48,7 @@ def link_from_text(text: str) -> Link:
         latency, bandwidth = _LATENCY.fullmatch(parts[0]), _BANDWIDTH.fullmatch(parts[1])
         if latency and bandwidth and float(bandwidth[1]) > 0 and float(latency[1]) * _SECONDS[latency[2]] <= 1000:
             return Link(float(latency[1]) * _SECONDS[latency[2]], float(bandwidth[1]) * _prefix(bandwidth[2]))
-    shown = text if len(text) <= 40 else f"{text[:37]}..."
-    message = f"--link {shown}: expected a latency and a bandwidth"
+    message = f"--link {shown_text(text)}: expected a latency and a bandwidth"
     raise refuse("E717", message, help="for instance --link 10us,12GB/s: 10 microseconds, 12 * 10^9 bytes in a second")
 
 

@@ -53,14 +53,14 @@ class TaskIndex:
         keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
         op = t.op[rows]
 
-        def at(*ops: Op) -> Ints:
-            where = np.full(h.width * h.stages * h.micro_batches, -1, np.int64)
+        def rows_by_key(*ops: Op) -> Ints:
+            result = np.full(h.width * h.stages * h.micro_batches, -1, np.int64)
             mask = np.logical_or.reduce([op == x for x in ops])
-            where[keys[mask]] = rows[mask]
-            return where
+            result[keys[mask]] = rows[mask]
+            return result
 
-        backward, weight = at(Op.BWD, Op.BWD_INPUT), at(Op.BWD, Op.BWD_WEIGHT)
-        return TaskIndex(at(Op.FWD), backward, weight, at(Op.RECOMPUTE), rows, keys)
+        backward, weight = rows_by_key(Op.BWD, Op.BWD_INPUT), rows_by_key(Op.BWD, Op.BWD_WEIGHT)
+        return TaskIndex(rows_by_key(Op.FWD), backward, weight, rows_by_key(Op.RECOMPUTE), rows, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class Edges:
 def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
     """Return what every task waits for, `hop` later where the value comes from another rank.
 
-    FWD waits for the forward of the stage before, RECOMPUTE for its forward, a backward for its forward, its RECOMPUTE if
-    there is one, and for the backward of the stage after, BWD_WEIGHT for its BWD_INPUT.
+    A FWD waits for the forward of the stage before. A RECOMPUTE waits for its forward, and a BWD_WEIGHT for its BWD_INPUT. A
+    BWD or BWD_INPUT waits for its forward, for its RECOMPUTE if there is one, and for the backward of the stage after.
     """
     h, op = program.header, program.table.op[index.rows]
     stage = program.table.stage[index.rows]
     backward = (op == Op.BWD) | (op == Op.BWD_INPUT)
     pairs = []
-    for mask, where, step in (
+    for mask, row_of, stage_offset in (
         ((op == Op.FWD) & (stage > 0), index.forward, -1),
         (backward, index.forward, 0),
         (backward & (stage < h.stages - 1), index.backward, 1),
@@ -102,7 +102,7 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
         (op == Op.RECOMPUTE, index.forward, 0),
         (backward & (index.recompute[index.keys] >= 0), index.recompute, 0),
     ):
-        source = where[index.keys[mask] + step * h.micro_batches]
+        source = row_of[index.keys[mask] + stage_offset * h.micro_batches]
         pairs.append((source, index.rows[mask]))
     source = np.concatenate([s for s, _ in pairs])
     target = np.concatenate([t for _, t in pairs])
@@ -131,7 +131,8 @@ def task_costs(program: Program) -> Ints:
 class Timing:
     """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
-    stuck: the first node of each stream that never starts. Its times, and those of all later nodes of the stream, are -1.
+    stuck: of each stream that does not end, the first node that never starts. Its times, and those of all later nodes of the
+    stream, are -1.
     """
 
     start: Ints
@@ -160,12 +161,15 @@ def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints,
 
 
 def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
-    """Return the place of every row in one order of all rows that every stream and every wait agrees with, by the times
-    at which rows end; and keys rank x rows + place, which ascend."""
-    arrival = np.empty(len(program), np.int64)
-    arrival[timing.sequence] = np.arange(len(program))
+    """Return the place of every row in a total order of the rows, and its key: rank x rows + place.
+
+    Rows are ordered by the times at which they end, then as in `Timing.sequence`. Every stream and every wait agrees with this
+    order. So the keys ascend from row to row.
+    """
+    place_in_sequence = np.empty(len(program), np.int64)
+    place_in_sequence[timing.sequence] = np.arange(len(program))
     place = np.empty(len(program), np.int64)
-    place[np.lexsort((arrival, timing.end))] = np.arange(len(program))
+    place[np.lexsort((place_in_sequence, timing.end))] = np.arange(len(program))
     return place, program.rank_of * len(program) + place
 
 

@@ -62,14 +62,14 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             assert x.grad is not None
             sent.append((dist.isend(x.grad, peer, outgoing), x))
             if k == len(own) - 1:
-                sums = [dist.all_reduce(flat[1][0], group=groups[3], async_op=True)]
+                launched = [dist.all_reduce(flat[1][0], group=groups[3], async_op=True)]
             receives[1].wait()
             torch.autograd.backward(y, gy)
-        sums.append(dist.all_reduce(flat[0][0], group=groups[2], async_op=True))
+        launched.append(dist.all_reduce(flat[0][0], group=groups[2], async_op=True))
         for work, _ in sent:
             work.wait()
-        for total in sums:
-            total.wait()
+        for all_reduce in launched:
+            all_reduce.wait()
         for half in (first, last):
             half.zero_grad()
 

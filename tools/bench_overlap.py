@@ -39,7 +39,7 @@ GIGABITS = (1, 2, 4)  # per second
 class Run:
     """A schedule of the library on a number of ranks.
 
-    most: at the highest bandwidth, the largest share of the exposed sums of `sync at end` that `sync eager` may expose.
+    most: at the highest bandwidth, the largest share of the exposed all-reduces of `sync at end` that `sync eager` may expose.
     """
 
     schedule: str
@@ -96,8 +96,8 @@ def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
 
 
 def exposed_s(pipe: BoundPipeline) -> float:
-    """Return how long a rank waited for sums at the end of the last iteration: the mean of all ranks, in seconds."""
-    return statistics.fmean(pipe.measured().sum_waits_s)
+    """Return how long a rank waited for all-reduces at the end of the last iteration: the mean of all ranks, in seconds."""
+    return statistics.fmean(pipe.measured().all_reduce_waits_s)
 
 
 def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
@@ -124,7 +124,16 @@ def measure_all(rounds: int) -> dict[str, Any]:
 def report(found: dict[str, list[dict[str, Any]]]) -> tuple[str, bool]:
     """Return the tables and the goals, and whether all goals are met."""
     text, exposed_more, slower, too_much = "", list[str](), list[str](), list[str]()
-    head = ("link", "sync", "iteration", "exposed sums", "iteration / at end", "quartiles", "exposed / at end", "quartiles")
+    head = (
+        "link",
+        "sync",
+        "iteration",
+        "exposed all-reduces",
+        "iteration / at end",
+        "quartiles",
+        "exposed / at end",
+        "quartiles",
+    )
     for name, rows in found.items():
         variants = {(v.gigabits, v.sync): v for v in (Variant(**row) for row in rows)}
         cells = []

@@ -102,7 +102,7 @@ def predicted(model: str, program: Program, delay_ms: int, durations: Durations)
     return Row(model, h.schedule, program.world, h.micro_batches, delay_ms, *times)
 
 
-def timed_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -> Iterator[Run]:
+def timed_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduceTime, ...]) -> Iterator[Run]:
     """Yield the runs with timed stages: a task sleeps for its cost, so its time is known."""
     settings = parse_options(["--timed", str(UNIT_MS)])
     for schedule in TIMED:
@@ -116,14 +116,14 @@ def timed_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) 
 
         tasks = {op: [cost * UNIT_MS / 1e3 for cost in program.costs.of(op)] for op in TIMES}
         for delay_ms in DELAYS_MS:
-            network = _network(link, sums, delay_ms)
+            network = _network(link, all_reduce_times, delay_ms)
             durations = measured_durations(
                 program, tasks, network, lambda value, stage, count: count * MESSAGE.bytes, _one_number
             )
             yield Run(delay_ms, iterate, partial(predicted, "timed", program, delay_ms, durations))
 
 
-def real_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -> Iterator[Run]:
+def real_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduceTime, ...]) -> Iterator[Run]:
     """Yield the runs of the GPT, predicted with a profile that all ranks measure at the same time."""
     description = description_of(GPT)
     bench = LayerBench(model_of(GPT), description, torch.device("cpu"))
@@ -138,9 +138,9 @@ def real_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -
             layers=layer_bytes(description, 0),
             sizes=(SizeTimes(description.samples, found.layers),),
             point_to_point=link,
-            all_reduce=sums,
+            all_reduce=all_reduce_times,
         )
-        durations = profiled_durations(program, description, profile, _network(link, sums, delay_ms))
+        durations = profiled_durations(program, description, profile, _network(link, all_reduce_times, delay_ms))
         return predicted("GPT", program, delay_ms, durations)
 
     for schedule in REAL:
@@ -150,9 +150,11 @@ def real_runs(transport: Delayed, link: Link, sums: tuple[AllReduceTime, ...]) -
             yield Run(delay_ms, iteration_of(pipe, GPT), partial(predict, pipe.program, delay_ms), bench.run)
 
 
-def _network(link: Link, sums: tuple[AllReduceTime, ...], delay_ms: int) -> Network:
+def _network(link: Link, all_reduce_times: tuple[AllReduceTime, ...], delay_ms: int) -> Network:
     """Return the network with the delay of the transport."""
-    return Network(Link(link.latency_s + delay_ms / 1e3, link.bytes_per_s), all_reduce_s=partial(all_reduce_s, sums, link))
+    return Network(
+        Link(link.latency_s + delay_ms / 1e3, link.bytes_per_s), all_reduce_s=partial(all_reduce_s, all_reduce_times, link)
+    )
 
 
 def _one_number(_: object) -> int:
@@ -164,9 +166,9 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     """Run as one rank: return all rows for this number of ranks."""
     transport = Delayed()
     progress(f"{transport.world} ranks: the profile")
-    link, sums = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)
+    link, all_reduce_times = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)
     makers = [timed_runs] * (transport.world in TIMED_RANKS) + [real_runs] * (transport.world == REAL_RANKS)
-    runs = [run for make in makers for run in make(transport, link, sums)]
+    runs = [run for make in makers for run in make(transport, link, all_reduce_times)]
     seconds: Mapping[int, list[float]] = {k: [] for k in range(len(runs))}
     for number in range(rounds + 1):
         progress(f"{transport.world} ranks: round {number} of {rounds}")

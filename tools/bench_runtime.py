@@ -114,7 +114,7 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return what this rank has measured of every runner.
 
     times: the seconds of each round; counts: the instructions of a schedule; waits: of each round of a schedule, the seconds in
-    which the rank waited for values, for sends and for sums; best: the name of torch's best schedule.
+    which the rank waited for values, for sends and for all-reduces; best: the name of torch's best schedule.
     """
     transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
@@ -132,7 +132,7 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
         times[name].append(seconds)
         if name in pipes:
             figures = pipes[name].figures
-            waits[name].append((figures.value_wait_s, figures.send_wait_s, figures.sum_wait_s))
+            waits[name].append((figures.value_wait_s, figures.send_wait_s, figures.all_reduce_wait_s))
     times["ideal"] = [t / RANKS for t in times["alone"]]
     best = min((name for name in times if name.startswith("torch")), key=lambda name: statistics.median(times[name]))
     times["best of torch"] = times[best]
@@ -187,7 +187,7 @@ def _loop_table(run: str, found: dict[str, Any]) -> str:
             count = counts.get(name.removeprefix("ours "))
             row.append(f"{iteration_s / count * 1e6:.0f} µs" if count else "")
         rows.append(row)
-    head = ["loop", "iteration", "waits for values", "for sends", "for sums"]
+    head = ["loop", "iteration", "waits for values", "for sends", "for all-reduces"]
     return table([*head, *(["each instruction"] if is_tiny else [])], rows)
 
 

@@ -25,10 +25,11 @@ from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.library import names
 from chimerac.compiler.search.certificate import certificate
 from chimerac.compiler.search.check import problems
+from chimerac.compiler.search.from_program import problem_of
 from chimerac.compiler.search.given import Given
+from chimerac.compiler.search.known_orders import library_orders, order_of
 from chimerac.compiler.search.orders import search
 from chimerac.compiler.search.problem import Pipe, Problem
-from chimerac.compiler.search.start import library_orders, order_of, problem_of
 from chimerac.compiler.search.text import schedule_text
 from tools import ROOT
 

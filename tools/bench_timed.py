@@ -65,7 +65,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Return by how much the measured makespan differs from the predicted one, relative to it."""
+        """Return by how much the measured time differs from the predicted one, relative to it."""
         return self.measured_s / self.predicted_s - 1
 
     def cells(self) -> tuple[object, ...]:
@@ -86,7 +86,7 @@ class Run:
         self.trainer, self.found = self.job.trainer(transport), list[IterationTimes]()
         predicted = self.job.predicted
         assert predicted is not None
-        self.row = replace(row, predicted_s=predicted.makespan, predicted_bubble=predicted.bubble_ratio)
+        self.row = replace(row, predicted_s=predicted.last_task_end, predicted_bubble=predicted.bubble_ratio)
 
     def iterate(self) -> None:
         """Run one iteration; called by all ranks together."""
@@ -95,7 +95,7 @@ class Run:
     def result(self) -> Row:
         """Return the row with the measured times."""
         median = median_times(self.found)
-        return replace(self.row, measured_s=median.makespan, measured_bubble=median.bubble_ratio)
+        return replace(self.row, measured_s=median.last_task_end, measured_bubble=median.bubble_ratio)
 
 
 def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
@@ -150,7 +150,7 @@ def report(unit_ms: int, rows: list[Row]) -> tuple[str, bool]:
     text += table(head, [row.cells() for row in rows])
     measured = [row for row in rows if not row.reason]
     goals = {
-        f"every makespan within {100 * TOLERANCE:.0f} % of the simulated one": [
+        f"every measured time within {100 * TOLERANCE:.0f} % of the simulated makespan": [
             f"{row.name} at D = {row.depth}, N = {row.micro_batches}: {100 * row.error:+.1f} %"
             for row in measured
             if abs(row.error) > TOLERANCE
@@ -168,7 +168,7 @@ def _of(rows: list[Row], schedule: str, depth: int) -> list[Row]:
 
 
 def _out_of_order(rows: list[Row]) -> Iterator[str]:
-    """Yield the places where the measured makespans of ORDER are not in this order."""
+    """Yield the places where the measured times of ORDER are not in this order."""
     plain = [row for row in rows if not row.own and row.micro_batches == row.depth]
     for depth, width in sorted({(row.depth, row.width) for row in plain}):
         found = {row.schedule: row.measured_s for row in plain if (row.depth, row.width) == (depth, width)}

@@ -17,8 +17,8 @@ from chimerac.interpreter.transport.gloo import Gloo
 TIMEOUT_S = 120.0
 
 
-class Sum(Future[None]):
-    """A sum on its way over a slow link."""
+class LaunchedAllReduce(Future[None]):
+    """An all-reduce on its way over a slow link."""
 
     def wait(self) -> None:
         """Return when it is complete. Raises what made it fail, and TimeoutError."""
@@ -28,9 +28,9 @@ class Sum(Future[None]):
 class SlowLink(Gloo):
     """Gloo, where the all-reduces of a rank share a link of limited bandwidth; messages between stages do not use it.
 
-    The sum of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring all-reduce
-    sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are free. A
-    rank's sums use its link one after another, in the order of their launches. They are real: a thread sums them
+    An all-reduce of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring of
+    ranks sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are
+    free. A rank's all-reduces use its link one after another, in the order of their launches. They are real: a thread runs them
     with gloo, and each is complete when the link would have carried it.
 
     bandwidth: in bytes per second.
@@ -39,17 +39,17 @@ class SlowLink(Gloo):
     def __init__(self) -> None:
         super().__init__()
         self.bandwidth = float("inf")
-        self._launched: SimpleQueue[tuple[tuple[int, ...], Tensor, Sum]] = SimpleQueue()
+        self._launched: SimpleQueue[tuple[tuple[int, ...], Tensor, LaunchedAllReduce]] = SimpleQueue()
         threading.Thread(target=self._carry, name="link", daemon=True).start()
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        launched = Sum()
+        launched = LaunchedAllReduce()
         self._launched.put((ranks, buffer, launched))
         return launched
 
     def _carry(self) -> None:
-        """Complete the sums, one after another."""
+        """Complete the all-reduces, one after another."""
         while True:
             ranks, buffer, launched = self._launched.get()
             try:

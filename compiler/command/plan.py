@@ -23,7 +23,7 @@ from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source
 from chimerac.compiler.plan.evaluate import Evaluator, Outcome, samples_per_second
-from chimerac.compiler.plan.explore import Found, search
+from chimerac.compiler.plan.explore import PlanResult, search
 from chimerac.compiler.plan.space import Configuration, Problem, parameters
 from chimerac.compiler.plan.space import names as parameters_of
 from chimerac.compiler.profiles import find_profile, link_from_text
@@ -49,14 +49,14 @@ def _run(options: argparse.Namespace) -> int:
     check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
     check_folder(options.output)
     with ExitStack() as stack:
-        found = search(problem, options.processes or processors(), _progress(stack))
-    plan = _Plan(found)
+        result = search(problem, options.processes or processors(), _progress(stack))
+    plan = _Plan(result)
     write_stdout(plan.json() if options.emit == "json" else plan.text())
     if options.output is not None:
         write_product(plan.file(), options.output)
         write_stderr(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}\n")
-    if found.left:
-        write_stderr(f"interrupted: the best so far; {found.left:,} configurations were not tried\n")
+    if result.left:
+        write_stderr(f"interrupted: the best so far; {result.left:,} configurations were not tried\n")
         return INTERRUPTED
     return 0
 
@@ -133,10 +133,10 @@ def _progress(stack: ExitStack) -> Callable[[int, int], None]:
 class _Plan:
     """The result of a search as text, JSON, a file for run.py and a command line."""
 
-    def __init__(self, found: Found) -> None:
-        self.found, self.problem, self.best = found, found.problem, found.best
-        self._evaluator = Evaluator(found.problem)
-        best = found.best.configuration
+    def __init__(self, result: PlanResult) -> None:
+        self.result, self.problem, self.best = result, result.problem, result.best
+        self._evaluator = Evaluator(result.problem)
+        best = result.best.configuration
         self._sizes = parameters(best, self._evaluator.trees[best.schedule])
         self._split = self._evaluator.layers(best)
 
@@ -190,23 +190,25 @@ class _Plan:
 
     def json(self) -> str:
         """Return the same as JSON."""
-        f, p = self.found, self.problem
+        result, p = self.result, self.problem
         found = {
             "model": p.model,
             "ranks": p.ranks,
             "batch": p.batch,
             "memory_bytes": p.limit,
             "configurations": {
-                "total": f.total,
-                "impossible": dict(sorted(f.impossible.items())),
-                "too_large_before_compiling": f.too_large,
-                "slower_than_the_best_in_any_case": f.too_slow,
-                "compiled": sum(not o.reason for o in f.outcomes.values()),
-                "not_tried": f.left,
+                "total": result.total,
+                "impossible": dict(sorted(result.impossible.items())),
+                "too_large_before_compiling": result.too_large,
+                "slower_than_the_best_in_any_case": result.too_slow,
+                "compiled": sum(not o.reason for o in result.outcomes.values()),
+                "not_tried": result.left,
             },
-            "best": self._fields(f.best),
-            "neighbours": [{"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in f.neighbours],
-            "by_ranks_of_a_replica": [self._fields(o) for o in f.by_ranks.values()],
+            "best": self._fields(result.best),
+            "neighbours": [
+                {"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in result.neighbours
+            ],
+            "by_ranks_of_a_replica": [self._fields(o) for o in result.by_ranks.values()],
             "settings": self.settings(),
             "command": " ".join(self.command()),
         }
@@ -236,22 +238,22 @@ class _Plan:
         return found
 
     def _counts(self) -> Iterator[str]:
-        f, p = self.found, self.problem
-        large = sum(not o.is_running and not o.reason for o in f.outcomes.values())
-        tried = sum(o.is_running for o in f.outcomes.values())
+        result, p = self.result, self.problem
+        large = sum(not o.can_run and not o.reason for o in result.outcomes.values())
+        tried = sum(o.can_run for o in result.outcomes.values())
         yield f"{p.model} on {p.ranks} ranks of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
         parts = [
-            f"{sum(f.impossible.values()):,} that the schedule or the model does not allow",
-            f"{f.too_large + large:,} that do not fit ({f.too_large:,} of them not compiled)",
-            f"{f.too_slow:,} slower in any case",
+            f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",
+            f"{result.too_large + large:,} that do not fit ({result.too_large:,} of them not compiled)",
+            f"{result.too_slow:,} slower in any case",
             f"{tried:,} simulated",
-            *([f"{f.left:,} not tried"] if f.left else []),
+            *([f"{result.left:,} not tried"] if result.left else []),
         ]
-        yield from _joined([f"{f.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
+        yield from _joined([f"{result.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
 
     def _table(self) -> list[str]:
         rows = [["best", *self._cells(self.best), ""]]
-        rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.found.neighbours]
+        rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.result.neighbours]
         notes = [
             "each row below the best differs from it in one choice; of each other schedule, its best parameters",
             "loses by: what its ranks spend more time with than those of the best, in the mean of the ranks",
@@ -284,7 +286,7 @@ class _Plan:
         return f"{name}: {more / 1e6:+.1f} ms"
 
     def _drawing(self) -> Iterator[str]:
-        by_ranks: Mapping[int, Outcome] = self.found.by_ranks
+        by_ranks: Mapping[int, Outcome] = self.result.by_ranks
         speeds = {d: samples_per_second(self.problem.batch, o.makespan or 1) for d, o in by_ranks.items()}
         most = max(speeds.values())
         yield "samples/s of the best configuration for each D"

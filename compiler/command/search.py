@@ -33,7 +33,7 @@ from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
 
 if TYPE_CHECKING:
-    from chimerac.compiler.search.texts import Found
+    from chimerac.compiler.search.texts import EvaluatedText
 
 ATTEMPTS = 4  # searches with lower and lower limits, until the found order needs no more bytes than --memory
 MOST_SECONDS = 7 * 24 * 3600
@@ -81,7 +81,7 @@ def _search_texts(options: argparse.Namespace) -> int:
     return _ended(found.is_interrupted)
 
 
-def _print_score(found: Found) -> None:
+def _print_score(found: EvaluatedText) -> None:
     write_stderr(f"mean makespan / bound {found.score:.4f}\n")
 
 
@@ -123,9 +123,10 @@ def _search_orders(options: argparse.Namespace) -> int:
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
+    from chimerac.compiler.search.from_program import problem_of
+    from chimerac.compiler.search.known_orders import library_orders, order_of
     from chimerac.compiler.search.orders import search
     from chimerac.compiler.search.sequences import one_after_another
-    from chimerac.compiler.search.start import library_orders, order_of, problem_of
     from chimerac.compiler.search.text import schedule_text
 
     name = with_suffix(program.header.schedule, "_found")

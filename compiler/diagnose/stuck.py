@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.order.greedy import Counter, F, Scheduler, blocking_limit, run, scheduler_of, stuck_message
+from chimerac.compiler.order.greedy import FORWARD, Counter, Scheduler, blocking_limit, run, scheduler_of, stuck_message
 from chimerac.compiler.order.ordered import formatted, plus
 from chimerac.compiler.resolve.spec import LETTERS, Bound
 
@@ -23,7 +23,7 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
     for rank, task, limit in full:
         kind, key = divmod(task, state.keys)
         stage, m = divmod(key, h.micro_batches)
-        kept = limit.reserved - state.reserved[state.cell[key]] if kind == F else 0
+        kept = limit.reserved - state.reserved[state.cell[key]] if kind == FORWARD else 0
         reserve = f", {kept} reserved for other stages or pipes" if kept else ""
         name = f"{LETTERS[state.ops[kind]]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
@@ -72,7 +72,7 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
         try:
             tried = scheduler_of(state.spec, replace(state.order, bounds=tuple(bounds)), budget)
             run(tried)
-            finished = not tried.left
+            finished = not tried.remaining
         except ChimeraError:  # too many operations
             break
         full = set() if finished else {limit.span for _, _, limit in _full_limits(tried)}

@@ -77,10 +77,10 @@ def _check(program: Program) -> None:
 def _launches_at_end(program: Program) -> tuple[bool, bool]:
     """Return whether every all-reduce comes after the tasks of its rank, and whether there is one."""
     rank, op = program.rank_of, program.table.op
-    rows, sums = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
+    rows, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
     last = np.zeros(program.world, np.int64)
     np.maximum.at(last, rank[rows], rows)
-    return bool((sums > last[rank[sums]]).all()), len(sums) > 0
+    return bool((all_reduces > last[rank[all_reduces]]).all()), len(all_reduces) > 0
 
 
 def _refused(fact: str, help: str) -> ChimeraError:

@@ -22,7 +22,7 @@ def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine:
 
 
 def lower_replica(tasks: Program, timing: Timing, sync: SyncPolicy, machine: Machine, arrange: bool) -> Program:
-    """Return the first replica of such a program, with a collective for every stage, also for those on a single rank."""
+    """Return that program for one replica, with a collective for every group, also for those on a single rank."""
     queued = arrange and machine in ("paired", "serial")
     if arrange:
         tasks = tasks.with_header(machine=machine)

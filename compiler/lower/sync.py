@@ -5,9 +5,8 @@
     eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
                        end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
 
-All collectives follow one total order, by the moment at which their last member launches them. Every rank
-launches them in this order. Groups of a single rank are dropped later, when the width is
-known (width.py).
+All collectives follow one total order, by the moment at which their last member launches them. Every rank launches them in this
+order. Those of a single rank are removed later, when the width is known (width.py).
 """
 
 from __future__ import annotations
@@ -37,15 +36,16 @@ def gradient_sync(
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives to which its column `operand` refers.
 
-    timing: of this program, as `earliest` gives it. in_one_order: all ranks have the collectives and the transfers in one
+    timing: of this program, as `earliest` returns it. in_one_order: all ranks have the collectives and the transfers in one
     common order (transfers.py), each collective after the task for which its last member waits.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
-    members = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
-    launches = _launches(program, timing, policy, [stages for stages, _ in groups], members)
+    all_reduces = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
+    launches = _launches(program, timing, policy, [stages for stages, _ in groups], all_reduces)
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
-    # A collective runs when its last member has launched it. `complete`: the time of that, or its place in the common order.
+    # A collective runs when its last member has launched it. `complete`: the end of the last task before that launch or, with
+    # one order, the place of that task plus 1; 0 if no task is before it.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
     moments = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
@@ -54,7 +54,8 @@ def gradient_sync(
     group, rank, slot = group[order], rank[order], slot[order]
     if keys is not None:
         slot = np.searchsorted(keys, rank * len(program) + complete[group])
-        tie = 2 * complete[group] - 1  # right after the transfer of the task at place `complete` - 1: twice that place
+        # A transfer of the task at place p has the tie 2p (transfers.py). This collective comes right after it: 2p + 1.
+        tie = 2 * complete[group] - 1
     else:
         # On each rank a collective waits for those before it. An offset larger than any slot separates the ranks.
         by_rank, rank_offset = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
@@ -62,10 +63,10 @@ def gradient_sync(
         tie = np.arange(len(order))
     table = Table.of(
         np.full(len(order), Op.ALLREDUCE),
-        stage=np.array([members[g].stage for g in group.tolist()], np.int64),
+        stage=np.array([all_reduces[g].stage for g in group.tolist()], np.int64),
         operand=group,
     )
-    return Insertion(table, rank, slot, np.full(len(order), 0 if in_one_order else 2), tie), members
+    return Insertion(table, rank, slot, np.full(len(order), 0 if in_one_order else 2), tie), all_reduces
 
 
 def _launches(
@@ -73,8 +74,9 @@ def _launches(
     timing: Timing,
     policy: SyncPolicy,
     groups: list[tuple[int, ...]],
-    members: tuple[AllReduce, ...],
+    all_reduces: tuple[AllReduce, ...],
 ) -> list[_Launch]:
+    """Return the launches of all members. groups, all_reduces: the stages of each group, and its all-reduce."""
     h, t = program.header, program.table
     last = np.full((len(h.pipes), h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
     weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
@@ -86,9 +88,9 @@ def _launches(
         for p, pipe in enumerate(h.pipes):
             for s in stages:
                 last_gradient[pipe.placement[s]] = max(last_gradient.get(pipe.placement[s], -1), int(last[p, s]))
-        for rank in members[g].ranks:
+        for rank in all_reduces[g].ranks:
             begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
-            ready = last_gradient[rank] + 1 or begin
+            ready = last_gradient[rank] + 1 or begin  # at the beginning if the rank has no gradient of the group
             slot = end
             if policy == "eager":
                 slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together

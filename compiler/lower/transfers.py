@@ -1,17 +1,17 @@
 """Plans a SEND and a RECV for every value that one rank needs from another.
 
-A SEND comes right after the task whose output it sends. A RECV is posted as early as its buffer allowance permits: at
-most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their consumer:
+A SEND comes right after the task whose output it sends. A RECV is posted as early as its allowance permits: at most `ahead`
+values of a channel are posted and not yet read. So transfers overlap with the task before their consumer:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
-Where that alone could hang, a RECV is posted even earlier. On the window machine SEND number i + K of a channel waits
-until RECV number i is posted, so each RECV comes, in one total order of all tasks that every stream agrees with,
-before the task whose SEND would wait for it. Then every wait is for something earlier in that order, and
-the program cannot hang.
+Where a program could then hang, a RECV is posted even earlier. On the window machine SEND number i + K of a channel waits until
+RECV number i is posted. There is a total order of all tasks that every stream agrees with. In this order each RECV comes before
+the task whose SEND would wait for it. Then every wait is for something earlier in the order, and the program cannot hang.
 
-Where transfers take time, a RECV is also posted by the time at which that order has its SEND: the hop begins when both
-are posted, so it then begins with the SEND. This does not apply to a schedule that limits its receive buffers.
+Where transfers take time, each RECV also comes before the first task of its rank that is later, in that order, than the task
+whose output is sent. A transfer begins when both its ends are posted, so it then begins with the SEND. This does not apply to a
+schedule that limits its receive buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
 from chimerac.compiler.lower.insert import Insertion
 from chimerac.compiler.tasks import TaskIndex, Timing, expand, total_order
 
-AHEAD = 2
+AHEAD = 2  # values of a channel that are posted and not yet read
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class _Messages:
 
 
 def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
-    """Return the transfers of a program of tasks. timing: of this program, as `earliest` gives it.
+    """Return the transfers of a program of tasks. timing: of this program, as `earliest` returns it.
 
-    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue
-    behind each other (the machines `paired` and `serial`), but values are received later.
+    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
+    each other (the machines `paired` and `serial`), but values are received later. ahead: the allowance of a channel.
     """
     m = _messages(program)
     pipe, operand = program.table.pipe[m.producer], program.table.operand[m.producer]
@@ -111,9 +111,9 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     latest = np.minimum.accumulate((m.consumer + channel_offset)[::-1])[::-1] - channel_offset
     # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
     read = m.consumer[np.lexsort((m.consumer, m.channel))]
-    free = program.offsets[target].copy()
+    allowed = program.offsets[target].copy()
     later = m.number >= ahead
-    free[later] = read[np.flatnonzero(later) - ahead] + 1
+    allowed[later] = read[np.flatnonzero(later) - ahead] + 1
     # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
     window = 0 if program.header.machine == "rendezvous" else program.header.window
     following = np.arange(count) + window
@@ -122,7 +122,7 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     limit = target[limited] * len(program) + place[m.producer[following[limited]]]
     forced = np.full(count, len(program))
     forced[limited] = np.searchsorted(keys, limit)
-    slots: Ints = np.minimum(np.minimum(latest, free), forced)
+    slots: Ints = np.minimum(np.minimum(latest, allowed), forced)
     if program.costs.hop and "receive_buffers" not in program.header.limits:
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))
     return slots

@@ -35,13 +35,16 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, values_at
 from chimerac.compiler.resolve.spec import GreedyOrder, Spec
 
-F, X = 0, 1  # the kinds of forwards and of backwards, B or I; Scheduler.ops has all kinds
+FORWARD, BACKWARD = 0, 1  # kinds: forwards, and the backwards B or I; Scheduler.ops has all kinds
 
 
 @dataclass(slots=True)
 class Counter:
-    """One limit on one scope. weights: by kind; only_recomputed: it counts only micro-batches that an R runs again;
-    reserved: the places reserved for all its (pipe, stage) pairs."""
+    """One limit on one scope, and what it counts there.
+
+    weights: by kind; only_recomputed: only micro-batches that an R runs again are counted; bound: the most that `value` may be;
+    reserved: the places reserved for all its (pipe, stage) pairs.
+    """
 
     weights: tuple[int, ...]
     only_recomputed: bool
@@ -53,29 +56,32 @@ class Counter:
 
 @dataclass(slots=True)
 class Scheduler:
-    """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id; a forward over
-    a group has the key of its first micro-batch. left: the tasks not started, without those of kind R."""
+    """The state of the simulation.
+
+    The number of a task is kind x keys + key, where key = stage x micro-batches + id. A forward over a group has the key of its
+    first micro-batch. remaining: how many tasks have not started, without those of kind R.
+    """
 
     spec: Spec
     order: GreedyOrder
     budget: Budget
     ops: tuple[Op, ...]  # by kind
-    last: int  # the kind of the last backward of a micro-batch, B or W
-    again: int  # the kind R, -1 if there is none
+    last_backward: int  # the kind of the last backward of a micro-batch, B or W
+    recomputation: int  # the kind R, -1 if there is none
     keys: int
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
     priority: list[int]  # by task
     cost: list[int]  # by task
     size: list[int]  # by id: micro-batches of the forward that begins with this one, 0 if none does
-    counters: list[list[Counter]]  # by (rank, cell): rank x cells + cell
+    counters: list[list[Counter]]  # by cell
     forwards_left: list[int]  # by cell: micro-batches whose forwards have not started
     alive: list[int]  # by cell: micro-batches alive
     reserved: list[int]  # by cell: places reserved for it
     to_recompute: list[bool]  # by key: whether an R, or else the backward, has to run the forward again
-    recomputed: list[bool]  # by key: whether an R has
-    left: int
-    tasks: int  # `left` at the beginning
+    recomputed: list[bool]  # by key: whether an R has run the forward again
+    remaining: int
+    tasks: int  # `remaining` at the beginning
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
 
@@ -89,7 +95,7 @@ class SchedulerStuckError(ChimeraError):
 
 def stuck_message(scheduler: Scheduler) -> str:
     """Return in words how far a scheduler came that is stuck."""
-    started = scheduler.tasks - scheduler.left
+    started = scheduler.tasks - scheduler.remaining
     return f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
 
 
@@ -98,20 +104,21 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     h = spec.header
     scheduler = scheduler_of(spec, order, budget)
     sequence = run(scheduler)
-    if scheduler.left:
+    if scheduler.remaining:
         raise SchedulerStuckError(scheduler)
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
     lists = MicroBatchLists(h.micro_batches)
-    forward_of = np.array([lists.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64)
-    operand = np.where(kind == F, forward_of[ids], ids)
+    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]
+    list_of_forward = np.array([lists.number(ids) for ids in groups], np.int64)
+    operand = np.where(kind == FORWARD, list_of_forward[ids], ids)
     op = np.array(scheduler.ops)[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
-    no_overlap = np.zeros(len(tasks), np.int64)
+    zeros = np.zeros(len(tasks), np.int64)
     pipe = _pipe_of(spec)[ids]
-    program = task_program(spec, lists, op, pipe, stage, operand, no_overlap, offsets)
-    return Ordered(program, no_overlap, (order.span,))
+    program = task_program(spec, lists, op, pipe, stage, operand, overlap=zeros, offsets=offsets)
+    return Ordered(program, origin=zeros, spans=(order.span,))
 
 
 def _pipe_of(spec: Spec) -> Ints:
@@ -128,22 +135,21 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     stage, ids = np.divmod(np.arange(keys), h.micro_batches)
     pipe = _pipe_of(spec)[ids]
     first = np.array([p.micro_batches[0] if p.micro_batches else 0 for p in h.pipes], np.int64)
-    placement = np.array([p.placement for p in h.pipes], np.int64)
-    rank = placement[pipe, stage]
+    local = ids - first[pipe]  # the number of the micro-batch in its pipe
+    rank = np.array([p.placement for p in h.pipes], np.int64)[pipe, stage]
     split, recomputes = Op.BWD_WEIGHT in order.kinds, Op.RECOMPUTE in order.kinds
     ops = (Op.FWD, *([Op.BWD_INPUT, Op.BWD_WEIGHT] if split else [Op.BWD]), *[Op.RECOMPUTE] * recomputes)
-    env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
+    env = {**order.env, "s": stage, "m": local, "p": pipe, "r": rank}
     key_columns = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
-    place = np.repeat([order.kinds.index(op) for op in ops], keys)
+    place_of_kind = np.repeat([order.kinds.index(op) for op in ops], keys)  # in `prefer`
     columns = [np.tile(x, len(ops)) for x in (ids, stage, pipe, *reversed(key_columns))]
-    priority = np.empty(len(place), np.int64)
-    priority[np.lexsort((*columns, place))] = np.arange(len(place))
+    priority = np.empty(len(place_of_kind), np.int64)
+    priority[np.lexsort((*columns, place_of_kind))] = np.arange(len(place_of_kind))
     costs = {op: np.array(spec.costs.of(op), np.int64)[stage] for op in ops}
-    local = ids - first[pipe]
     count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
     size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
     costs[Op.FWD] = costs[Op.FWD] * size
-    cell = pipe * h.stages + stage
+    cell, cells = pipe * h.stages + stage, len(h.pipes) * h.stages
     to_recompute = np.array(spec.recompute, bool)[pipe, stage] & recomputes
     tasks = keys * (2 if split else 1) + int((size > 0).sum())
     return Scheduler(
@@ -151,23 +157,23 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
         order,
         budget,
         ops,
-        2 if split else 1,
-        len(ops) - 1 if recomputes else -1,
-        keys,
-        rank.tolist(),
-        cell.tolist(),
-        priority.tolist(),
-        np.concatenate([costs[op] for op in ops]).tolist(),
-        size[: h.micro_batches].tolist(),
-        _counters(spec, order, ops, budget),
-        np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
-        [0] * (len(h.pipes) * h.stages),
-        [order.group if p.micro_batches else 0 for p in h.pipes for _ in range(h.stages)],
-        to_recompute.tolist(),
-        [False] * keys,
-        tasks,
-        tasks,
-        [{} for _ in range(h.ranks)],
+        last_backward=2 if split else 1,
+        recomputation=len(ops) - 1 if recomputes else -1,
+        keys=keys,
+        rank=rank.tolist(),
+        cell=cell.tolist(),
+        priority=priority.tolist(),
+        cost=np.concatenate([costs[op] for op in ops]).tolist(),
+        size=size[: h.micro_batches].tolist(),
+        counters=_counters(spec, order, ops, budget),
+        forwards_left=np.bincount(cell, minlength=cells).tolist(),
+        alive=[0] * cells,
+        reserved=[order.group if p.micro_batches else 0 for p in h.pipes for _ in range(h.stages)],
+        to_recompute=to_recompute.tolist(),
+        recomputed=[False] * keys,
+        remaining=tasks,
+        tasks=tasks,
+        heaps=[{} for _ in range(h.ranks)],
     )
 
 
@@ -191,19 +197,19 @@ def _counters(spec: Spec, order: GreedyOrder, ops: tuple[Op, ...], budget: Budge
 
 def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
     """Return a limit that forbids a task, given the places reserved for other cells; None if no limit forbids it."""
-    size = state.size[task % len(state.size)] if kind == F else 1
+    size = state.size[task % len(state.size)] if kind == FORWARD else 1
     for c in state.counters[cell]:
         weight = c.weights[kind]
         if weight > 0 and (not c.only_recomputed or _has_r(state, task, kind)):
-            free = c.reserved - state.reserved[cell] if kind == F else 0
-            if c.value + weight * (size + free) > c.bound:
+            reserved_for_others = c.reserved - state.reserved[cell] if kind == FORWARD else 0
+            if c.value + weight * (size + reserved_for_others) > c.bound:
                 return c
     return None
 
 
 def _has_r(state: Scheduler, task: int, kind: int) -> bool:
     """Return whether the task that starts now is an R, or of a micro-batch that an R has run again."""
-    return kind == state.again or state.recomputed[task % state.keys]
+    return kind == state.recomputation or state.recomputed[task % state.keys]
 
 
 def _pick(state: Scheduler, rank: int) -> int | None:
@@ -212,7 +218,7 @@ def _pick(state: Scheduler, rank: int) -> int | None:
     where = -1
     cells, checks = len(state.counters), len(state.heaps[rank])
     for index, heap in state.heaps[rank].items():
-        if state.again >= 0 and index // cells == state.again:
+        if state.recomputation >= 0 and index // cells == state.recomputation:
             while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
                 heapq.heappop(heap)
         if heap and (best is None or heap[0] < best):
@@ -229,15 +235,15 @@ def _pick(state: Scheduler, rank: int) -> int | None:
 def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
     """Update the counts for a task that starts."""
     size, key = 1, task % state.keys
-    if kind == state.again:
+    if kind == state.recomputation:
         state.recomputed[key], state.to_recompute[key] = True, False
     else:
-        state.left -= 1
-    if kind == F:
+        state.remaining -= 1
+    if kind == FORWARD:
         size = state.size[task % len(state.size)]
         state.forwards_left[cell] -= size
         state.alive[cell] += size
-    elif kind == state.last:
+    elif kind == state.last_backward:
         state.alive[cell] -= 1
     reserved = max(state.order.group - state.alive[cell], 0) if state.forwards_left[cell] else 0
     for c in state.counters[cell]:
@@ -251,9 +257,10 @@ def run(state: Scheduler) -> list[list[int]]:
     """Run the scheduler; return every rank's tasks in the order of their starts. Tasks are missing if it gets stuck."""
     h, keys, n = state.spec.header, state.keys, state.spec.header.micro_batches
     split = Op.BWD_WEIGHT in state.ops
-    recompute = state.again * keys  # the number of an R is this and its key; negative if there is none
+    first_recomputation = state.recomputation * keys  # the number of an R is this plus its key; negative if there is no R
     first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
     last_stage = keys - n  # keys from here on are of the last stage
+    # By task: the number of its inputs that have not been computed, and when the last of the others arrives.
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys * (len(state.ops) - 2))
     missing[:n] = [0] * n
     arrival = [0] * (keys * len(state.ops))
@@ -289,16 +296,16 @@ def run(state: Scheduler) -> list[list[int]]:
             sequence[rank].append(task)
             busy[rank] = True
             end = now + state.cost[task]
-            if kind == X and state.to_recompute[key]:
+            if kind == BACKWARD and state.to_recompute[key]:
                 state.to_recompute[key] = False
-                end += state.cost[recompute + key]
+                end += state.cost[first_recomputation + key]
             heapq.heappush(events, (end, 0, rank))
-            if kind == F:
+            if kind == FORWARD:
                 successors = [task + n] if key < last_stage else []
                 successors += range(task + keys, task + keys + state.size[task % n])
-                if recompute >= 0 and state.to_recompute[key]:
-                    successors += range(recompute + key, recompute + key + state.size[task % n])
-            elif kind == X:
+                if first_recomputation >= 0 and state.to_recompute[key]:
+                    successors += range(first_recomputation + key, first_recomputation + key + state.size[task % n])
+            elif kind == BACKWARD:
                 successors = [task - n] if key >= n else []
                 successors += [task + keys] if split else []
             else:

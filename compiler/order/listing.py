@@ -1,7 +1,7 @@
-"""The order form `listing`: a program for every rank, with loops and conditions.
+"""The order form `listing`: the tasks of every rank, one after another, with loops and conditions.
 
-A task may omit what the state of its rank determines: `F p` is the next forward of pipe p there, `W` the oldest
-weight gradient pending on the rank.
+A task may omit what the state of its rank determines: `F p` is the next forward of pipe p there, `W` the oldest weight gradient
+that is pending on the rank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimerac.compiler.order.listing_state import NUMBERS, PHASE, RECOMPUTATION, WEIGHT_GRADIENT, Cell, Rank
+from chimerac.compiler.order.listing_state import KIND_OF, PHASE, RECOMPUTATION, WEIGHT_GRADIENT, Cell, Rank
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
@@ -89,11 +89,11 @@ class _Lister:
             if not isinstance(a, n.TaskAction) or a.first is not None or len(cells) != 1:
                 return None
             (cell,) = cells
-            tasks.append((cell.meanings[id(a)], NUMBERS[a.kind.name], cell))
+            tasks.append((cell.meanings[id(a)], KIND_OF[a.kind.name], cell))
         return tasks
 
     def _task(self, rank: Rank, a: n.TaskAction, env: Env) -> None:
-        kind = NUMBERS[a.kind.name]
+        kind = KIND_OF[a.kind.name]
         cells = rank.candidates.get(id(a)) or self._cells(rank, a, env)
         if kind == WEIGHT_GRADIENT and a.first is None:
             cell = self._oldest(rank, a, cells)

@@ -12,7 +12,7 @@ from chimerac.compiler.resolve.spec import KINDS
 
 FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 RECOMPUTATION = int(Op.RECOMPUTE)
-NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
+KIND_OF = {letter: int(op) for letter, op in KINDS.items()}
 # The phase of each kind: 0 forward, 1 backward, 2 weight gradient, 3 recomputation. B and I are both the backward of a
 # micro-batch.
 PHASE = (0, 1, 1, 2, 3)
@@ -24,6 +24,8 @@ _PHASES = tuple(tuple(phase for phase, done in enumerate(_DONE) if done >> kind 
 # Tables for bytearray.translate. By kind: each byte with the kind's bit set. By phase: the bits of `_DONE` that it has.
 _WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(len(PHASE)))
 _BITS_DONE = tuple(bytes(b & done for b in range(256)) for done in _DONE)
+
+Places = dict[tuple[int, int], list[int]]  # by kind and id() of a cell: the places of such tasks in the body of a loop
 
 
 @dataclass(slots=True)
@@ -90,37 +92,15 @@ class Rank:
         False, and list nothing, if one of them could not be listed or their micro-batches are not consecutive.
         """
         cells = {id(cell): cell for _, _, cell in actions}
-        places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
+        places: Places = {}
         for k, (_, kind, cell) in enumerate(actions):
             places.setdefault((kind, id(cell)), []).append(k)
-        listed_ids: dict[tuple[int, int], list[int]] = {}
-        for kind, key in sorted(places):  # I before W, which takes what is pending
-            cell, positions, input_positions = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
-            if repetitions * len(positions) > len(cell.listed):
-                return False
-            if kind == WEIGHT_GRADIENT:
-                for n, k in enumerate(positions):
-                    first_pending = len(cell.pending) + bisect(input_positions, k) - n  # in the first repetition
-                    last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
-                    if min(first_pending, last_pending) < 1:
-                        return False
-                following = list(
-                    islice(chain(cell.pending, listed_ids.get((INPUT_GRADIENT, key), ())), repetitions * len(positions))
-                )
-            else:
-                first = cell.next[PHASE[kind]]
-                following = list(range(first, first + repetitions * len(positions)))
-            low, high = min(following), max(following) + 1
-            if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
-                return False
-            if any(cell.listed[low:high].translate(_BITS_DONE[PHASE[kind]])):
-                return False
-            if kind == RECOMPUTATION and not _is_before_backwards(cell, positions, places):
-                return False
-            listed_ids[kind, key] = following
+        ids = _repeated_ids(cells, places, repetitions)
+        if ids is None:
+            return False
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
         rows = [0] * (width * repetitions)
-        for (kind, key), following in listed_ids.items():
+        for (kind, key), following in ids.items():
             cell, positions = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
             cell.listed[low:high] = cell.listed[low:high].translate(_WITH_KIND[kind])
@@ -128,26 +108,58 @@ class Rank:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)
             if kind == INPUT_GRADIENT:
-                numbers = [bisect_left(inputs, k) for k in positions]
-                order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
+                places_in_body = [bisect_left(inputs, k) for k in positions]  # among the I of the body
+                numbers = [self.inputs + turn * len(inputs) + n for turn in range(repetitions) for n in places_in_body]
                 completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
-                cell.pending.update(zip(following[completed:], order[completed:], strict=True))
+                cell.pending.update(zip(following[completed:], numbers[completed:], strict=True))
             elif kind == WEIGHT_GRADIENT:
                 for m in following:
                     cell.pending.pop(m, None)
-            ids = [cell.micro_batches[m] for m in following]
+            operands = [cell.micro_batches[m] for m in following]
             for n, k in enumerate(positions):
                 rows[2 * k :: width] = [actions[k][0]] * repetitions
-                rows[2 * k + 1 :: width] = ids[n :: len(positions)]
+                rows[2 * k + 1 :: width] = operands[n :: len(positions)]
         self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True
 
 
-def _is_before_backwards(cell: Cell, positions: list[int], places: dict[tuple[int, int], list[int]]) -> bool:
+def _repeated_ids(cells: dict[int, Cell], places: Places, repetitions: int) -> dict[tuple[int, int], list[int]] | None:
+    """Return, by kind and cell, the micro-batches that the repetitions of a body list, in order.
+
+    None if a task could not be listed, or if the micro-batches of a kind and cell are not consecutive. cells: by id().
+    """
+    ids: dict[tuple[int, int], list[int]] = {}
+    for kind, key in sorted(places):  # I before W, which takes what is pending
+        cell, positions, input_positions = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
+        count = repetitions * len(positions)
+        if count > len(cell.listed):
+            return None
+        if kind == WEIGHT_GRADIENT:
+            for n, k in enumerate(positions):
+                first_pending = len(cell.pending) + bisect(input_positions, k) - n  # in the first repetition
+                last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
+                if min(first_pending, last_pending) < 1:
+                    return None
+            following = list(islice(chain(cell.pending, ids.get((INPUT_GRADIENT, key), ())), count))
+        else:
+            first = cell.next[PHASE[kind]]
+            following = list(range(first, first + count))
+        low, high = min(following), max(following) + 1
+        if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
+            return None
+        if any(cell.listed[low:high].translate(_BITS_DONE[PHASE[kind]])):
+            return None
+        if kind == RECOMPUTATION and not _is_before_backwards(cell, positions, places):
+            return None
+        ids[kind, key] = following
+    return ids
+
+
+def _is_before_backwards(cell: Cell, positions: list[int], places: Places) -> bool:
     """Return whether each next recomputation of a repeated body is of a micro-batch whose backward comes later.
 
-    positions: of the recomputations in the body; places: of all its tasks, by kind and cell.
+    positions: of the recomputations in the body; places: of all its tasks.
     """
     backwards = sorted(places.get((FULL_BACKWARD, id(cell)), []) + places.get((INPUT_GRADIENT, id(cell)), []))
     lead = cell.next[PHASE[RECOMPUTATION]] - cell.next[PHASE[FULL_BACKWARD]]

@@ -16,7 +16,7 @@ from chimerac.compiler.syntax.printer import expression
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """An ordered program. program: of tasks only; origin: for every row, the index of its text in `spans`."""
+    """Tasks in order. program: of tasks only; origin: for every row, the index in `spans` of the text that placed it."""
 
     program: Program
     origin: Ints
@@ -41,13 +41,18 @@ class MicroBatchLists:
         return self._groups.setdefault(ids, self._micro_batches + len(self._groups))
 
     def all(self) -> tuple[tuple[int, ...], ...]:
+        """Return all lists, by their numbers."""
         return (*((m,) for m in range(self._micro_batches)), *self._groups)
 
 
 def task_program(
     spec: Spec, lists: MicroBatchLists, op: Ints, pipe: Ints, stage: Ints, operand: Ints, overlap: Ints, offsets: Ints
 ) -> Program:
-    """Return the program of these tasks, given rank after rank."""
+    """Return the program of these tasks, given rank after rank.
+
+    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair; offsets: the
+    first task of each rank, and the number of tasks.
+    """
     recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, operand=operand, flags=recomputed * RECOMPUTE + overlap * OVERLAP)
     return Program(spec.header, spec.costs, table, offsets, lists.all(), ())

@@ -43,19 +43,19 @@ def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
     """
     ordered, tick = order_with_ties(spec, order, budget)
-    same = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)
-    if order.filling is not None and same.any():
-        same &= ~_follows_its_input(ordered)
-    if same.any():
-        raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
+    collides = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)  # with the next row
+    if order.filling is not None and collides.any():
+        collides &= ~_is_before_its_weight_gradient(ordered)
+    if collides.any():
+        raise ChimeraError(_collisions(ordered, np.flatnonzero(collides), tick))
     return ordered
 
 
 def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Ordered, Ints]:
     """Return every rank's tasks in the order of their ticks, and the ticks.
 
-    It is for the search for suggestions: tasks of one rank on one tick are accepted, in the order of the formulas.
-    `order_by_ticks` reports them as E303.
+    Tasks of one rank on one tick are accepted, in the order of the formulas. `order_by_ticks` reports them as E303. The search
+    for suggestions uses this function, since a suggestion may separate such tasks.
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two.
     """
@@ -83,8 +83,8 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
         formula = np.concatenate([formula, np.full(len(inputs), len(spans))])
         pipe, stage, operand, rank = (np.concatenate([x, x[inputs]]) for x in (pipe, stage, operand, rank))
         spans.append(order.filling.span)
-    by_time = np.lexsort((tick, rank))  # of equal ticks, the W that is filled in comes last
-    op, pipe, stage, operand, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, operand, tick, rank, formula))
+    by_tick = np.lexsort((tick, rank))  # of equal ticks, the W that is filled in comes last
+    op, pipe, stage, operand, tick, rank, formula = (x[by_tick] for x in (op, pipe, stage, operand, tick, rank, formula))
     offsets = np.searchsorted(rank, np.arange(h.ranks + 1))
     program = task_program(spec, lists, op, pipe, stage, operand, np.zeros(len(op), np.int64), offsets)
     return Ordered(program, formula, tuple(spans)), tick
@@ -104,7 +104,7 @@ def _fill(filling: Filling, rank: Ints, input_tick: Ints, budget: Budget) -> Int
     return np.maximum(values_at(filling.tick, env, count, budget), input_tick)
 
 
-def _follows_its_input(ordered: Ordered) -> npt.NDArray[np.bool_]:
+def _is_before_its_weight_gradient(ordered: Ordered) -> npt.NDArray[np.bool_]:
     """Return, for every row but the last, whether it is an I and the next row is the W of the same micro-batches."""
     t = ordered.program.table
     result: npt.NDArray[np.bool_] = (t.op[:-1] == Op.BWD_INPUT) & (t.op[1:] == Op.BWD_WEIGHT)
@@ -250,29 +250,32 @@ def _duplicate_findings(
         return []
     op, s, m = np.argwhere(counts > 1)[0]
     ids = spec.header.pipes[pipe].micro_batches
-    places = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
-    rules = [order.formulas[x.formula] for x in places]
+    placing = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
+    formulas = [order.formulas[x.formula] for x in placing]
     name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
-    if len(rules) == 1:
+    if len(formulas) == 1:
         return [
             Diagnostic(
                 "E302",
                 f"two groups hold {name}",
-                rules[0].span,
+                formulas[0].span,
                 "of this formula",
                 help="change the groups so that they do not overlap",
             )
         ]
-    notes = tuple(f"also by {r.span}" for r in rules[1 : 1 + MAX_NAMED]) + ("...",) * (len(rules) > 1 + MAX_NAMED)
+    notes = tuple(f"also by {f.span}" for f in formulas[1 : 1 + MAX_NAMED]) + ("...",) * (len(formulas) > 1 + MAX_NAMED)
     return [
         Diagnostic(
-            "E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "remove one, or narrow it with 'when'"
+            "E302", f"two formulas place {name}", formulas[0].span, "one of them", notes, "remove one, or narrow it with 'when'"
         )
     ]
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
-    """Return one finding for each pair of formulas that place tasks on one tick, with the first such tick."""
+    """Return one finding for each pair of formulas that place tasks on one tick, with the first such tick.
+
+    rows: those whose next row is on the same rank and has the same tick; tick: of every row.
+    """
     program = ordered.program
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in rows.tolist():

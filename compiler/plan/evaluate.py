@@ -33,11 +33,17 @@ from chimerac.compiler.size import check_sizes
 from chimerac.compiler.syntax.nodes import Schedule
 from chimerac.compiler.syntax.parse import parse
 
+TASKS = (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)
+RECOMPUTE_ALL, RECOMPUTE_NONE = stage_choice("all"), stage_choice("none")
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known without compiling. time: no iteration is shorter, in nanoseconds; memory: at least one rank needs this
-    many bytes or more; tasks: of one replica, about; reason: why the configuration is not possible, '' if it may be."""
+    """What is known without compiling.
+
+    time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: of one replica,
+    about; reason: why the configuration is not possible, '' if it may be.
+    """
 
     time: int = 0
     memory: int = 0
@@ -64,19 +70,19 @@ class Outcome:
     reason: str = ""
 
     @property
-    def is_running(self) -> bool:
-        """Return whether it is possible and fits."""
+    def can_run(self) -> bool:
+        """Return whether the configuration is possible and fits."""
         return self.makespan is not None
 
     @property
     def key(self) -> tuple[int, int, Configuration]:
-        """Return what is least for the best one: the time, then the memory, then the order of configurations."""
+        """Return a key that sorts better outcomes first: by time, then by memory, then by the order of configurations."""
         assert self.makespan is not None, "it runs"
         return self.makespan, self.memory, self.configuration
 
 
 class Evaluator:
-    """Evaluates configurations of a problem. It remembers what several of them share."""
+    """Evaluates configurations of a problem. Descriptions and partitions are computed once for all of them."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -109,8 +115,8 @@ class Evaluator:
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
         spec = self._spec(c)
         h = spec.header
-        work = h.micro_batches * h.micro_batch_size[0], c.micro_batches * h.micro_batch_size[1]
-        if h.ranks != c.ranks or work[0] != work[1]:
+        part, whole = h.micro_batch_size
+        if h.ranks != c.ranks or h.micro_batches * part != c.micro_batches * whole:
             return Bounds(reason=f"it has {h.ranks} ranks and {h.micro_batches} micro-batches")
         check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # so that a run can expand it
         samples = h.samples(c.micro_batch)
@@ -119,16 +125,17 @@ class Evaluator:
         return Bounds(self._least_time(spec, samples, partition), need, 2 * h.stages * h.micro_batches)
 
     def _least_time(self, spec: Spec, samples: int, partition: Partition) -> int:
-        """Return the busy time of the slowest rank after its first micro-batch can reach it."""
+        """Return a bound of the iteration: of the slowest rank, the time until its first micro-batch can reach it, and its busy
+        time. A backward counts as full or as split, whichever is shorter."""
         h = spec.header
         seconds = stage_seconds(self.problem.profile, samples, partition.layers)
-        forward, backward, first, second, again = ([nanoseconds(x) for x in seconds[op]] for op in TASKS)
-        least = [min(b, i + w) for b, i, w in zip(backward, first, second, strict=True)]
-        reached = [0, *accumulate(forward)]
+        forward, full, inputs, weights, recomputation = ([nanoseconds(x) for x in seconds[op]] for op in TASKS)
+        backward = [min(b, i + w) for b, i, w in zip(full, inputs, weights, strict=True)]
+        reached = [0, *accumulate(forward)]  # by stage: when its first micro-batch can reach it
         busy, head = [0] * h.ranks, [sum(forward)] * h.ranks
         for pipe, recompute in zip(h.pipes, spec.recompute, strict=True):
             for s, rank in enumerate(pipe.placement):
-                busy[rank] += len(pipe.micro_batches) * (forward[s] + least[s] + again[s] * recompute[s])
+                busy[rank] += len(pipe.micro_batches) * (forward[s] + backward[s] + recomputation[s] * recompute[s])
                 if pipe.micro_batches:
                     head[rank] = min(head[rank], reached[s])
         return max((a + b for a, b in zip(head, busy, strict=True) if b), default=0)
@@ -177,7 +184,7 @@ class Evaluator:
 
     def _spec(self, c: Configuration) -> Spec:
         tree = self.trees[c.schedule]
-        return resolve(tree, parameters(c, tree), Budget(), ALL if c.recompute else NONE)
+        return resolve(tree, parameters(c, tree), Budget(), RECOMPUTE_ALL if c.recompute else RECOMPUTE_NONE)
 
     def _describe(self, samples: int) -> ModelDescription:
         p = self.problem
@@ -191,25 +198,25 @@ class Evaluator:
         return partition, model.stage_sums(partition.layers)
 
     def _least_state(self, c: Configuration) -> OptimizerState:
+        """Return the state of the optimizer, shared out if it may be."""
         return replace(self.problem.state, zero=self.problem.zero is not False, replicas=c.width)
 
     def _all_reduce_s(self, width: int) -> Callable[[int, int], float]:
+        """Return a function of the ranks of one replica and of bytes: the seconds of an all-reduce over all replicas."""
         link: Link | None = self.problem.network
         one = self.problem.profile.all_reduce_s if link is None else link.all_reduce_s
         return lambda ranks, size: one(ranks * width, size)
 
     def _gathering(self, h: Header, model: ModelDescription, width: int) -> int:
-        """Return how long the holders of stages take to send each other the weights that each has updated: half of an
-        all-reduce, for all stages of a rank one after the other."""
-        sums, all_reduce_s = self._partition(model.samples, h.stages)[1], self._all_reduce_s(width)
-        seconds = [all_reduce_s(len(h.holders([s])), sums[s].weight_bytes) / 2 for s in range(h.stages)]
+        """Return how long the holders of stages take to send each other the weights that each has updated, in nanoseconds.
+
+        It is half of an all-reduce for each stage. A rank does this for one stage after the other; the slowest rank counts.
+        """
+        stage_sums, all_reduce_s = self._partition(model.samples, h.stages)[1], self._all_reduce_s(width)
+        seconds = [all_reduce_s(len(h.holders([s])), stage_sums[s].weight_bytes) / 2 for s in range(h.stages)]
         return max(nanoseconds(sum(seconds[s] for s in stages_of(h, r))) for r in range(h.ranks))
 
 
-TASKS = (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)
-ALL, NONE = stage_choice("all"), stage_choice("none")
-
-
 def samples_per_second(batch: int, makespan: int) -> float:
-    """Return the throughput. makespan: of an iteration, in nanoseconds."""
+    """Return the throughput. batch: samples of an iteration; makespan: in nanoseconds."""
     return batch * PER_SECOND / makespan

@@ -1,9 +1,9 @@
 """The best configuration of a problem: the fastest one that fits, by the simulation of its compiled program.
 
 First every configuration gets bounds, which need no program. Those that cannot fit are left out. The others are tried in the
-order of their least times, and left out where even that is more than the best time so far on as many ranks. The configurations
-are tried in parallel, and a decision is made from the results of those at least `AHEAD` places before it. So what is left out
-does not depend on the number of processes, nor on which of them is faster.
+order of their least times. One is left out if even its least time is more than the best time so far of replicas with as many
+ranks. The configurations are tried in parallel. Whether one is left out is decided from the results of those at least `AHEAD`
+places before it. So this does not depend on the number of processes, nor on which of them is faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.compiler.plan.evaluate import Bounds, Evaluator, Outcome
@@ -24,17 +24,17 @@ from chimerac.compiler.plan.space import Configuration, Problem, configurations
 
 AHEAD = 32  # configurations that may be tried before a decision about the first of them
 AT_ONCE = 16  # configurations that a process gets at once to compute their bounds
-Result = TypeVar("Result")
+DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # choices, in the order of the table
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanResult:
     """The result of a search.
 
-    best: the fastest that fits. outcomes: of all configurations that were tried. impossible: how many are not possible, by the
-    code of the reason; too_large: that are known not to fit without being compiled; too_slow: that are slower than another
-    one in any case; left: that were not tried, since the search was interrupted. neighbours: those that differ from the best in
-    one choice, with its name. total: of all configurations.
+    best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: configurations that
+    differ from the best in one choice, with its name. The other fields count configurations. total: all; impossible: those that
+    are not possible, by the code of the reason; too_large: those that are known not to fit without being compiled; too_slow:
+    those that are slower than another one in any case; left: those that were not tried, since the search was interrupted.
     """
 
     problem: Problem
@@ -51,27 +51,28 @@ class Found:
     def by_ranks(self) -> dict[int, Outcome]:
         """Return the best for each number of ranks of a replica, ascending."""
         found: dict[int, Outcome] = {}
-        for o in sorted((o for o in self.outcomes.values() if o.is_running), key=lambda o: o.key):
+        for o in sorted((o for o in self.outcomes.values() if o.can_run), key=lambda o: o.key):
             found.setdefault(o.configuration.ranks, o)
         return dict(sorted(found.items()))
 
 
 @dataclass(slots=True)
 class _State:
-    """What a search knows so far."""
+    """The outcomes of a search so far."""
 
     outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
-    best: dict[int, int] = field(default_factory=dict)  # ranks -> least makespan
+    best: dict[int, int] = field(default_factory=dict)  # ranks of a replica -> least makespan
     too_slow: int = 0
 
     def add(self, outcome: Outcome) -> None:
+        """Add the outcome of a configuration that was tried."""
         self.outcomes[outcome.configuration] = outcome
         if outcome.makespan is not None:
             ranks = outcome.configuration.ranks
             self.best[ranks] = min(outcome.makespan, self.best.get(ranks, outcome.makespan))
 
 
-def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> Found:
+def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
     """Return the best configuration and how it was found. progress: called with how many of how many are decided.
 
     After Ctrl-C it returns what it has found so far; without that, KeyboardInterrupt is raised. Raises ChimeraError: E714 a
@@ -99,20 +100,20 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
             workers.kill()
             if not state.best:
                 raise
-        running = [o for o in state.outcomes.values() if o.is_running]
-        if not running:
+        runnable = [o for o in state.outcomes.values() if o.can_run]
+        if not runnable:
             raise _nothing_fits(problem, possible, bounds, workers, state)
-        best = min(running, key=lambda o: o.key)
+        best = min(runnable, key=lambda o: o.key)
         impossible.update(o.reason.partition(":")[0] for o in state.outcomes.values() if o.reason)
         left = len(fitting) - len(state.outcomes) - state.too_slow
-        found = Found(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
+        result = PlanResult(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
         if interrupted:
-            return found
+            return result
         try:
-            return replace(found, neighbours=_neighbours(best.configuration, possible, workers, state))
+            return replace(result, neighbours=_neighbours(best.configuration, possible, workers, state))
         except KeyboardInterrupt:
             workers.kill()
-            return found
+            return result
 
 
 def _try(
@@ -162,14 +163,14 @@ def _neighbours(
 
 def _preference(o: Outcome) -> tuple[Any, ...]:
     """Return a key that sorts better outcomes first; those that do not fit come last, by their memory."""
-    return (False, *o.key) if o.is_running else (True, o.memory, o.configuration)
-
-
-DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
+    return (False, *o.key) if o.can_run else (True, o.memory, o.configuration)
 
 
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
-    """Return in which choice another configuration differs: '' in none or several, or if it is not the next one there."""
+    """Return in which choice another configuration differs from the best one, by its name in DIFFERENCES.
+
+    Return '' if it differs in none or in several, or if a possible value of this choice is between the two.
+    """
     same = {
         "D x W": best.ranks == other.ranks,
         "micro-batch": best.micro_batch == other.micro_batch,
@@ -177,7 +178,7 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
         "recompute": best.recompute == other.recompute,
         "schedule": best.schedule == other.schedule,
     }
-    if not same["schedule"]:  # its parameters are others
+    if not same["schedule"]:  # another schedule has other parameters, so these are not compared
         return "schedule" if same["D x W"] and same["micro-batch"] and same["recompute"] else ""
     different = [what for what, is_same in same.items() if not is_same]
     if len(different) != 1:
@@ -259,7 +260,7 @@ class _Workers:
         self._evaluator = evaluator
         self._others = set(multiprocessing.active_children())
         self._pool: ProcessPoolExecutor | None = None
-        self._of: dict[Future[Outcome], Configuration] = {}
+        self._configurations: dict[Future[Outcome], Configuration] = {}
         if processes > 1:
             # fork needs no import of the compiler in each process: 0.4 s
             kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
@@ -302,7 +303,7 @@ class _Workers:
             except BrokenProcessPool:
                 self._pool = None
             else:
-                self._of[future] = c
+                self._configurations[future] = c
                 return future
         done: Future[Outcome] = Future()
         done.set_result(self._evaluator.outcome(c))
@@ -314,4 +315,4 @@ class _Workers:
             return future.result()
         except BrokenProcessPool:
             self._pool = None
-            return self._evaluator.outcome(self._of[future])
+            return self._evaluator.outcome(self._configurations[future])

@@ -1,8 +1,8 @@
 """What the ranks of a program would need under any partition: the peaks of compiler/analyze/memory.py as sums over stages.
 
-At each instruction a rank holds a number of entries of each kind (chimera_ir/lifetimes.py). These numbers do not depend on the
-partition, only the bytes of an entry do. So a rank's peak is the largest of some sums, of which most can be left out: those
-with no more entries of any kind than another.
+At each instruction a rank holds a number of entries of each kind (chimera_ir/lifetimes.py). Only the bytes of an entry depend
+on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most can be
+left out: those with no more entries of any kind than another.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class Needs:
 
 
 def _groups(program: Program) -> Iterator[Group]:
+    """Yield the groups of ranks that hold the same stages, with what they hold."""
     h, lives = program.header, lifetimes(program)
     lives = lives.take(lives.kind != Kind.ALIVE)
     by_stages: dict[tuple[int, ...], list[int]] = {}
@@ -147,9 +148,9 @@ def _groups(program: Program) -> Iterator[Group]:
         streams = [w * h.ranks + r for w in range(h.width) for r in ranks]
         own = [lives.take(np.arange(first[g], first[g + 1])) for g in streams]
         columns = np.concatenate([np.stack([x.kind, x.value, x.stage, x.count]) for x in own], axis=1)
-        _, some, which = np.unique(_numbers(columns), return_index=True, return_inverse=True)
-        entries = columns[:, some]
-        parts = np.split(which, np.cumsum([len(x.kind) for x in own])[:-1])
+        _, representatives, entry_of = np.unique(_numbers(columns), return_index=True, return_inverse=True)
+        entries = columns[:, representatives]
+        parts = np.split(entry_of, np.cumsum([len(x.kind) for x in own])[:-1])
         held = [_moments(program, *x, entries.shape[1]) for x in zip(streams, own, parts, strict=True)]
         kinds = tuple((Kind(k), Value(v), s, n) for k, v, s, n in entries.T.tolist())
         sign = np.where(entries[0] == Kind.SENT_UNCOPIED, -1, 1)  # bytes to subtract

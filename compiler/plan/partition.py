@@ -21,8 +21,9 @@ from chimerac.compiler.plan.search import Cuts, Effort, Search, least_need
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A partition. slowest: the cost of its slowest stage; bound: in no partition within the limit is that cost lower."""
+class BestPartition:
+    """The best partition that was found. slowest: the cost of its slowest stage; bound: within the limit, no partition has a
+    slowest stage of a lower cost."""
 
     partition: Partition
     slowest: int
@@ -36,7 +37,7 @@ def best_partition(
     costs: Sequence[int] | None = None,
     state: OptimizerState = NO_STATE,
     recomputing: Callable[[], Program] | None = None,
-) -> Found:
+) -> BestPartition:
     """Return the partition whose slowest stage is as fast as possible, of those in which no rank needs more than limit_bytes.
 
     costs: of each layer, in one unit, for instance measured; by default those of the description. recomputing: compiles the
@@ -51,22 +52,22 @@ def best_partition(
     first = balanced(model, program.header.stages, times)
     slowest = _slowest(times, first.cuts)
     if limit_bytes is None:
-        return Found(first, slowest, slowest)
+        return BestPartition(first, slowest, slowest)
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
-        return Found(first, slowest, slowest)
+        return BestPartition(first, slowest, slowest)
     longest, effort = slowest, Effort.of(program.header.stages, len(times))
     cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
     while cuts is None and longest < sum(times):  # longer ranges are examined only if they are needed
         longest = min(2 * longest, sum(times))
         cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:
-        # Cuts that need little, whatever they cost: what the search above has left open, or the reason of the finding.
+        # Cuts that need little, whatever they cost. They may fit, where the search above gave up; else the finding names them.
         cuts, is_least = least_need(needs, times, limit_bytes, first.cuts)
         bound = slowest
         if needs.most(cuts) > limit_bytes:
             raise _nothing_fits(needs, times, limit_bytes, cuts, is_least, recomputing)
-    return Found(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)
+    return BestPartition(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)
 
 
 def _slowest(costs: Sequence[int], cuts: Sequence[int]) -> int:

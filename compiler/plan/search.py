@@ -4,8 +4,8 @@ allowed    the ranges of layers that each stage can have, if the other stages of
 paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order
            stages x layers x longest range. Where each rank has one stage, it is the optimum.
 coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
-           needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a search in depth
-           decides what they leave open, within an Effort. A binary search finds the least bound.
+           needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a depth-first
+           search decides what they leave open, within an Effort. A binary search finds the least bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE = 64 * 256  # stages x layers, up to which the effort does not depend on it
 
 @dataclass(slots=True)
 class Effort:
-    """What is left of the work on one question: changes of the multipliers, and ranges that searches in depth try."""
+    """What is left of the work on one question: changes of the multipliers, and ranges that depth-first searches try."""
 
     rounds: int = 300
     ranges: int = 50_000
@@ -37,8 +37,8 @@ class Effort:
     @staticmethod
     def of(stages: int, layers: int) -> Effort:
         """Return the effort for a problem of this size, so that the time does not grow with it."""
-        share = min(1.0, SIZE / (stages * layers))
-        return Effort(round(300 * share), round(50_000 * share))
+        share, full = min(1.0, SIZE / (stages * layers)), Effort()
+        return Effort(round(full.rounds * share), round(full.ranges * share))
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ class _Constraint:
 
 
 class Search:
-    """A search for partitions whose ranks need at most `limit` bytes.
+    """A search for partitions whose ranks need at most `limit` bytes, and whose stages cost at most `slowest`.
 
-    Tables by [first layer, number of layers - 1] of a stage; `longest` bounds the number.
+    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers.
     """
 
     def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: Effort, slowest: float = np.inf) -> None:
@@ -68,7 +68,7 @@ class Search:
             self.allowed.append(self._in_place(s, starts + lengths) & (self._costs(s) <= slowest))
         self.constraints: dict[tuple[int, int], _Constraint] = {}
         for group in needs.groups:
-            self._allow(group)
+            self._restrict(group)
 
     def best(self) -> tuple[Cuts | None, int]:
         """Return the cuts with the least slowest stage, and a bound that no cuts are below; None if none are found."""
@@ -95,14 +95,17 @@ class Search:
         return best, bound
 
     def within(self, bound: float) -> tuple[Cuts | None, bool]:
-        """Return cuts that fit and whose slowest stage is at most `bound`; or None, and whether there are provably none."""
-        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
+        """Return cuts that fit and whose slowest stage is at most `bound`, and whether the answer is proved.
+
+        (None, True): there are provably none; (None, False): none were found within the effort.
+        """
+        tried = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
         step = 0.5
         for constraint in self.constraints.values():
             constraint.multiplier = 0.0
         cuts = self._evenly(bound)
         active: list[_Constraint] = []
-        most, (togo, _) = 0.0, self._togo(partial(self._weighted, active), np.add, within)
+        most, (to_go, _) = 0.0, self._to_go(partial(self._weighted, active), np.add, tried)
         for _ in range(ROUNDS):
             if cuts is None:
                 return None, True
@@ -117,45 +120,50 @@ class Search:
             step *= 0.93
             active = [c for c in self.constraints.values() if c.multiplier > 0]
             most = sum(c.multiplier for c in active) * (1 + 1e-9)
-            togo, choices = self._togo(partial(self._weighted, active), np.add, within)
-            if togo[0][0] > most:
+            to_go, choices = self._to_go(partial(self._weighted, active), np.add, tried)
+            if to_go[0][0] > most:
                 return None, True
-            cuts = self._walk(choices)
-        return self._in_depth(within, active, most, togo)
+            cuts = self._cuts_of(choices)
+        return self._depth_first(tried, active, most, to_go)
 
-    def _in_depth(
-        self, within: Sequence[Mask], active: Sequence[_Constraint], most: float, togo: Sequence[Floats]
+    def _depth_first(
+        self, tried: Sequence[Mask], active: Sequence[_Constraint], most: float, to_go: Sequence[Floats]
     ) -> tuple[Cuts | None, bool]:
-        """Return as `within`. A stage's ranges are tried in the order of their weighted needs; hopeless ones are left out."""
+        """Return cuts as `within` does.
+
+        The ranges of a stage are tried in the order of their weighted needs. Those with which no cuts can fit are left out.
+        tried: by stage, the ranges that it may have; most: the largest sum of weighted needs of cuts that fit; to_go: the least
+        such sum from each stage on.
+        """
         constraints = list(self.constraints.values())
-        least = [{s: float(p[within[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
+        least = [{s: float(p[tried[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
         of_stage = [[n for n, c in enumerate(constraints) if s in c.parts] for s in range(self.stages)]
 
         def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
             """Yield the end of each range of a stage that begins with layer a, with the loads and the weight up to there."""
-            lengths = np.flatnonzero(within[s][a])
+            lengths = np.flatnonzero(tried[s][a])
             own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
-            total = own + togo[s + 1][a + 1 + lengths]
+            total = own + to_go[s + 1][a + 1 + lengths]
             for n in np.argsort(total, kind="stable").tolist():
                 if weight + total[n] > most:
                     return
                 after = list(loads)
-                for q in of_stage[s]:
-                    after[q] += constraints[q].parts[s][a, lengths[n]] - least[q][s]
-                if all(after[q] <= 1 + 1e-9 for q in of_stage[s]):
+                for k in of_stage[s]:
+                    after[k] += constraints[k].parts[s][a, lengths[n]] - least[k][s]
+                if all(after[k] <= 1 + 1e-9 for k in of_stage[s]):
                     yield int(a + 1 + lengths[n]), after, weight + float(own[n])
 
         cuts, open_ranges = [0], [ranges(0, 0, [sum(x.values()) for x in least], 0.0)]
         while self.effort.ranges > 0:
             self.effort.ranges -= 1
-            step = next(open_ranges[-1], None)
-            if step is None:
+            next_range = next(open_ranges[-1], None)
+            if next_range is None:
                 open_ranges.pop()
                 cuts.pop()
                 if not open_ranges:
                     return None, True
                 continue
-            end, loads, weight = step
+            end, loads, weight = next_range
             if len(cuts) < self.stages:
                 cuts.append(end)
                 open_ranges.append(ranges(len(cuts) - 1, end, loads, weight))
@@ -179,6 +187,7 @@ class Search:
         return length
 
     def _costs(self, stage: int) -> Floats:
+        """Return the costs of the ranges of a stage."""
         return np.asarray(self.costs[self.where[stage]])
 
     def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
@@ -191,7 +200,7 @@ class Search:
             found &= ends == self.layers
         return np.asarray(found)
 
-    def _allow(self, group: Group) -> None:
+    def _restrict(self, group: Group) -> None:
         """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
         tied = len(group.stages) == 1
         held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
@@ -207,26 +216,28 @@ class Search:
                 self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
     def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
-        return self._walk(self._togo(weights, join, self.allowed)[1])
+        """Return the allowed cuts whose joined weight is the least; None if no cuts are allowed."""
+        return self._cuts_of(self._to_go(weights, join, self.allowed)[1])
 
-    def _togo(
-        self, weights: Callable[[int], Floats], join: np.ufunc, within: Sequence[Mask]
+    def _to_go(
+        self, weights: Callable[[int], Floats], join: np.ufunc, tried: Sequence[Mask]
     ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
-        """Return, by stage and first layer, the least joined weight of it and the later stages, and its end (0 for none)."""
-        togo = [np.full(self.layers + 1, np.inf)]
-        togo[0][self.layers] = 0
+        """Return, by stage and first layer, the least joined weight of this stage and the later ones, and the end of this stage
+        with which it is the least (0 for none)."""
+        to_go = [np.full(self.layers + 1, np.inf)]
+        to_go[0][self.layers] = 0
         choices: list[npt.NDArray[np.int64]] = []
         rows = np.arange(self.layers)
         for s in reversed(range(self.stages)):
-            values = np.where(within[s], join(weights(s), togo[0][self.where[s][1]]), np.inf)
-            first = values.argmin(axis=1)
-            least = values[rows, first]
-            togo.insert(0, np.append(least, np.inf))
-            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, first], 0))
-        return togo, choices
+            values = np.where(tried[s], join(weights(s), to_go[0][self.where[s][1]]), np.inf)
+            best = values.argmin(axis=1)
+            least = values[rows, best]
+            to_go.insert(0, np.append(least, np.inf))
+            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, best], 0))
+        return to_go, choices
 
-    def _walk(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
-        """Return the first of the best cuts; None if there are none."""
+    def _cuts_of(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
+        """Return the cuts that these choices make; None if there are none. choices: as `_to_go` returns them."""
         cuts = [0]
         for ends in choices:
             cuts.append(int(ends[cuts[-1]]))
@@ -236,14 +247,16 @@ class Search:
 
     def _evenly(self, bound: float) -> Cuts | None:
         """Return the allowed cuts with the least sum of squares whose slowest stage is at most `bound`."""
-        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
+        tried = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
         scale = max(1.0, float(self.costs.max()) / self.stages)  # so that squares stay exact for longer
-        return self._walk(self._togo(lambda s: (self._costs(s) / scale) ** 2, np.add, within)[1])
+        return self._cuts_of(self._to_go(lambda s: (self._costs(s) / scale) ** 2, np.add, tried)[1])
 
     def _slowest(self, cuts: Cuts) -> int:
+        """Return the cost of the slowest stage."""
         return int(max(self.costs[cuts[s], cuts[s + 1]] for s in range(self.stages)))
 
     def _at(self, cuts: Cuts, stage: int) -> tuple[int, int]:
+        """Return the place of a stage's range in the tables."""
         return cuts[stage], cuts[stage + 1] - cuts[stage] - 1
 
     def _fits(self, cuts: Cuts | None) -> bool:
@@ -262,6 +275,7 @@ class Search:
         return found
 
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
+        """Return what the ranges of a stage need on a rank of a group at one moment, without tied parameters."""
         where, only = self.where[stage], slice(moment, moment + 1)
         entries = self.needs.moments(group, stage, where, only=only)
         return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])

@@ -19,8 +19,9 @@ CHOICES = (0, 1, 2, 4)  # tried for each parameter of a schedule besides D and N
 class Configuration:
     """One way to run a model. The order of its fields is that in which equally good ones are preferred.
 
-    ranks: D, of one replica; width: W; micro_batch: samples, before a schedule cuts it; micro_batches: of those, for each
-    replica and iteration; own: the schedule's parameters besides D and N, in its order; recompute: on all stages.
+    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch before the schedule cuts it; micro_batches:
+    the number of these in an iteration of one replica. own: the schedule's parameters besides D and N, in its order;
+    recompute: on all stages.
     """
 
     ranks: int
@@ -67,7 +68,7 @@ def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterato
             continue
         share = p.batch // width
         for name, tree in trees.items():
-            part = Fraction(*micro_batch_size(tree))
+            part = Fraction(*micro_batch_size(tree))  # of a micro-batch, that the schedule runs as one
             for b in _divisors(share) if p.sizes is None else [b for b in sorted(set(p.sizes)) if not share % b]:
                 if (b * part).denominator > 1 or not sizes[0] <= b * part <= sizes[1]:
                     continue
@@ -94,14 +95,14 @@ def names(tree: n.Schedule) -> list[str]:
 
 
 def _own(tree: n.Schedule, given: Mapping[str, Sequence[int]]) -> list[tuple[tuple[str, int], ...]]:
-    """Return the values that are tried for a schedule's parameters besides D and N."""
+    """Return the combinations of values that are tried for a schedule's parameters besides D and N."""
     found: list[tuple[tuple[str, int], ...]] = [()]
     used = _used(tree)
     for name in names(tree):
         if name in ("D", "N") or (name not in given and name not in used):
             continue
         values = sorted(set(given.get(name, CHOICES)))
-        found = [(*its, (name, value)) for its in found for value in values]
+        found = [(*combination, (name, value)) for combination in found for value in values]
     return found
 
 

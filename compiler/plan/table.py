@@ -33,23 +33,23 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
     yield ""
     alive, kept = _activations(program, model)
     rows = []
-    for s, (ids, its) in enumerate(zip(partition.layers, stages, strict=True)):
+    for s, (ids, stage) in enumerate(zip(partition.layers, stages, strict=True)):
         holders = h.holders([s])
-        optimizer = state.bytes(its.gradient_bytes, len(holders))
-        sums = (its.weight_bytes, its.gradient_bytes, optimizer, kept[s])
+        optimizer = state.bytes(stage.gradient_bytes, len(holders))
+        sizes_by_part = (stage.weight_bytes, stage.gradient_bytes, optimizer, kept[s])
         local = sorted({p.placement[s] for p in h.pipes})
         layers = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
         share = f"{100 * cost[s] / max(1, sum(cost)):.1f} %"
-        again = ["yes" if s in program.recomputed_stages else "no"] if program.recomputed_stages else []
+        recomputes = ["yes" if s in program.recomputed_stages else "no"] if program.recomputed_stages else []
         rows.append(
             [
                 str(s),
                 layers,
-                f"{its.parameters:,}",
+                f"{stage.parameters:,}",
                 share,
-                *(f"{x:,}" for x in sums),
+                *(f"{x:,}" for x in sizes_by_part),
                 str(alive[s]),
-                *again,
+                *recomputes,
                 ",".join(map(str, local)),
             ]
         )

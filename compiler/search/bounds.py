@@ -49,16 +49,17 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
         if not cells:
             continue
 
-        def of(c: int, kind: int, last: bool = False) -> int:
+        def task(c: int, kind: int, last: bool = False) -> int:
+            """Return the task of the first micro-batch of a cell, or of its last one."""
             n = problem.pipes[t.cells[c][0]].micro_batches
             return t.number(c, kind, n - 1 if last else 0, kinds)
 
-        first = min(cells, key=lambda c: int(t.head[of(c, 0)]))
-        arrival = int(t.head[of(first, 0)])
-        gradient = min(cells, key=lambda c: int(t.head[of(c, 1)]))
-        by_limit = int(t.head[of(gradient, 1)]) - fitting(problem, r)
-        final = min(cells, key=lambda c: int(t.tail[of(c, kinds - 1, last=True)]))
-        tail = int(t.tail[of(final, kinds - 1, last=True)])
+        first = min(cells, key=lambda c: int(t.head[task(c, 0)]))
+        arrival = int(t.head[task(first, 0)])
+        gradient = min(cells, key=lambda c: int(t.head[task(c, 1)]))
+        by_limit = int(t.head[task(gradient, 1)]) - fitting(problem, r)
+        final = min(cells, key=lambda c: int(t.tail[task(c, kinds - 1, last=True)]))
+        tail = int(t.tail[task(final, kinds - 1, last=True)])
         by_what, start = ("limit", gradient) if by_limit > arrival else ("arrival", first)
         attained_by = ((*t.cells[start], 0), (*t.cells[final], problem.pipes[t.cells[final][0]].micro_batches - 1))
         residence = 0
@@ -66,7 +67,7 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
             total = 0
             for c in cells:
                 p, s = t.cells[c]
-                held = int(t.head[of(c, 1)] - t.head[of(c, 0)]) + sum(column[s] for column in problem.durations[1:])
+                held = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
                 total += problem.pipes[p].micro_batches * problem.weights[s] * held
             residence = arrival + -(-total // max(1, int(problem.limit_of[r]))) + tail
         found.append(RankBound(r, max(arrival, by_limit), by_what, busy[r], tail, residence, attained_by))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -104,9 +104,25 @@ def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], tas
     return 0 if source == rank else links[source][rank]
 
 
-def _bound(tasks: Any, cost: Any, links: Any, place: Any, kinds: Any, held: Any, limit: Any, top: int) -> dict[str, int]:
-    """Return head, busy time and tail of a rank, and its bound by what it holds: the definitions of docs/search.md."""
-    arrivals, gradients, tails, kept, forwards = [], [], [], 0, []
+def _bound(
+    tasks: Sequence[Task],
+    cost: Mapping[tuple[str, int], int],
+    links: Sequence[Sequence[int]],
+    place: dict[tuple[int, int], int],
+    kinds: str,
+    held: Sequence[int],
+    limit: int | None,
+    top: int,
+) -> dict[str, int]:
+    """Return head, busy time and tail of a rank, and its bound by what it holds: the definitions of docs/search.md.
+
+    place: the rank of each (micro-batch, stage); top: the last stage.
+    """
+    arrivals: list[int] = []
+    gradients: list[int] = []
+    tails: list[int] = []
+    forwards: list[tuple[int, int]] = []  # what each holds, and its time
+    kept = 0
     for _, s, m in (x for x in tasks if x[0] == "F"):
         way = [place[m, x] for x in range(top + 1)]
         hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]

@@ -1,7 +1,7 @@
 """Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
-An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`. A task starts as soon as the task before it on its rank
-has ended and its two waits are over. Every function works on the columns of problem.Tasks.
+An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the
+task before it on its rank has ended and its two waits are over. Every function works on the columns of problem.Tasks.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, af
     """Fill in what each rank holds after each of its tasks; return whether no rank ever exceeds its limit."""
     fits = True
     for r in range(len(length)):
-        now = 0
+        holding = 0
         for i in range(length[r]):
             x = sequence[r, i]
-            now += held[x]
-            if now > limit[r]:
+            holding += held[x]
+            if holding > limit[r]:
                 fits = False
-            now -= freed[x]
-            after[r, i] = now
+            holding -= freed[x]
+            after[r, i] = holding
     return fits
 
 
@@ -77,7 +77,7 @@ def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, af
 def anneal(
     sequence: Ints,
     length: Ints,
-    letter: Ints,
+    series: Ints,
     rank: Ints,
     duration: Ints,
     waits: Ints,
@@ -106,10 +106,10 @@ def anneal(
     size, ranks = len(duration), len(length)
     start = np.zeros(size, np.int64)
     topological = np.zeros(size, np.int64)
-    place_in_all = np.zeros(size, np.int64)
-    place = np.zeros(size, np.int64)
-    rest = np.zeros(size, np.int64)
-    after = np.zeros_like(sequence)
+    place_in_all = np.zeros(size, np.int64)  # of each task in `topological`
+    place = np.zeros(size, np.int64)  # of each task on its rank
+    rest = np.zeros(size, np.int64)  # by task: the work after it on its rank
+    after = np.zeros_like(sequence)  # what each rank holds after each of its tasks
     current = times(sequence, length, duration, waits, delays, start, topological)
     holds(sequence, length, held, freed, limit, after)
     for r in range(ranks):
@@ -123,13 +123,13 @@ def anneal(
         place_in_all[topological[i]] = i
     least = current
     best[:] = sequence
-    dirty = np.zeros(size, np.bool_)
-    mark = np.zeros(size, np.bool_)
-    touched = np.zeros(size, np.int64)
-    changed = np.zeros(size, np.int64)
-    before = np.zeros(size, np.int64)
-    window = np.zeros(size, np.int64)
-    buffer = np.zeros(size, np.int64)
+    dirty = np.zeros(size, np.bool_)  # by task: whether its start has to be computed again
+    touched = np.zeros(size, np.int64)  # the tasks that were dirty in this trial
+    changed = np.zeros(size, np.int64)  # the tasks whose start has changed in this trial
+    before = np.zeros(size, np.int64)  # the earlier starts of `changed`
+    mark = np.zeros(size, np.bool_)  # by task: whether it moves with the task of this trial in `topological`
+    window = np.zeros(size, np.int64)  # the section of `topological` before this trial
+    buffer = np.zeros(size, np.int64)  # the marked tasks of the section
     path = np.zeros(size, np.int64)
     path_length = 0
     accepted = 0
@@ -152,28 +152,28 @@ def anneal(
         if forward:
             while j + 1 < length[r] and j - i < distance:
                 y = sequence[r, j + 1]
-                if letter[y] == letter[u] or waits[y, 0] == u or waits[y, 1] == u:
+                if series[y] == series[u] or waits[y, 0] == u or waits[y, 1] == u:
                     break
                 j += 1
         else:
             while j > 0 and i - j < distance:
                 y = sequence[r, j - 1]
-                if letter[y] == letter[u] or waits[u, 0] == y or waits[u, 1] == y:
+                if series[y] == series[u] or waits[u, 0] == y or waits[u, 1] == y:
                     break
                 j -= 1
         if j == i:
             continue
         low, high = min(i, j), max(i, j)
-        # Limit: what the rank holds after each place of the changed section.
-        now = after[r, low - 1] if low > 0 else 0
+        # What the rank would hold after each place of the section that changes.
+        holding = after[r, low - 1] if low > 0 else 0
         fits = True
         for k in range(low, high + 1):
             x = u if k == j else sequence[r, k + 1 if forward else k - 1]
-            now += held[x]
-            if now > limit[r]:
+            holding += held[x]
+            if holding > limit[r]:
                 fits = False
                 break
-            now -= freed[x]
+            holding -= freed[x]
         if not fits:
             continue
         threshold = current
@@ -293,10 +293,10 @@ def anneal(
                 rest[sequence[r, k]] = total
                 total += duration[sequence[r, k]]
             continue
-        now = after[r, low - 1] if low > 0 else 0
+        holding = after[r, low - 1] if low > 0 else 0
         for k in range(low, high + 1):
-            now += held[sequence[r, k]] - freed[sequence[r, k]]
-            after[r, k] = now
+            holding += held[sequence[r, k]] - freed[sequence[r, k]]
+            after[r, k] = holding
         makespan = 0
         for k in range(ranks):
             if length[k] > 0:

@@ -1,8 +1,9 @@
 """A limit in bytes becomes what a search limits: what each stage holds for a micro-batch, and how much of it a rank may hold.
 
-A rank also holds weights, gradients and the optimizer's state, which are the same in every order, and for a short time
-messages, outputs and workspace, which depend on the order. Of these the most in the given program is set aside. So the bytes of
-a found order are counted exactly after it was compiled (`excess`). If a rank needs more, the search is repeated with less.
+A rank also holds weights, gradients and the optimizer's state, which are the same in every order. For a short time it holds
+messages, outputs and workspace, which depend on the order. The limit sets aside as much for these as the given program needs.
+An order that was found may need more. So its bytes are counted after it was compiled (`excess`). If a rank needs more than it
+has, the search is repeated with lower limits.
 """
 
 from __future__ import annotations

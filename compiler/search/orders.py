@@ -22,7 +22,7 @@ HOT, COLD = 0.15, 0.005  # temperatures at its beginning and its end, in shares 
 
 @dataclass
 class State:
-    """What is known so far.
+    """What a search knows so far.
 
     best_by: in words, what found the best order; known: the best makespan of the orders to begin with, and its name;
     solver_bound: 0 if the solver has proved nothing.
@@ -127,30 +127,19 @@ def _compile_loops() -> None:
 def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
     """Search until the time is over, and yield at every point at which the search may end."""
     problem = state.problem
-    for order in greedy_orders(problem, seed, FIRST):
-        state.offer(order, "list scheduling")
-        yield
+    yield from _list_scheduling(state, seed)
     assert state.best is not None, "one micro-batch can run after another"
     small = periodic.smaller(problem)
-    few = State(small, rank_bounds(small)) if small is not None else None
-    if few is not None and small is not None:
-        few.offer(one_after_another(small), "one micro-batch after another")
-        for order in greedy_orders(small, seed, FIRST):
-            few.offer(order, "list scheduling")
-            yield
+    small_state = None if small is None else State(small, rank_bounds(small))
+    if small_state is not None:
+        small_state.offer(one_after_another(small_state.problem), "one micro-batch after another")
+        yield from _list_scheduling(small_state, seed)
     is_small = with_solver and len(problem.tasks) <= solver.MOST_TASKS
     annealings, in_vain, solver_seconds = 0, 0, 2.0  # in_vain: annealings since the last better order
     while left() > 0:
         before = state.best.makespan
-        if few is not None and annealings % 3 == 0:
-            was = None if few.best is None else few.best.makespan
-            for order in _annealing(few, few.pool[annealings // 3 % len(few.pool)], seed + annealings, left):
-                few.offer(order, "annealing")
-                yield
-            if few.best is not None and (annealings == 0 or few.best.makespan != was):
-                for order in periodic.extended(few.problem, few.best, problem):
-                    state.offer(order, "a repeated steady phase")
-                    yield
+        if small_state is not None and annealings % 3 == 0:
+            yield from _periodic_orders(state, small_state, annealings // 3, seed + annealings, left)
         begin = state.best if in_vain % 2 == 0 else state.pool[(in_vain // 2) % len(state.pool)]
         for order in _annealing(state, begin, seed + annealings, left, gentle=annealings % 2 == 1):
             state.offer(order, "annealing")
@@ -163,6 +152,29 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
             state.solver_bound = max(state.solver_bound, solved.bound)
             if solved.order is not None and state.offer(solved.order, "the solver"):
                 in_vain = 0
+            yield
+
+
+def _list_scheduling(state: State, seed: int) -> Iterator[None]:
+    """Offer the orders of list schedulers, and yield after each."""
+    for order in greedy_orders(state.problem, seed, FIRST):
+        state.offer(order, "list scheduling")
+        yield
+
+
+def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Callable[[], float]) -> Iterator[None]:
+    """Anneal an order of the problem with fewer micro-batches. If its best one is new, offer what continues it.
+
+    small: what is known of that problem; turn: the number of earlier calls.
+    """
+    before = small.best
+    for order in _annealing(small, small.pool[turn % len(small.pool)], seed, left):
+        small.offer(order, "annealing")
+        yield
+    assert small.best is not None, "one micro-batch can run after another"
+    if turn == 0 or small.best is not before:
+        for order in periodic.extended(small.problem, small.best, state.problem):
+            state.offer(order, "a repeated steady phase")
             yield
 
 

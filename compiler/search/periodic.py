@@ -28,7 +28,7 @@ def smaller(problem: Problem) -> Problem | None:
 
 def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
     """Yield orders of a problem that continue an order of one with fewer micro-batches, one for each cut and period."""
-    a, b, kinds = small.tasks, problem.tasks, len(problem.kinds)
+    small_tasks, tasks, kinds = small.tasks, problem.tasks, len(problem.kinds)
     counts = [(x.micro_batches, y.micro_batches) for x, y in zip(small.pipes, problem.pipes, strict=True)]
     extra = max(n - k for k, n in counts)
     per_pipe = np.zeros(problem.ranks, np.int64)
@@ -39,8 +39,8 @@ def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
     least = min(k for k, _ in counts if k)
     for cut in range(1, least):
         for length in range(1, min(cut, LONGEST) + 1):
-            when = np.zeros(len(b), np.int64)
-            for c, (p, _) in enumerate(b.cells):
+            when = np.zeros(len(tasks), np.int64)
+            for c, (p, _) in enumerate(tasks.cells):
                 k, n = counts[p]
                 at = -(-cut * k // least)  # pipes with more micro-batches are cut later
                 more = n - k
@@ -51,8 +51,8 @@ def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
                 later = np.where(m >= at + more, extra * period, 0)
                 later[inside] = (length * ((m[inside] - at) // length + 1)) * period * extra // max(1, more)
                 for kind in range(kinds):
-                    times = order.start[a.first[c] + kind * k + source] + later
-                    when[b.first[c] + kind * n : b.first[c] + (kind + 1) * n] = np.maximum.accumulate(times)
+                    times = order.start[small_tasks.first[c] + kind * k + source] + later
+                    when[tasks.first[c] + kind * n : tasks.first[c] + (kind + 1) * n] = np.maximum.accumulate(times)
             found = by_priority(problem, when)
             if found is None:
                 found = list_schedule(problem, when, look_ahead=period)

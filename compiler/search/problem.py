@@ -33,8 +33,7 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be ordered. Times are integers, `scale` of which make one unit of the costs that were
-    given; they have no common divisor.
+    """What is to be ordered. Times are integers without a common divisor; `scale` of them make one unit of the given costs.
 
     kinds: 'FB', or 'FIW' with a split backward; durations: of a task, per kind and stage; links: the time of a message from one
     rank to another, [from][to]; weights: what a rank holds from the start of a forward to the end of the last backward of its
@@ -58,6 +57,7 @@ class Problem:
 
     @cached_property
     def tasks(self) -> Tasks:
+        """Return all tasks, as columns."""
         return Tasks.of(self)
 
     @cached_property
@@ -92,14 +92,17 @@ class Problem:
 class Tasks:
     """All tasks as columns. Task number first[c] + k * n + m is kind k of micro-batch m of cell c, which has n micro-batches.
 
-    A cell is a (pipe, stage) with micro-batches; letter: cell x kinds + kind; waits, delays: two for each task, -1 for none;
-    feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees;
-    head: the least time before a task starts if no rank were ever busy with another micro-batch; tail: the least after its end.
+    A cell is a (pipe, stage) with micro-batches. A series is the tasks of one kind of a cell, by micro-batch; its number is
+    cell x kinds + kind.
+
+    waits, delays: two tasks that a task waits for, -1 for none, and the times of their messages; feeds: the tasks that wait for
+    it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees; head: the least time before a task
+    starts; tail: the least time from its end to the end of the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]
     first: Ints
-    letter: Ints
+    series: Ints
     micro_batch: Ints
     rank: Ints
     duration: Ints
@@ -121,7 +124,7 @@ class Tasks:
         counts = np.array([pipes[p].micro_batches for p, _ in cells], np.int64)
         first = np.concatenate([[0], np.cumsum(counts * kinds)]).astype(np.int64)
         size = int(first[-1])
-        columns = {name: np.zeros(size, np.int64) for name in ("letter", "micro_batch", "rank", "duration", "held", "freed")}
+        columns = {name: np.zeros(size, np.int64) for name in ("series", "micro_batch", "rank", "duration", "held", "freed")}
         waits, delays = np.full((size, 2), -1, np.int64), np.zeros((size, 2), np.int64)
         feeds = np.full((size, 2), -1, np.int64)
         where = {cell: c for c, cell in enumerate(cells)}
@@ -129,7 +132,7 @@ class Tasks:
             n, rank = pipes[p].micro_batches, pipes[p].placement[s]
             rows = [np.arange(first[c] + k * n, first[c] + (k + 1) * n) for k in range(kinds)]
             for k, row in enumerate(rows):
-                columns["letter"][row] = c * kinds + k
+                columns["series"][row] = c * kinds + k
                 columns["micro_batch"][row] = np.arange(n)
                 columns["rank"][row] = rank
                 columns["duration"][row] = problem.durations[k][s]
@@ -143,6 +146,7 @@ class Tasks:
                     pairs.append((before, rows[k], 0, problem.delay(p, other, s)))
             for before, row, slot, delay in pairs:
                 waits[row, slot], delays[row, slot] = before, delay
+                # A task feeds the one of its kind on another stage (0), and the one of the next kind on its own stage (1).
                 feeds[before, 1 if slot == 1 or (kinds == 3 and row is rows[2]) else 0] = row
         head, tail = _heads(problem, cells, first), _tails(problem, cells, first)
         return Tasks(cells, first, waits=waits, delays=delays, feeds=feeds, head=head, tail=tail, **columns)

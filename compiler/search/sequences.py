@@ -1,4 +1,4 @@
-"""Orders of a problem's tasks, their times, and where the search begins: list scheduling and the schedules of the library."""
+"""Orders of a problem's tasks and their times, the first orders by list scheduling, and simulated annealing."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: I
     caps: the most micro-batches of a cell between their forward and their input gradient.
     """
     t, kinds = problem.tasks, len(problem.kinds)
-    letters = len(t.cells) * kinds
+    series_count = len(t.cells) * kinds
     rank_of = [problem.pipes[p].placement[s] for p, s in t.cells for _ in range(kinds)]
     counts = np.bincount(rank_of, minlength=problem.ranks).astype(np.int64)
-    letters_of = np.zeros((problem.ranks, int(counts.max())), np.int64)
+    series_on = np.zeros((problem.ranks, int(counts.max())), np.int64)
     filled = [0] * problem.ranks
     for a, r in enumerate(rank_of):
-        letters_of[r, filled[r]] = a
+        series_on[r, filled[r]] = a
         filled[r] += 1
     size = np.repeat(np.diff(t.first) // kinds, kinds)
     first = np.repeat(t.first[:-1], kinds) + np.tile(np.arange(kinds), len(t.cells)) * size
     if caps is None:
-        caps = np.full(letters // kinds, np.iinfo(np.int64).max)
+        caps = np.full(series_count // kinds, np.iinfo(np.int64).max)
     length = np.zeros(problem.ranks, np.int64)
     sequence = np.zeros((problem.ranks, int(np.bincount(t.rank).max())), np.int64)
     is_complete = list_scheduling.list_schedule(
-        letters_of, counts, first, size, kinds, priority, look_ahead, caps, t.duration, t.waits, t.delays, t.feeds,
+        series_on, counts, first, size, kinds, priority, look_ahead, caps, t.duration, t.waits, t.delays, t.feeds,
         t.rank, t.held, t.freed, problem.limit_of, sequence, length,
     )  # fmt: skip
     return Order.of(problem, sequence, length) if is_complete else None
@@ -82,7 +82,7 @@ def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: I
 def one_after_another(problem: Problem) -> Order:
     """Return the order that runs one micro-batch at a time, which holds the least."""
     t, kinds = problem.tasks, len(problem.kinds)
-    kind, cell = t.letter % kinds, t.letter // kinds
+    kind, cell = t.series % kinds, t.series // kinds
     pipe, stage = np.array(t.cells, np.int64)[cell].T
     along = np.where(kind == 0, stage, 4 * problem.stages - 2 * stage + kind)
     turn = (t.micro_batch * len(problem.pipes) + pipe) * 8 * problem.stages
@@ -97,7 +97,7 @@ def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
     The first ones are the same for every seed, then come random combinations. A scheduler that gets stuck yields nothing.
     """
     t, random = problem.tasks, np.random.default_rng(seed)
-    kind, cell = t.letter % len(problem.kinds), t.letter // len(problem.kinds)
+    kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)
     stage = np.array([s for _, s in t.cells], np.int64)[cell]
     hop = max((x for row in problem.links for x in row), default=0)
     unit = max(1, int(np.mean(t.duration)))
@@ -144,7 +144,7 @@ def anneal(
     t = problem.tasks
     sequence, best = order.sequence.copy(), order.sequence.copy()
     kernels.anneal(
-        sequence, order.length, t.letter, t.rank, t.duration, t.waits, t.delays, t.feeds, t.held, t.freed, problem.limit_of,
+        sequence, order.length, t.series, t.rank, t.duration, t.waits, t.delays, t.feeds, t.held, t.freed, problem.limit_of,
         t.tail, moves, reach, hot, cold, target, seed, best,
     )  # fmt: skip
     last, found = (Order.of(problem, x, order.length) for x in (sequence, best))

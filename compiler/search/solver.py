@@ -71,7 +71,7 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
         for y, delay in zip(t.waits[x].tolist(), t.delays[x].tolist(), strict=True):
             if y >= 0:
                 model.add(start[x] >= end[y] + delay)
-        if x and t.letter[x] == t.letter[x - 1]:
+        if x and t.series[x] == t.series[x - 1]:
             model.add(start[x] >= end[x - 1])
         model.add(makespan >= end[x] + int(t.tail[x]))
     for r in range(problem.ranks):
@@ -81,8 +81,8 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
             continue
         kept, weights = [], []
         for x in rows:
-            if t.letter[x] % kinds == 0 and t.held[x]:
-                last = t.number(int(t.letter[x]) // kinds, kinds - 1, int(t.micro_batch[x]), kinds)
+            if t.series[x] % kinds == 0 and t.held[x]:
+                last = t.number(int(t.series[x]) // kinds, kinds - 1, int(t.micro_batch[x]), kinds)
                 length = model.new_int_var(0, horizon, f"l{x}")
                 kept.append(model.new_interval_var(start[x], length, end[last], f"k{x}"))
                 weights.append(int(t.held[x]))
@@ -98,7 +98,7 @@ def _in_order_of_time(problem: Problem, start: list[int]) -> Order | None:
     """
     t, now = problem.tasks, [0] * problem.ranks
     place = np.zeros(len(t), np.int64)
-    left = sorted(range(len(t)), key=lambda x: (start[x], int(t.duration[x]) > 0, -(int(t.letter[x]) % len(problem.kinds))))
+    left = sorted(range(len(t)), key=lambda x: (start[x], int(t.duration[x]) > 0, -(int(t.series[x]) % len(problem.kinds))))
     is_done = [False] * len(t)
     for turn in range(len(t)):
         ready = (x for x in left if all(y < 0 or is_done[y] for y in t.waits[x].tolist()))

@@ -19,7 +19,7 @@ MAX_EDITS = 5_000  # edits of one text among which the next one is drawn
 
 KINDS = (("I", "F", "W"), ("F", "I", "W"), ("I", "W", "F"), ("B", "F"), ("F", "B"))
 KEYS = ("m", "s", "p", "m + s", "m - s", "2*m + s", "2*m - s", "m + 2*s", "m - 2*s", "p - 2*m")
-PARTS = ((1, 4), (3, 8), (1, 2), (5, 8), (3, 4), (1, 1))  # of the activations: further limits
+PARTS = ((1, 4), (3, 8), (1, 2), (5, 8), (3, 4), (1, 1))  # shares of the activations that further limits allow
 ASSUMED = ((1, 0), (20, 1), (10, 1), (20, 3), (4, 1), (2, 1), (1, 1))  # time of a forward, time of a transfer
 
 
@@ -40,9 +40,12 @@ class Space(Protocol[State]):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A greedy order. keys: the word and the formula of each; parts: of the limits on F - I, with their scopes; assumed: the
-    costs of a forward and of a transfer, for which the scheduler makes the order."""
+class GreedyChoices:
+    """What a greedy order chooses. kinds: in the order of `prefer`; keys: the word and the formula of each.
+
+    parts: the share of the activations that each further limit on F - I or F - B allows, and its scope; assumed: the costs of a
+    forward and of a transfer, for which the scheduler makes the order.
+    """
 
     kinds: tuple[str, ...]
     keys: tuple[tuple[str, str], ...]
@@ -60,11 +63,11 @@ class GreedyTexts:
         self._head = print_schedule(replace(schedule, statements=kept))
         self._costs = {c.kind.name: (f"({c.stage.name})" if c.stage else "", expression(c.value)) for c in all_costs(schedule)}
 
-    def start(self, rng: random.Random) -> Choice:
+    def start(self, rng: random.Random) -> GreedyChoices:
         keys = tuple((rng.choice(("smaller", "larger")), key) for key in rng.sample(KEYS, 2))
-        return Choice(rng.choice(KINDS), keys, (), rng.choice(ASSUMED))
+        return GreedyChoices(rng.choice(KINDS), keys, (), rng.choice(ASSUMED))
 
-    def near(self, state: Choice, rng: random.Random) -> Choice:
+    def near(self, state: GreedyChoices, rng: random.Random) -> GreedyChoices:
         match rng.randrange(5):
             case 0:
                 return replace(state, kinds=rng.choice(KINDS))
@@ -79,7 +82,7 @@ class GreedyTexts:
                 key, place = (rng.choice(("smaller", "larger")), rng.choice(KEYS)), rng.randrange(2)
                 return replace(state, keys=(*state.keys[:place], key, *state.keys[place + 1 :]))
 
-    def text(self, state: Choice) -> str:
+    def text(self, state: GreedyChoices) -> str:
         """Return the text. Costs that the schedule leaves out are those of the language, 1."""
         forward, hop = state.assumed
         costs = {"F": ("", "1"), "I": ("", "1"), "W": ("", "1")} | {k: v for k, v in self._costs.items() if k != "hop"}

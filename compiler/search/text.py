@@ -33,6 +33,7 @@ def schedule_text(
 
 
 def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], statements: Sequence[str], window: int) -> str:
+    """Return the formatted text of an order with this window."""
     names = pipe_names([pipe.name for pipe in problem.pipes])
     hop = max((x for a, row in enumerate(problem.links) for b, x in enumerate(row) if a != b), default=0)
     lines = [*(f"# {line}".rstrip() for line in comment), "", f"schedule {name}", f"ranks {problem.ranks}"]
@@ -55,6 +56,6 @@ def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], sta
             if len(placed) > 1:
                 word = f" {names[p]}" if placed.count(p) == 1 else f" {names[p]}({s})"
             words |= {c * len(kinds) + k: kind + word for k, kind in enumerate(kinds)}
-        letters = t.letter[order.rows(r)].tolist()
-        lines += [f"if r == {r} {{", *task_lines([words[a] for a in letters]), "}"]
+        series = t.series[order.rows(r)].tolist()
+        lines += [f"if r == {r} {{", *task_lines([words[k] for k in series]), "}"]
     return format_schedule(Source(name, "\n".join([*lines, "}"]) + "\n"))

@@ -38,8 +38,11 @@ ANEW = 0.15  # of the tries begin with a text that does not depend on the best o
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size, with what holds for every text at this size. costs, bounds: one for each hop cost, as integers; `scales` says
-    how many of them are one unit of the schedule's costs. activations: the most that a rank may hold, None without a limit."""
+    """One size, with what holds for every text at this size.
+
+    costs, bounds: one for each hop cost, as integers; scales: how many of these are one unit of the schedule's costs.
+    activations: the most that a rank may hold, None without a limit.
+    """
 
     parameters: Mapping[str, int]
     costs: tuple[Costs, ...]
@@ -53,7 +56,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EvaluatedText:
     """A text and its makespans, by point and hop cost. score: the mean of makespan / bound; is_interrupted: by Ctrl-C."""
 
     text: str
@@ -77,8 +80,8 @@ def limited(source: Source, activations: str | None) -> tuple[Source, str]:
     return Source(f"{source.name} with --limit {formula or 'none'}", print_schedule(rest) + limit), formula
 
 
-def points(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
-    """Return what a search is given at each size. hops: in units of the first stage's forward.
+def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
+    """Return a point for each size. hops: in units of the first stage's forward.
 
     Raises ChimeraError for a schedule that cannot be compiled at one of the sizes.
     """
@@ -105,40 +108,42 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
     A rank is idle until the first forward reaches it. Before the first backward reaches it, it can run no more forwards than
     it may hold activations. Then it has to be busy with everything else. Source: docs/schedules.md.
     """
-    best = 0
     backward = [min(b, i + w) for b, i, w in zip(costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT, strict=True)]
-    heads: dict[int, int] = {}
-    backs: dict[int, int] = {}
+    # By rank: when the first forward and the first backward reach it, how long it is busy, the part of that for forwards, and
+    # its longest forward.
+    first_forward: dict[int, int] = {}
+    first_backward: dict[int, int] = {}
     busy: dict[int, int] = {}
-    dearest: dict[int, int] = {}
     forwards: dict[int, int] = {}
+    longest_forward: dict[int, int] = {}
     for pipe in (p for p in header.pipes if p.micro_batches):
         ranks, count = pipe.placement, len(pipe.micro_batches)
         clock = 0
         for s, r in enumerate(ranks):
             clock += costs.hop * (s > 0 and ranks[s - 1] != r)
-            heads[r] = min(heads.get(r, clock), clock)
+            first_forward[r] = min(first_forward.get(r, clock), clock)
             clock += costs.FWD[s]
             busy[r] = busy.get(r, 0) + count * (costs.FWD[s] + backward[s])
             forwards[r] = forwards.get(r, 0) + count * costs.FWD[s]
-            dearest[r] = max(dearest.get(r, 0), costs.FWD[s])
+            longest_forward[r] = max(longest_forward.get(r, 0), costs.FWD[s])
         for s in reversed(range(len(ranks))):
             r = ranks[s]
             clock += costs.hop * (s + 1 < len(ranks) and ranks[s + 1] != r)
-            backs[r] = min(backs.get(r, clock), clock)
+            first_backward[r] = min(first_backward.get(r, clock), clock)
             clock += min(costs.BWD_INPUT[s], costs.BWD[s])
+    best = 0
     for r in busy:
-        most = forwards[r] if activations is None else min(forwards[r], activations * dearest[r])
-        best = max(best, busy[r] + max(heads[r], backs[r] - most))
+        most = forwards[r] if activations is None else min(forwards[r], activations * longest_forward[r])
+        best = max(best, busy[r] + max(first_forward[r], first_backward[r] - most))
     return best
 
 
-def evaluated(text: str, given: Sequence[Point]) -> Found | None:
+def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
     """Return a text with its makespans; None if it does not compile at a size, or a rank holds too many activations."""
     makespans: list[tuple[int, ...]] = []
     try:
         schedule = parse(Source("text", text))
-        for point in given:
+        for point in points:
             budget = Budget()
             spec = resolve(schedule, point.parameters, budget)
             tasks = order_tasks(spec, budget).program
@@ -150,11 +155,11 @@ def evaluated(text: str, given: Sequence[Point]) -> Found | None:
             makespans.append(tuple(int(t.end.max()) for t in timings))
     except ChimeraError:
         return None
-    return Found(text, tuple(makespans), _score(makespans, given))
+    return EvaluatedText(text, tuple(makespans), _score(makespans, points))
 
 
-def _score(makespans: Sequence[Sequence[int]], given: Sequence[Point]) -> float:
-    ratios = [m / b for ms, point in zip(makespans, given, strict=True) for m, b in zip(ms, point.bounds, strict=True)]
+def _score(makespans: Sequence[Sequence[int]], points: Sequence[Point]) -> float:
+    ratios = [m / b for ms, point in zip(makespans, points, strict=True) for m, b in zip(ms, point.bounds, strict=True)]
     return sum(ratios) / len(ratios)
 
 
@@ -167,10 +172,10 @@ def _most_alive(tasks: Program) -> int:
     return int(alive.max(initial=0))
 
 
-def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) -> Iterator[Found]:
+def tried(space: Space[State], points: Sequence[Point], tries: int, seed: int) -> Iterator[EvaluatedText]:
     """Yield the texts that are better than all before them, for a number of tries."""
     rng = random.Random(seed)
-    best: Found | None = None
+    best: EvaluatedText | None = None
     state = space.start(rng)
     seen: set[str] = set()
     for _ in range(tries):
@@ -181,7 +186,7 @@ def tried(space: Space[State], given: Sequence[Point], tries: int, seed: int) ->
         if text in seen:
             continue
         seen.add(text)
-        found = evaluated(text, given)
+        found = evaluated(text, points)
         if found and (best is None or found.score <= best.score):  # an equal one may lead to a better one
             state = candidate
             if best is None or found.score < best.score:
@@ -196,8 +201,8 @@ def search(
     activations: str | None,
     tries: int = 300,
     seed: int = 0,
-    report: Callable[[Found], None] = lambda found: None,
-) -> tuple[Found, list[Point]]:
+    report: Callable[[EvaluatedText], None] = lambda found: None,
+) -> tuple[EvaluatedText, list[Point]]:
     """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
 
     source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
@@ -211,18 +216,18 @@ def search(
     order = next((s for s in schedule.statements if isinstance(s, n.Order)), None)
     if not sizes or not hops:
         raise refuse("E002", "a search of texts needs at least one size and one hop cost")
-    given = points(schedule, sizes, hops)
+    points = points_of(schedule, sizes, hops)
     if not isinstance(order, n.Greedy | n.Ticks):
         help = "give a schedule whose order is greedy or ticks"
         raise refuse("E002", f"{source.name} has an order listing, which has no formulas to change", help=help)
-    best: Found | None = None
-    results: Iterator[Found]
+    best: EvaluatedText | None = None
+    results: Iterator[EvaluatedText]
     if isinstance(order, n.Greedy):
-        results = tried(GreedyTexts(schedule, activations), given, tries, seed)
+        results = tried(GreedyTexts(schedule, activations), points, tries, seed)
     else:
-        results = tried(TickTexts(schedule), given, tries, seed)
+        results = tried(TickTexts(schedule), points, tries, seed)
     try:
-        best = evaluated(source.text, given)
+        best = evaluated(source.text, points)
         for found in results:
             if best is None or found.score < best.score:
                 best = found
@@ -235,32 +240,32 @@ def search(
         held = f" with at most {activations} activations on a rank" if activations else ""
         help = "allow more activations, or try more texts" if activations else "try more texts"
         raise refuse("E002", f"none of the {tries} texts compiles at every size{held}", help=help)
-    return _simulated(best, given), given
+    return _simulated(best, points), points
 
 
-def _simulated(found: Found, given: Sequence[Point]) -> Found:
+def _simulated(found: EvaluatedText, points: Sequence[Point]) -> EvaluatedText:
     """Return a text with the makespans of its verified programs, whose transfers are instructions."""
     makespans = []
-    for point in given:
+    for point in points:
         program = compile_source(Source("found", found.text), point.parameters).program
         simulations = [simulate(replace(program, costs=costs)) for costs in point.costs]
         makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))
-    return replace(found, makespans=tuple(makespans), score=_score(makespans, given))
+    return replace(found, makespans=tuple(makespans), score=_score(makespans, points))
 
 
-def table(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
+def table(found: EvaluatedText, points: Sequence[Point], hops: Sequence[Fraction]) -> list[str]:
     """Return the lines of a table: for each size and hop cost the makespan beside the bound, and the difference."""
-    sizes = [" ".join(f"{k}={v}" for k, v in point.parameters.items()) for point in given]
+    sizes = [" ".join(f"{k}={v}" for k, v in point.parameters.items()) for point in points]
     shown = [f"{float(hop):g}" for hop in hops]
     width, hop_width = max(map(len, ["size", *sizes])), max(5, *map(len, shown))
     lines = [f"{'size':{width}}  {'hop':{hop_width}} makespan      bound      above"]
-    for name, point, makespans in zip(sizes, given, found.makespans, strict=True):
+    for name, point, makespans in zip(sizes, points, found.makespans, strict=True):
         for k, (hop, makespan) in enumerate(zip(shown, makespans, strict=True)):
             m, b = point.time(k, makespan), point.time(k, point.bounds[k])
             lines.append(f"{name:{width}}  {hop:{hop_width}}{float(m):9g}  {float(b):9g}  {float(m - b):9g}")
     return lines
 
 
-def result_text(found: Found, given: Sequence[Point], hops: Sequence[Fraction]) -> str:
+def result_text(found: EvaluatedText, points: Sequence[Point], hops: Sequence[Fraction]) -> str:
     """Return the text as a file: formatted, after a comment with its table."""
-    return "".join(f"# {line}\n" for line in table(found, given, hops)) + "\n" + format_schedule(Source("found", found.text))
+    return "".join(f"# {line}\n" for line in table(found, points, hops)) + "\n" + format_schedule(Source("found", found.text))

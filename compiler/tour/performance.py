@@ -13,7 +13,7 @@ from chimerac.compiler.tour.guide import Guide, schedules
 
 HOPS = ("0", "0.1", "0.5")
 
-Found = Mapping[str, Mapping[str, Figures]]  # by the setting of a column, then by the schedule of a row
+FiguresBySetting = Mapping[str, Mapping[str, Figures]]  # then by schedule; a table has a column for each setting
 
 
 def run(guide: Guide) -> int:
@@ -53,18 +53,18 @@ def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> di
     return {row.schedule: row.figures for row in rows if row.figures}
 
 
-def _table(found: Found, cell: Callable[[Figures], str]) -> str:
+def _table(found: FiguresBySetting, cell: Callable[[Figures], str]) -> str:
     rows = [[name, *(cell(column[name]) for column in found.values())] for name in schedules()["compared"]]
     return "\n".join(table(["schedule", *found], rows))
 
 
-def _growth(name: str, by_hop: Found) -> float:
+def _growth(name: str, by_hop: FiguresBySetting) -> float:
     """Return by which share a makespan is longer with the slowest messages than with the fastest."""
     makespans = [found[name].makespan for found in by_hop.values()]
     return float(makespans[-1] / makespans[0]) - 1
 
 
-def _crossing(by_size: Found) -> str:
+def _crossing(by_size: FiguresBySetting) -> str:
     """Return in words from which number of micro-batches on one direction is faster than two, if it is."""
     two, one = schedules()["two_directions"], schedules()["one_direction"][1]
     slower = [column for column, found in by_size.items() if found[two].makespan > found[one].makespan]

@@ -1,8 +1,8 @@
 """The verifier: checks a final program against its own header.
 
-It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
-program, indexed by `ProgramIndex`, to findings (E4xx). The first two checks establish that the lookups of the others succeed.
-compiler/diagnose adds help to the findings.
+It needs only the program, and shares no code with the passes that build programs. Each check is a function from a program,
+indexed by `ProgramIndex`, to findings (E4xx). check_wellformed and check_exactly_once come first: the lookups of the others
+rely on them. compiler/diagnose adds help to the findings.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chimerac.compiler.verify.wellformed import check_wellformed
 
 __all__ = ["Peaks", "findings", "is_about_order", "peaks", "verify"]
 
-# Checks in one tuple all run; the next tuple runs only if they find nothing. So one mistake is reported once: a value that
-# is never sent would also make the two ends of a channel differ.
+# All checks of a tuple run; those of the next tuple run only if they find nothing. So one mistake is reported once: a value
+# that is never sent would also make the two ends of a channel differ.
 _CHECKS = (
     (check_exactly_once,),
     (check_dataflow, check_gradient_sync),
@@ -44,7 +44,7 @@ def findings(program: Program) -> list[Diagnostic]:
 
 
 def verify(program: Program) -> Program:
-    """Return the program if every check holds; else raise ChimeraError with the findings of the first that fails."""
+    """Return the program if every check holds. Raises ChimeraError with the findings of the first checks that fail."""
     found = findings(program)
     if found:
         raise ChimeraError(found)

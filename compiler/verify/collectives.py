@@ -16,8 +16,8 @@ Rows = dict[str, dict[int, int]]  # group -> global rank -> the row of its ALLRE
 
 
 def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings about groups not covered (E450), joined twice (E451) or too early (E452), and collectives without a
-    common order (E453)."""
+    """Return findings about groups with wrong members (E450), joined twice (E451) or too early (E452), and about collectives
+    without a common order (E453)."""
     if index.header.kind != "training":
         return []
     found = _single_groups(index)
@@ -102,8 +102,8 @@ def _last_weight_gradients(index: ProgramIndex) -> dict[int, int]:
     """Return the row of the last weight gradient of each cell that has one. cell: rank x stages + stage."""
     rows, _ = index.tasks[WEIGHT_GRADIENT]
     cells = index.rank[rows] * index.header.stages + index.program.table.stage[rows]
-    last, where = np.unique(cells[::-1], return_index=True)
-    return dict(zip(last.tolist(), rows[::-1][where].tolist(), strict=True))
+    with_tasks, where = np.unique(cells[::-1], return_index=True)
+    return dict(zip(with_tasks.tolist(), rows[::-1][where].tolist(), strict=True))
 
 
 def _launch_findings(
@@ -125,8 +125,7 @@ def _launch_findings(
 def _cycle(index: ProgramIndex) -> list[str]:
     """Return a cycle of groups: each comes right before the next on some rank, and the last before the first. [] if none.
 
-    Agreement pair by pair is not enough: three ranks with orders 02 01, 01 12, 12 02 hang if collectives run
-    one at a time.
+    It is not enough that every two ranks agree: three ranks whose orders are A B, B C and C A have no common order.
     """
     graph: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     before: dict[int, str] = {}  # rank -> the group of its last ALLREDUCE

@@ -74,13 +74,14 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     stage = keys // h.micro_batches % h.stages
     # A key is that of the reader. An activation is made by the stage before it, a gradient by the stage after it.
     keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
-    reader = index.reader(value)[keys]
-    maker = index.reader(value)[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
+    tasks = index.reader(value)  # by key; the tasks that read values of this kind also make them
+    reader, maker = tasks[keys], tasks[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
     source, target = index.rank[maker], index.rank[reader]
     crosses = source != target
     found = []
 
     def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
+        """Add findings about the values of `wrong`. row: of each value, the instruction that is at fault."""
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
             message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {index.name(int(keys[i]))}')}"

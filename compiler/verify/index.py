@@ -19,8 +19,8 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, RECOMPUTATION = 0, 1, 2, 3
 class ProgramIndex:
     """A well-formed program, looked up by key.
 
-    key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a
-    transfer the stage is the consumer's. Arrays by key hold rows, -1 where there is none; `owner` holds ranks.
+    key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a transfer the
+    stage is the consumer's. Arrays by key hold rows, -1 where there is none; `owner` holds ranks.
     """
 
     def __init__(self, program: Program):
@@ -44,6 +44,7 @@ class ProgramIndex:
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def rows(self, *ops: Op) -> Ints:
+        """Return the rows of these operations, in ascending order."""
         selected = np.zeros(len(Op), bool)
         selected[list(ops)] = True
         return np.flatnonzero(selected[self.op])
@@ -61,9 +62,9 @@ class ProgramIndex:
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
         """Return the row of each key, -1 if it has none. entries: (row, key)."""
         rows, keys = entries
-        where = np.full(self.key_count, -1, np.int64)
-        where[keys] = rows
-        return where
+        result = np.full(self.key_count, -1, np.int64)
+        result[keys] = rows
+        return result
 
     @cached_property
     def forward(self) -> Ints:
@@ -81,13 +82,15 @@ class ProgramIndex:
     def recomputation(self) -> Ints:
         return self.by_key(self.tasks[RECOMPUTATION])
 
-    def value_instruction_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
-        """Return (row, key) of the SENDs, RECVs or FREEs of one kind of value."""
-        return self.entries(np.flatnonzero((self.op == op) & (self.program.table.value == value)))
-
     @cached_property
     def value_instructions(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
-        return {(op, value): self.value_instruction_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
+        """Return the entries of the SENDs, RECVs and FREEs of activations and of gradients."""
+        kind_of_value = self.program.table.value
+        return {
+            (op, value): self.entries(np.flatnonzero((self.op == op) & (kind_of_value == value)))
+            for op in (Op.SEND, Op.RECV, Op.FREE)
+            for value in Value
+        }
 
     def reader(self, value: Value) -> Ints:
         """Return, indexed by key, the row that first reads a value of this kind."""

@@ -14,7 +14,10 @@ from chimerac.compiler.verify.index import MAX_FOUND, ProgramIndex
 
 
 def _ends(index: ProgramIndex, op: Op) -> tuple[Ints, Ints]:
-    """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream."""
+    """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream.
+
+    channel: sender x ranks of the program + receiver.
+    """
     rows = index.rows(op)
     own_rank, peer = index.rank[rows], index.program.table.peer[rows]
     channel = own_rank * index.program.world + peer if op == Op.SEND else peer * index.program.world + own_rank
@@ -23,7 +26,10 @@ def _ends(index: ProgramIndex, op: Op) -> tuple[Ints, Ints]:
 
 
 def channels(index: ProgramIndex) -> tuple[Ints, Ints, Ints]:
-    """Return matched (channel, SEND row, RECV row), sorted by channel and place in it; counts per channel are equal."""
+    """Return (channel, SEND row, RECV row) of every message, sorted by channel and place in it.
+
+    Every channel must have as many SENDs as RECVs (`check_matching`).
+    """
     channel, send = _ends(index, Op.SEND)
     return channel, send, _ends(index, Op.RECV)[1]
 
@@ -37,19 +43,20 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
         return []
     found = []
     for channel in _mismatched_channels(index, sent, send, received, receive):
-        a, b = (
+        sends, receives = (
             rows[slice(*np.searchsorted(at, [channel, channel + 1]))].tolist()
             for at, rows in ((sent, send), (received, receive))
         )
         name = f"channel {channel // p.world} -> {channel % p.world}"
-        mismatch = next((i for i in range(min(len(a), len(b))) if _value_of(index, a[i]) != _value_of(index, b[i])), None)
+        both = zip(sends, receives, strict=False)
+        mismatch = next((i for i, (a, b) in enumerate(both) if _value_of(index, a) != _value_of(index, b)), None)
         if mismatch is not None:
-            notes = (p.place(a[mismatch]), p.place(b[mismatch]))
+            a, b = sends[mismatch], receives[mismatch]
             message = f"{name}: message {mismatch} is sent as one value and received as another"
-            found.append(Diagnostic("E430", message, notes=notes, help=_help(index, a[mismatch], b[mismatch])))
-        elif len(a) != len(b):
-            extra = max(a, b, key=len)[min(len(a), len(b))]
-            message = f"{name}: {_times(len(a), 'send')}, {_times(len(b), 'receive')}"
+            found.append(Diagnostic("E430", message, notes=(p.place(a), p.place(b)), help=_help(index, a, b)))
+        elif len(sends) != len(receives):
+            extra = max(sends, receives, key=len)[min(len(sends), len(receives))]
+            message = f"{name}: {_times(len(sends), 'send')}, {_times(len(receives), 'receive')}"
             found.append(
                 Diagnostic(
                     "E430",
@@ -84,17 +91,15 @@ def _times(count: int, what: str) -> str:
 
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ: another order, or the same micro-batches at both ends."""
-    p, (value, stage, sent), (other_value, other_stage, received) = (
-        index.program,
-        _value_of(index, send),
-        _value_of(index, receive),
-    )
-    if (value, stage) == (other_value, other_stage) and set(p.micro_batch_lists[sent]) & set(p.micro_batch_lists[received]):
-        return f"receive m{','.join(map(str, p.micro_batch_lists[sent]))} as one message, as it is sent"
+    *sent_value, sent_list = _value_of(index, send)
+    *received_value, received_list = _value_of(index, receive)
+    sent, received = index.program.micro_batch_lists[sent_list], index.program.micro_batch_lists[received_list]
+    if sent_value == received_value and set(sent) & set(received):
+        return f"receive m{','.join(map(str, sent))} as one message, as it is sent"
     return "order the receives as the sends"
 
 
 def _value_of(index: ProgramIndex, row: int) -> tuple[int, int, int]:
-    """Return what identifies the value of a transfer within its channel: kind, stage and number of its micro-batches."""
+    """Return what identifies the value of a transfer within its channel: kind, stage and list of micro-batches."""
     t = index.program.table
     return int(t.value[row]), int(t.stage[row]), int(t.operand[row])

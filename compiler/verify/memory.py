@@ -54,7 +54,7 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
     found = []
     for name, limit in index.header.limits.items():
         counts = _by_rank(index.program, name)
-        peaks_by_rank = [int(x.max(initial=0)) for x in counts]  # by rank
+        peaks_by_rank = [int(x.max(initial=0)) for x in counts]
         rank = peaks_by_rank.index(max(peaks_by_rank))
         if peaks_by_rank[rank] > limit:
             found.append(_limit_finding(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
@@ -64,6 +64,7 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
 def _limit_finding(
     index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
 ) -> Diagnostic:
+    """Return the finding about a rank. position: of the instruction in its stream at which its peak begins."""
     words, notes = name.replace("_", " "), []
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position

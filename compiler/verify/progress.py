@@ -1,10 +1,9 @@
 """Can the program get stuck? (E440) One question for each machine of docs/semantics.md.
 
 Every wait is for one known instruction; nothing is chosen at run time. So a program terminates under every interleaving or
-under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for
-instructions of other ranks: the ranks run one after another, and every wait is examined once. On `paired` and `serial`
-transfers also wait for each other: there completions are executed like instructions, each when all that it waits for is
-done.
+under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for instructions
+of other ranks. There each rank runs until it must wait, and every wait is examined once. On `paired` and `serial` transfers
+also wait for each other. There completions are executed like instructions, each when all that it waits for is done.
 """
 
 from __future__ import annotations
@@ -104,19 +103,18 @@ def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     target, source = waits.target.tolist(), waits.source.tolist()
     source_rank = index.rank[waits.source].tolist()
     bounds = np.searchsorted(waits.target, p.offsets).tolist()
-    place, last = bounds[:-1], bounds[1:]  # each rank's next wait
+    next_wait, last_wait = bounds[:-1], bounds[1:]  # by rank; the last one is not included
     stops = p.offsets[1:].tolist()
-    reached = p.offsets[:-1].tolist()  # rows before it are executed
-    blocked_on: list[list[tuple[int, int]]] = [
-        [] for _ in range(p.world)
-    ]  # rank -> heap of (row of it, rank that waits for it)
+    reached = p.offsets[:-1].tolist()  # by rank: rows before this one are executed
+    # By rank: a heap of (row of this rank, rank that waits for the row).
+    blocked_on: list[list[tuple[int, int]]] = [[] for _ in range(p.world)]
     ready = list(range(p.world))
     while ready:
         rank = ready.pop()
-        w, end = place[rank], last[rank]
+        w, end = next_wait[rank], last_wait[rank]
         while w < end and source[w] < reached[source_rank[w]]:
             w += 1
-        place[rank] = w
+        next_wait[rank] = w
         if w < end:
             heappush(blocked_on[source_rank[w]], (source[w], rank))
         row = target[w] if w < end else stops[rank]
@@ -131,28 +129,28 @@ def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
 def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
-    A transfer or collective completes when all its members have posted it and the one before it in each of its queues
-    is complete; on `paired` each rank has one queue per peer for both directions, on `serial` one for everything.
+    A transfer or collective completes when all its members have posted it and the one before it in each of its queues is
+    complete. On `paired` each rank has one queue per peer for both directions, on `serial` one for everything.
     """
     p = index.program
     channel, send, receive = channels(index)
-    number = np.full(len(p), -1, np.int64)  # row of an end -> node of its completion
-    number[send] = number[receive] = len(p) + np.arange(len(send))
+    completion = np.full(len(p), -1, np.int64)  # by row of an end: the node of its completion, -1 for other rows
+    completion[send] = completion[receive] = len(p) + np.arange(len(send))
     collectives = index.rows(*COLLECTIVES) if machine == "serial" else index.rows()
-    number[collectives] = len(p) + len(send) + p.table.operand[collectives]
-    ends = np.flatnonzero(number >= 0)
+    completion[collectives] = len(p) + len(send) + p.table.operand[collectives]
+    ends = np.flatnonzero(completion >= 0)
     queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     ends = ends[np.argsort(queue, kind="stable")]
     follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
     parts: list[tuple[Ints, Ints, int]] = [
-        (number[ends], ends, END),
-        (number[ends[follows + 1]], number[ends[follows]], QUEUE),
+        (completion[ends], ends, END),
+        (completion[ends[follows + 1]], completion[ends[follows]], QUEUE),
     ]
     for condition in CONDITIONS:
         match condition:
             case "values":
                 reader, received = _readers_and_receives(index)
-                parts.append((reader, number[received], READ))
+                parts.append((reader, completion[received], READ))
             case "window":
                 waiting, earlier = _window_waits(channel, index.header.window)
                 blocked = send[waiting]

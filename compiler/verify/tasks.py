@@ -12,7 +12,7 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import RECOMPUTE, Ints
 from chimerac.compiler.verify.index import FORWARD, INPUT_GRADIENT, MAX_FOUND, RECOMPUTATION, WEIGHT_GRADIENT, ProgramIndex
 
-_WHAT = {
+_NAMES = {
     FORWARD: "forward",
     INPUT_GRADIENT: "input gradient",
     WEIGHT_GRADIENT: "weight gradient",
@@ -24,23 +24,23 @@ def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
     """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient, and
     for recomputations that are there twice or whose forward keeps everything."""
     required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
-    counts = {what: np.bincount(index.tasks[what][1], minlength=index.key_count) for what in required}
+    counts = {kind: np.bincount(index.tasks[kind][1], minlength=index.key_count) for kind in required}
     found: list[Diagnostic] = []
-    for what in required:
-        rows, keys = index.tasks[what]
-        for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
-            found.append(_count_finding(index, what, key, counts, rows[keys == key].tolist()))
+    for kind in required:
+        rows, keys = index.tasks[kind]
+        for key in np.flatnonzero(counts[kind] != 1)[:MAX_FOUND].tolist():
+            found.append(_count_finding(index, kind, key, counts, rows[keys == key].tolist()))
         found += _rank_findings(index, rows, keys)
     if index.header.kind == "training":
         found += _recomputation_findings(index)
     return list(dict.fromkeys(found))  # a full backward is found for both its gradients: report it once
 
 
-def _count_finding(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
+def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task."""
-    same_count = what in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
+    same_count = kind in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
-    name = f"the {'backward' if is_full_backward else _WHAT[what]} of {index.name(key)}"
+    name = f"the {'backward' if is_full_backward else _NAMES[kind]} of {index.name(key)}"
     if not rows:
         return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {index.owner[key]}, where its stage is placed")
     return _twice_finding(index, name, rows)
@@ -55,7 +55,7 @@ def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
     rows, keys = index.tasks[RECOMPUTATION]
     found = []
     for key in np.flatnonzero(np.bincount(keys, minlength=index.key_count) > 1)[:MAX_FOUND].tolist():
-        name = f"the {_WHAT[RECOMPUTATION]} of {index.name(key)}"
+        name = f"the {_NAMES[RECOMPUTATION]} of {index.name(key)}"
         found.append(_twice_finding(index, name, rows[keys == key].tolist()))
     forward, flags = index.forward[keys], index.program.table.flags
     place = index.program.place
@@ -66,6 +66,7 @@ def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
+    """Return findings about tasks that are not on the rank of their stage. rows, keys: the entries of the tasks."""
     wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [
         Diagnostic(

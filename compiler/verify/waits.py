@@ -56,8 +56,8 @@ CONDITIONS: tuple[Condition, ...] = tuple(dict.fromkeys(condition for op in Op i
 def completion_of(op: Op) -> Literal["", "message", "collective"]:
     """Return what an instruction posts one end of: a message or a collective, which completes after all ends are posted.
 
-    Return '' for an instruction that posts nothing. A program has each collective once (E451), so a completion needs no
-    number of its own beside that of the distinct instruction.
+    Return '' for an instruction that posts nothing. A rank joins a collective once (E451), so each of `Program.collectives` has
+    one completion.
     """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.RECOMPUTE | Op.FREE:

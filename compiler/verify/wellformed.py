@@ -92,18 +92,37 @@ def _ids_fault(ids: Ints, micro_batches: int) -> str:
     return f"the pipes list micro-batch {m} {_times(int(count[m]))}; each belongs to one pipe"
 
 
+class _RowFindings:
+    """Findings about rows: at most MAX_FOUND for one fact."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.found: list[Diagnostic] = []
+
+    def add(self, code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
+        """Add findings about the rows of a mask."""
+        self.add_rows(code, np.flatnonzero(wrong), fact, help)
+
+    def add_rows(self, code: str, rows: Ints, fact: str, help: str = "") -> None:
+        """Add findings about rows, as long as there are fewer than MAX_ALL."""
+        for row in rows[: max(0, min(MAX_FOUND, MAX_ALL - len(self.found)))].tolist():
+            self.add_row(code, row, fact, help)
+
+    def add_row(self, code: str, row: int, fact: str, help: str) -> None:
+        """Add a finding about a row."""
+        self.found.append(Diagnostic(code, f"{_place(self.program, row)}: {fact}", help=help, about=(row,)))
+
+
 def _rows(program: Program) -> list[Diagnostic]:
     """Return the findings E402 and E403, of a program whose header is correct."""
-    found: list[Diagnostic] = []
+    findings = _RowFindings(program)
+    for check in (_check_stages_and_micro_batches, _check_transfers, _check_values, _check_pairs, _check_collectives):
+        check(program, findings)
+    return findings.found
 
-    def find(code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
-        find_rows(code, np.flatnonzero(wrong), fact, help)
 
-    def find_rows(code: str, rows: Ints, fact: str, help: str = "") -> None:
-        for row in rows[: max(0, min(MAX_FOUND, MAX_ALL - len(found)))].tolist():
-            found.append(Diagnostic(code, f"{_place(program, row)}: {fact}", help=help, about=(row,)))
-
-    h, t, rank = program.header, program.table, program.rank_of
+def _check_stages_and_micro_batches(program: Program, findings: _RowFindings) -> None:
+    h, t = program.header, program.table
     collective = t.has("ranks")
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
@@ -114,73 +133,86 @@ def _rows(program: Program) -> list[Diagnostic]:
         is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
         pipes = {int(pipe_of[m]) for m in ids} if is_valid else {-1}
         pipe_of_list[k] = pipes.pop() if len(pipes) == 1 else -1
-    find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
-    find("E402", ~collective & ((t.pipe < 0) | (t.pipe >= len(h.pipes))), f"pipes are 0 .. {len(h.pipes) - 1}")
+    findings.add("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
+    has_pipe = (t.pipe >= 0) & (t.pipe < len(h.pipes))
+    findings.add("E402", ~collective & ~has_pipe, f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]
-    is_known = (t.pipe >= 0) & (t.pipe < len(h.pipes))
-    for row in np.flatnonzero(~collective & is_known & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
-        fact, help = _micro_batches_fault(program, row, pipe_of)
-        found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
+    for row in np.flatnonzero(~collective & has_pipe & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
+        findings.add_row("E402", row, *_micro_batches_fault(program, row, pipe_of))
+
+
+def _check_transfers(program: Program, findings: _RowFindings) -> None:
+    h, t, rank = program.header, program.table, program.rank_of
     transfer = t.has("peer")
-    find("E402", transfer & ((t.peer < 0) | (t.peer >= program.world)), f"ranks are 0 .. {program.world - 1}")
-    find(
+    findings.add("E402", transfer & ((t.peer < 0) | (t.peer >= program.world)), f"ranks are 0 .. {program.world - 1}")
+    findings.add(
         "E403",
         transfer & (t.peer == rank),
         "a value that stays on its rank needs no transfer",
         "remove it, or name the rank that has the other end",
     )
     to_other_replica = transfer & (t.peer >= 0) & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    find("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
+    findings.add("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
+
+
+def _check_values(program: Program, findings: _RowFindings) -> None:
+    t = program.table
     has_value = t.has("value")
-    find(
+    findings.add(
         "E403",
         has_value & (t.value == Value.act) & (t.stage == 0),
         "stage 0 receives no activation",
         "remove it: stage 0 reads the samples",
     )
-    find(
+    findings.add(
         "E403",
-        has_value & (t.value == Value.grad) & (t.stage == h.stages - 1),
+        has_value & (t.value == Value.grad) & (t.stage == program.header.stages - 1),
         "the last stage receives no gradient",
         "remove it: the last stage begins with the loss",
     )
+
+
+def _check_pairs(program: Program, findings: _RowFindings) -> None:
+    t, rank = program.table, program.rank_of
     task = t.is_task
     overlaps = (t.flags & OVERLAP).astype(bool)
     # whether a task that begins no pair follows on the same rank
     follows = np.concatenate([task[1:] & ~overlaps[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
-    find(
+    findings.add(
         "E403",
         overlaps & ~follows,
         "the next instruction is not a task, or begins a pair itself",
         "put the other task right after it, or leave overlap out",
     )
+
+
+def _check_collectives(program: Program, findings: _RowFindings) -> None:
+    h, t, rank = program.header, program.table, program.rank_of
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
-    collective_rows = np.flatnonzero(collective)
+    collective_rows = np.flatnonzero(t.has("ranks"))
     collective_rows = collective_rows[np.argsort(t.operand[collective_rows], kind="stable")]
     bounds = np.searchsorted(t.operand[collective_rows], np.arange(len(program.collectives) + 1)).tolist()
-    for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
-        if len(found) >= MAX_ALL:
+    for c, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
+        if len(findings.found) >= MAX_ALL:
             break
         rows = collective_rows[begin:end]
-        match i:
+        match c:
             case AllReduce():
-                unknown = (
-                    "" if groups.get(i.group) == i.stage else f"there is no parameter group '{i.group}' at stage {i.stage}"
-                )
+                is_known = groups.get(c.group) == c.stage
+                unknown = "" if is_known else f"there is no parameter group '{c.group}' at stage {c.stage}"
             case _:
-                assert_never(i)
+                assert_never(c)
         if unknown:
-            find_rows("E402", rows, unknown)
-        elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
-            find_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
+            findings.add_rows("E402", rows, unknown)
+        elif list(c.ranks) != sorted(set(c.ranks)) or not 0 <= c.ranks[0] <= c.ranks[-1] < program.world:
+            findings.add_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
-            find_rows(
+            findings.add_rows(
                 "E403",
-                rows[~np.isin(rank[rows], i.ranks)],
+                rows[~np.isin(rank[rows], c.ranks)],
                 "this rank is not a member",
                 "remove it, or add this rank to its ranks",
             )
-    return found
 
 
 def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:

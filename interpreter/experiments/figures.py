@@ -39,7 +39,7 @@ FIGURES: Mapping[str, Figure] = {
     "recompute_s": Figure("time of recomputation (ms)", 1e3, 1),
     "value_wait_s": Figure("wait for values (ms)", 1e3, 2),
     "send_wait_s": Figure("wait for sends (ms)", 1e3, 2),
-    "sum_wait_s": Figure("wait for gradient sums (ms)", 1e3, 2),
+    "sum_wait_s": Figure("wait for all-reduces (ms)", 1e3, 2),
     "loss": Figure("loss at the end (nats)", digits=4),
     "held_out_loss": Figure("held-out loss (nats)", digits=4),
 }

@@ -151,7 +151,7 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     times = plan.predicted or predicted_times(program.with_header(machine=PROCESSES))
     micro_batches = header.micro_batches * header.width * settings.accumulate
     samples = micro_batches * samples_per_micro_batch(program, settings.micro_batch)
-    seconds = None if settings.timed is None else times.makespan * settings.timed / 1000
+    seconds = None if settings.timed is None else times.last_task_end * settings.timed / 1000
     expected = Expected(samples, times.bubble_ratio, seconds)
     mapping = as_mapping(settings)
     labels: dict[str, Any] = {"schedule": settings.schedule.stem, **header.parameters}

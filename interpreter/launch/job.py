@@ -120,20 +120,20 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
     """
     predictions: dict[str, object] = {}
     if predicted is not None:
-        busy_s, busy_units = ((1 - t.bubble_ratio) * t.makespan for t in (measured, predicted))
+        busy_s, busy_units = ((1 - t.bubble_ratio) * t.last_task_end for t in (measured, predicted))
         predictions = {
-            "predicted_makespan_s": round(predicted.makespan * busy_s / busy_units, 6) if busy_units else 0.0,
+            "predicted_makespan_s": round(predicted.last_task_end * busy_s / busy_units, 6) if busy_units else 0.0,
             "predicted_bubble": [round(bubble, 4) for bubble in predicted.bubbles],
         }
     return {
         "peak_memory_bytes": measured.peak_memory_bytes,
-        "makespan_s": round(measured.makespan, 6),
+        "makespan_s": round(measured.last_task_end, 6),
         "bubble": [round(bubble, 4) for bubble in measured.bubbles],
         "recompute_s": [round(s, 6) for s in measured.recompute_s],
         **predictions,
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
-        "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
+        "sum_wait_s": [round(wait, 6) for wait in measured.all_reduce_waits_s],
     }
 
 

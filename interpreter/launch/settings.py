@@ -111,7 +111,7 @@ class RunSettings:
     )
     timed: PositiveNumber | None = option(
         None, PROGRAM, "instead of the model: stages that sleep this many milliseconds for each unit of the program's costs; "
-        "prints the makespan and the bubbles, predicted and measured", "MS",
+        "prints when the last task ends and the bubbles, predicted and measured", "MS",
     )  # fmt: skip
 
     iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")

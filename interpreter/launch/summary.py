@@ -6,7 +6,7 @@ import numpy as np
 
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 
-HEAD = ("rank", "bubble", "recomputes", "waits for values", "for sends", "for sums", "peak memory")
+HEAD = ("rank", "bubble", "recomputes", "waits for values", "for sends", "for all-reduces", "peak memory")
 
 
 class RankSummary:
@@ -20,7 +20,7 @@ class RankSummary:
     def add(self, measured: MeasuredTimes) -> None:
         """Add one iteration."""
         m = measured
-        figures = np.array([m.bubbles, m.recompute_s, m.value_waits_s, m.send_waits_s, m.sum_waits_s])
+        figures = np.array([m.bubbles, m.recompute_s, m.value_waits_s, m.send_waits_s, m.all_reduce_waits_s])
         self._count += 1
         self._sums = figures if self._count <= 2 else self._sums + figures
         self._last = measured

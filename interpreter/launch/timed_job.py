@@ -1,4 +1,4 @@
-"""Timed runs as jobs: their stages only sleep, and they print the predicted and the measured makespan and bubbles."""
+"""Timed runs as jobs: their stages only sleep, and predicted and measured times are compared."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TimedJob:
         for number in range(trainer.settings.iterations):
             times.append(measured_times(trainer, self.sleeper, number))
             figures = log_figures(times[-1], self.plan.predicted)
-            record.write({"iteration": number + 1, "iteration_s": times[-1].makespan, **figures})
+            record.write({"iteration": number + 1, "iteration_s": times[-1].last_task_end, **figures})
         write_times(trainer.pipeline, self.settings, record)
         return Comparison(self.predicted, median_times(times))
 
@@ -72,4 +72,4 @@ class TimedJob:
     def predicted(self) -> IterationTimes | None:
         """Return the simulator's times, in seconds; None if the compiler is not installed."""
         times = self.plan.predicted
-        return None if times is None else replace(times, makespan=times.makespan * self.unit_s)
+        return None if times is None else replace(times, last_task_end=times.last_task_end * self.unit_s)

@@ -121,7 +121,8 @@ def schedule_text(name_or_path: str) -> str:
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
-    costs: by name; they replace those of the program, as in `simulate`.
+    In these units all-reduces take no time, so the makespan ends with the last task. costs: by name; they replace those of the
+    program, as in `simulate`.
     """
     simulated = simulate(program, costs)
     idle = (

@@ -27,7 +27,7 @@ class Figures:
     recompute_s: float
     value_wait_s: float
     send_wait_s: float
-    sum_wait_s: float
+    all_reduce_wait_s: float
     peak_memory_bytes: float
 
     @classmethod
@@ -43,26 +43,26 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes(IterationTimes):
-    """One measured iteration on all ranks. The makespan is in seconds, and the other fields have a value for each rank.
+    """One measured iteration on all ranks. The other fields have a value for each rank.
 
     recompute_s: how long its tasks ran forwards again, in seconds; value_waits_s: how long they waited for values of other
-    ranks; send_waits_s: how long its SENDs, and the end of the iteration, waited until sends were complete; sum_waits_s: how
-    long the end of the iteration waited for all-reduces after that; peak_memory_bytes: the most memory that its process, or
+    ranks; send_waits_s: how long its SENDs, and the end of the iteration, waited until sends were complete; all_reduce_waits_s:
+    how long the end of the iteration waited for all-reduces after that; peak_memory_bytes: the most memory that its process, or
     its GPU, has held so far.
     """
 
     recompute_s: tuple[float, ...]
     value_waits_s: tuple[float, ...]
     send_waits_s: tuple[float, ...]
-    sum_waits_s: tuple[float, ...]
+    all_reduce_waits_s: tuple[float, ...]
     peak_memory_bytes: tuple[int, ...]
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]]) -> Self:
         """Return the iteration with these figures, a row of each rank."""
-        computed_s, elapsed_s, recompute_s, for_values, for_sends, for_sums, peaks = map(tuple, zip(*rows, strict=True))
+        computed_s, elapsed_s, recompute_s, for_values, for_sends, for_all_reduces, peaks = map(tuple, zip(*rows, strict=True))
         idle, peak_memory = tuple(bubbles(computed_s, elapsed_s)), tuple(int(peak) for peak in peaks)
-        return cls(max(elapsed_s), idle, recompute_s, for_values, for_sends, for_sums, peak_memory)
+        return cls(max(elapsed_s), idle, recompute_s, for_values, for_sends, for_all_reduces, peak_memory)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

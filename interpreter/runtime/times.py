@@ -98,11 +98,11 @@ def times_of(
 class IterationTimes:
     """How long one iteration of all ranks takes, predicted or measured.
 
-    makespan: until the end of the last task; measured in seconds, predicted in the unit of the costs. bubbles: the share of the
-    makespan in which each rank did not compute.
+    last_task_end: until the last task ends; measured in seconds, predicted in the unit of the costs. All-reduces that end later
+    are not counted, so a makespan may be longer. bubbles: the share of this time in which each rank did not compute.
     """
 
-    makespan: float
+    last_task_end: float
     bubbles: tuple[float, ...]
 
     @property
@@ -121,9 +121,9 @@ def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
 
 
 def bubbles(computed_s: Sequence[float], elapsed_s: Sequence[float]) -> list[float]:
-    """Return the share of the iteration in which each rank did not compute, as the simulator counts it.
+    """Return the share of the time until the last task ends in which each rank did not compute.
 
-    elapsed_s: of each rank, from its start to the end of its last task. The iteration lasts until the last rank is done.
+    elapsed_s: of each rank, from its start to the end of its last task. The longest one counts for all ranks.
     """
-    makespan = max(elapsed_s, default=0.0)
-    return [1 - computed / makespan if makespan else 0.0 for computed in computed_s]
+    last_task_end = max(elapsed_s, default=0.0)
+    return [1 - computed / last_task_end if last_task_end else 0.0 for computed in computed_s]

@@ -190,9 +190,9 @@ def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> Measur
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration with the median makespan; of an even number, the shorter one of the two in the middle."""
-    middle = statistics.median_low([t.makespan for t in found])
-    return next(t for t in found if t.makespan == middle)
+    """Return the iteration with the median `last_task_end`; of an even number, the shorter one of the two in the middle."""
+    middle = statistics.median_low([t.last_task_end for t in found])
+    return next(t for t in found if t.last_task_end == middle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class Comparison:
     def table(self) -> str:
         """Return the times as a table in text, predicted beside measured."""
         p, m = self.predicted, self.measured
-        change = f"{100 * (m.makespan / p.makespan - 1):+.1f} %" if p and p.makespan else ""
+        change = f"{100 * (m.last_task_end / p.last_task_end - 1):+.1f} %" if p and p.last_task_end else ""
         rows = [("", "predicted", "measured", "")]
-        rows.append(("makespan", f"{p.makespan:.3f} s" if p else "-", f"{m.makespan:.3f} s", change))
+        rows.append(("last task ends", f"{p.last_task_end:.3f} s" if p else "-", f"{m.last_task_end:.3f} s", change))
         rows.append(("bubble ratio", f"{p.bubble_ratio:.3f}" if p else "-", f"{m.bubble_ratio:.3f}", "idle over total"))
         for rank, bubble in enumerate(m.bubbles):
             rows.append((f"bubble of rank {rank}", f"{p.bubbles[rank]:.3f}" if p else "-", f"{bubble:.3f}", ""))

@@ -27,7 +27,7 @@ CASES = {
     "chimera_doubling, recomputing": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, Gloo),
     "chimera_recompute": ("chimera_recompute", {"D": 4, "N": 8}, 1, Gloo),
     "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, Gloo),
-    "chimera, eager sums in a thread": ("chimera", {"D": 4, "N": 8}, 1, SlowLink),
+    "chimera, eager all-reduces in a thread": ("chimera", {"D": 4, "N": 8}, 1, SlowLink),
     "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, STAGED),
     "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, STAGED),
 }

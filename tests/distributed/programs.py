@@ -68,7 +68,7 @@ rank 1:
   BWD up s0 m3; ALLREDUCE s0 over 0,1
 """
 
-# The pipe up has a placement but no micro-batches: its copies contribute zeros to the sums.
+# The pipe up has a placement but no micro-batches: its copies contribute zeros to the all-reduces.
 IDLE_PIPE = """pipe down on 0 1 micro_batches 0
 pipe up on 1 0 micro_batches
 
@@ -81,7 +81,7 @@ rank 1:
   BWD down s1 m0; SEND grad down s0 m0 -> 0; ALLREDUCE s1 over 0,1; ALLREDUCE s0 over 0,1
 """
 
-# Two replicas of one rank that holds both stages: no transfers, only sums.
+# Two replicas of one rank that holds both stages: no transfers, only all-reduces.
 TWO_REPLICAS = """pipe main on 0 0 micro_batches 0 1
 
 rank 0:

@@ -56,8 +56,8 @@ def test_a_row_has_the_parameters_and_the_width_of_its_program() -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (changed("gems", measured_s=2.11), "within 5 % of the simulated one.*: gems at D = 4, N = 4: \\+5.5 %"),
-        (changed("gems", measured_s=1.89), "within 5 % of the simulated one.*: gems at D = 4, N = 4: -5.5 %"),
+        (changed("gems", measured_s=2.11), "within 5 % of the simulated makespan.*: gems at D = 4, N = 4: \\+5.5 %"),
+        (changed("gems", measured_s=1.89), "within 5 % of the simulated makespan.*: gems at D = 4, N = 4: -5.5 %"),
         (changed("gems", reason="this does not hold: N >= 9"), "measured at every D: missed: gems at D = 4"),
         (changed("chimera", predicted_s=0.99, measured_s=0.99), "at N = D: missed: D = 4, W = 1: 1.000 s, 0.990 s, 1.500 s"),
     ],

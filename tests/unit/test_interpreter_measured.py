@@ -25,7 +25,8 @@ def test_waiting_and_the_epilogue_are_not_computing() -> None:
 
 
 def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
-    # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s; then 1 s for sends, 4 s for sums.
+    # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s;
+    # then 1 s for sends, 4 s for all-reduces.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9), recompute_ns=750_000_000)
@@ -33,8 +34,8 @@ def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
     assert figures.row()[:6] == (2.5, 4.0, 0.75, 0.5, 1.25, 4.0)
     measured = MeasuredTimes.of([figures.row(), (2.0, 5.0, 0.0, 1.0, 0.0, 3.0, 7.0)])
     assert measured.recompute_s == (0.75, 0)
-    assert (measured.makespan, measured.bubbles) == (5.0, (0.5, 0.6))
-    assert measured.value_waits_s == (0.5, 1.0) and measured.send_waits_s == (1.25, 0) and measured.sum_waits_s == (4, 3)
+    assert (measured.last_task_end, measured.bubbles) == (5.0, (0.5, 0.6))
+    assert measured.value_waits_s == (0.5, 1.0) and measured.send_waits_s == (1.25, 0) and measured.all_reduce_waits_s == (4, 3)
     assert measured.peak_memory_bytes[0] > 10**7 and measured.peak_memory_bytes[1] == 7
 
 
@@ -46,7 +47,7 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
         if k == 0:
             assert "9000.00 ms" in summary.table()
     head, first, second = (line.split() for line in summary.table().splitlines())
-    assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "sums", "peak", "memory"]
+    assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "all-reduces", "peak", "memory"]
     assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]
     assert second == ["1", "0.002", "0.00", "ms", "2.00", "ms", "0.00", "ms", "2", "MB"]
     summary.add(MeasuredTimes(1.0, (0.9, 0.5), (0, 0.3), (0, 0), (0, 0), (0, 0), (0, 10**6)))

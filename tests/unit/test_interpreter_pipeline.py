@@ -258,8 +258,8 @@ def test_times_are_measured_and_predicted() -> None:
         pipe.step(*batch(SAMPLES * 4))
         measured, predicted = pipe.measured(), pipe.predicted()
         assert len(measured.bubbles) == len(predicted.bubbles) == 2 and len(pipe.times.start) == len(program.stream(pipe.rank))
-        assert predicted.makespan == 15 and predicted.bubble_ratio == pytest.approx(3 / 15)
-        return measured.makespan
+        assert predicted.last_task_end == 15 and predicted.bubble_ratio == pytest.approx(3 / 15)
+        return measured.last_task_end
 
     first, second = on_all_ranks(program, run)
     assert first == second > 0

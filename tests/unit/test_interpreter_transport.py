@@ -97,9 +97,9 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         logs.append(log)
     orders = [created_groups(log) for log in logs]
     channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
-    sums = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
+    all_reduces = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
     for rank, order in enumerate(orders):  # each rank makes its own ones, in one global order
-        own = [ranks for ranks in [*sorted(channels), *sorted(sums)] if rank in ranks]
+        own = [ranks for ranks in [*sorted(channels), *sorted(all_reduces)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
         assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
     assert len(channels) == 12
@@ -110,7 +110,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         transfers = [
             ("send" if a == rank else "recv", (a, b), b if a == rank else a) for a, b in sorted(channels) if rank in (a, b)
         ]
-        assert used == [*transfers, *(("sum", ranks) for ranks in sorted(sums) if rank in ranks)]
+        assert used == [*transfers, *(("sum", ranks) for ranks in sorted(all_reduces) if rank in ranks)]
         assert [entry[0] for entry in after[1::2]] == ["wait"] * len(used)
 
 

@@ -20,7 +20,7 @@ from tests.helpers import codes_of_call, program
 
 RIGHT = program("1f1b", D=2, N=2)
 TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
-SUM = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
+ALL_REDUCE = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_schedule_has_no_larger_groups(order: str, monkeypatch: pytest.MonkeyP
     ("limit", "stream"),
     [
         ("TASKS", [TASK] * 101),
-        ("CELLS", [SUM] * 101),
-        ("INSTRUCTIONS", [TASK, SUM] * 51),
+        ("CELLS", [ALL_REDUCE] * 101),
+        ("INSTRUCTIONS", [TASK, ALL_REDUCE] * 51),
         ("RANKS", None),
     ],
 )
@@ -111,7 +111,7 @@ def test_instructions_are_counted_as_they_are_read(
     monkeypatch.setattr(limits, limit, 100)
     streams = [[]] * 101 if stream is None else [stream, []]
     file = json.loads(program_to_json(RIGHT)) | {"streams": streams}
-    line = {str(TASK): "FWD main s0 m0", str(SUM): "ALLREDUCE s0 over 0,1"}
+    line = {str(TASK): "FWD main s0 m0", str(ALL_REDUCE): "ALLREDUCE s0 over 0,1"}
     head = program_to_text(RIGHT).split("\nrank 0:")[0]
     text = head + "".join(f"\nrank {g}:" + "".join(f"\n  {line[str(i)]}" for i in row) for g, row in enumerate(streams))
     assert codes_of_call(program_from_json, json.dumps(file)) == codes_of_call(program_from_text, text) == {"E604"}
@@ -164,13 +164,13 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
         names = ("x" * 64 + "[" + "9" * 5 + "]",) * (pipe + 1)
         task, half = Fwd(pipe, stage, (0,), recompute=True, overlap=True), BwdInput(pipe, stage, (0,), overlap=True)
         transfers = [Send("grad", pipe, stage, (0,), peer), Recv("grad", pipe, stage, (0,), peer)]
-        free, total = Free("grad", pipe, stage, (0,)), AllReduce("x" * 64, stage, (0,))
+        free, all_reduce = Free("grad", pipe, stage, (0,)), AllReduce("x" * 64, stage, (0,))
         # Forwards, then the other tasks. Each value has a SEND, a RECV and a FREE.
         counts = [
             (task, cells),
             (half, limits.TASKS - cells),
             *((i, limits.TASKS) for i in (*transfers, free)),
-            (total, limits.CELLS),
+            (all_reduce, limits.CELLS),
         ]
         assert sum(count for _, count in counts) == limits.INSTRUCTIONS
         for form, comma in ((0, 2), (1, 1)):

@@ -144,8 +144,8 @@ CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1
 
 @pytest.mark.parametrize("window", [0, 1, 2])
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
-def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: str) -> None:
-    """The last weight gradient of stage 1 is the first task of a pair: its sum waits for the second."""
+def test_a_pair_is_received_before_and_sent_and_all_reduced_after(window: int, sync: str) -> None:
+    """The last weight gradient of stage 1 is the first task of a pair: its all-reduce comes after the second."""
     p = listing(CROSSED, pipes=TWO, D=2, N=2, extra=f"window {window} {sync}")
     for g in range(2):
         stream = p.stream(g)
@@ -155,9 +155,9 @@ def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: 
         assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[k].micro_batches
         received = [i for i in stream[:k] if isinstance(i, Recv)]
         assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}
-        sums = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
-        assert len(sums) == 1 and sums[0] > k + 1
-        assert sync != "sync eager" or sums[0] == k + 3
+        all_reduces = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
+        assert len(all_reduces) == 1 and all_reduces[0] > k + 1
+        assert sync != "sync eager" or all_reduces[0] == k + 3
 
 
 def test_a_pair_takes_the_time_of_both_from_when_both_can_start() -> None:
@@ -178,6 +178,9 @@ def test_pairs_in_loops_and_joined_by_name() -> None:
     assert [i.overlap for i in tasks(p.stream(0))] == [False, True, False, True, False, False]
     for body in ("& F", "F &", "F & repeat 2 { B }", "F & F & F", "F & & F", "F let x = 1 & F"):
         assert first_finding(body).code in ("E102", "E101"), body
+
+
+# --- findings, and the effort of long listings ------------------------------------------------------------------------
 
 
 def test_a_full_backward_beside_half_of_a_split_one_is_one_finding() -> None:

@@ -22,10 +22,10 @@ from chimerac.compiler.command.values import state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile
 from chimerac.compiler.search import check
+from chimerac.compiler.search.from_program import problem_of
 from chimerac.compiler.search.given import given_from_durations
 from chimerac.compiler.search.memory_limits import excess
 from chimerac.compiler.search.orders import State
-from chimerac.compiler.search.start import problem_of
 from tests.helpers import EXAMPLE_PROFILE
 from tests.helpers_loopback import deep_model, run_and_compare
 

@@ -15,7 +15,7 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find, names
 from chimerac.compiler.search import texts
 from chimerac.compiler.search.spaces import GreedyTexts
-from chimerac.compiler.search.texts import Found, limited, lower_bound, search
+from chimerac.compiler.search.texts import EvaluatedText, limited, lower_bound, search
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 from tests.helpers import SMALL, library_program
@@ -55,7 +55,7 @@ def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:
     assert limited(Source("x", FILLED), None)[1] == "D"  # it has none, so the default is added
 
 
-def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> Found:
+def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> EvaluatedText:
     return search(find(name), SIZES, [Fraction(0), TENTH], "D", tries, seed)[0]
 
 
@@ -119,7 +119,7 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
     def interrupt_at_call(count: int) -> None:
         calls = iter(range(1, count + 1))
 
-        def interrupted(text: str, points: list[texts.Point]) -> Found | None:
+        def interrupted(text: str, points: list[texts.Point]) -> EvaluatedText | None:
             if next(calls) == count:
                 raise KeyboardInterrupt
             return real(text, points)

@@ -1,0 +1,156 @@
+"""From a compiled schedule, and what a search is given besides it, to the problem that is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import gcd, lcm
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.search.given import Given
+from chimerac.compiler.search.problem import Pipe, Problem
+from chimerac.compiler.verify import peaks
+
+MOST_TASKS = 30_000  # of one replica: a text of so many tasks can still be read
+Rows = Sequence[Sequence[Fraction]]
+
+
+def problem_of(program: Program, given: Given) -> Problem:
+    """Return the problem whose placement is that of a compiled schedule.
+
+    Raises ChimeraError E002 for a program that no search orders, for costs, links or limits that do not fit the schedule, and
+    for limits that no order can keep.
+    """
+    _check_program(program)
+    h, kinds = program.header, _kinds(program, given)
+    all_costs, links = _costs(program, given), _links(program, given)
+    costs = [all_costs[k] for k in kinds]
+    scale = _scale(costs, links, h.micro_batches)
+    problem = Problem(
+        h.ranks,
+        h.stages,
+        tuple(Pipe(p.name, p.placement, len(p.micro_batches)) for p in h.pipes),
+        kinds,
+        _integers(costs, scale),
+        _integers(links, scale),
+        _weights(program, given),
+        _limits(program, given),
+        scale,
+    )
+    _check_limits(problem)
+    return problem
+
+
+def _check_program(program: Program) -> None:
+    """Raise ChimeraError E002 for a program with tasks or replicas that a search does not order."""
+    h = program.header
+    if h.width != 1:
+        raise refuse("E002", f"a search orders one replica, and this program has {h.width}", help="leave out --width")
+    if h.kind != "training":
+        raise refuse("E002", "a search orders forwards and backwards, and this program has forwards only")
+    if program.recomputed_stages:
+        help = "give --recompute none"
+        raise refuse("E002", "a search orders no recomputation, and stages of this schedule recompute", help=help)
+
+
+def _kinds(program: Program, given: Given) -> str:
+    """Return the kinds of the problem's tasks. Raises ChimeraError E002 for too many tasks."""
+    split = bool((program.table.op == Op.BWD_INPUT).any()) if given.split is None else given.split
+    kinds = "FIW" if split else "FB"
+    tasks = program.header.micro_batches * program.header.stages * len(kinds)
+    if tasks > MOST_TASKS:
+        message = f"{tasks} tasks: the order of more than {MOST_TASKS} could not be written as a listing"
+        raise refuse("E002", message, help="search with fewer micro-batches")
+    return kinds
+
+
+def _costs(program: Program, given: Given) -> Mapping[str, Sequence[Fraction]]:
+    """Return the costs of F, B, I and W on each stage.
+
+    Where only I or W is given, B is their sum. Where only B is given, I and W are half of it.
+    """
+    own = {"F": program.costs.FWD, "B": program.costs.BWD, "I": program.costs.BWD_INPUT, "W": program.costs.BWD_WEIGHT}
+    costs = {k: [Fraction(x) for x in v] for k, v in own.items()}
+    stages = program.header.stages
+    for name, values in given.costs.items():
+        if len(values) != stages:
+            raise refuse("E002", f"{len(values)} costs of {name} are given, and the schedule has {stages} stages")
+        costs[name] = list(values)
+    for name, value in given.uniform.items():
+        costs[name] = [value] * stages
+    stated = {*given.costs, *given.uniform}
+    if "B" not in stated and {"I", "W"} & stated:
+        costs["B"] = [i + w for i, w in zip(costs["I"], costs["W"], strict=True)]
+    if "B" in stated and not {"I", "W"} & stated:
+        costs["I"] = costs["W"] = [b / 2 for b in costs["B"]]
+    return costs
+
+
+def _links(program: Program, given: Given) -> Rows:
+    """Return the time of a message from one rank to another, [from][to]; 0 from a rank to itself."""
+    ranks = program.header.ranks
+    hop = Fraction(program.costs.hop) if given.hop is None else given.hop
+    links = [[hop] * ranks for _ in range(ranks)] if given.links is None else given.links
+    if len(links) != ranks or any(len(row) != ranks for row in links):
+        rows = f"{len(links)} rows of {', '.join(str(n) for n in sorted({len(row) for row in links})[:4])} numbers"
+        raise refuse("E002", f"links has {rows}; expected {ranks} rows of {ranks} numbers, one for each pair of ranks")
+    return [[Fraction(0) if a == b else x for b, x in enumerate(row)] for a, row in enumerate(links)]
+
+
+def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
+    """Return by what times are multiplied to be integers without a common divisor.
+
+    Raises ChimeraError E002 for times below 0, and for integers that are too large for the costs of a schedule.
+    """
+    times = [x for row in (*costs, *links) for x in row]
+    if min(times) < 0:
+        raise refuse("E002", f"a cost of {min(times)} is given; costs are 0 or more")
+    denominator = lcm(*(x.denominator for x in times))
+    if max(times) * denominator > limits.COST or sum(times) * denominator * 2 * micro_batches > limits.TIME:
+        message = f"in units of 1/{denominator} of a cost, costs exceed {limits.COST}, the most that a schedule can state"
+        raise refuse("E002", message, help="give costs with fewer digits")
+    divisor = gcd(*(int(x * denominator) for x in times)) or 1
+    return Fraction(denominator, divisor)
+
+
+def _integers(rows: Rows, scale: Fraction) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(x * scale) for x in row) for row in rows)
+
+
+def _weights(program: Program, given: Given) -> tuple[int, ...]:
+    """Return what each stage holds for a micro-batch; 1 where nothing is given."""
+    stages = program.header.stages
+    weights = tuple(given.activations) if given.activations is not None else (1,) * stages
+    if len(weights) != stages or min(weights) < 0:
+        message = f"activations has {len(weights)} numbers, the least {min(weights, default=0)}"
+        raise refuse("E002", f"{message}; expected one for each of {stages} stages, 0 or more")
+    return weights
+
+
+def _limits(program: Program, given: Given) -> tuple[int, ...]:
+    """Return the most that each rank may hold; where nothing is given, the most that a rank of the program holds."""
+    ranks = program.header.ranks
+    match given.limits:
+        case None if given.activations is not None:
+            message = "what a stage holds is given, and no limit of what a rank may hold"
+            raise refuse("E002", message, help="give --limit or limits, in the same unit")
+        case None:
+            return (max(peaks(program).activations),) * ranks
+        case int():
+            return (given.limits,) * ranks
+        case _:
+            if len(given.limits) != ranks:
+                raise refuse("E002", f"{len(given.limits)} limits are given, and the schedule has {ranks} ranks")
+            return tuple(given.limits)
+
+
+def _check_limits(problem: Problem) -> None:
+    """Raise ChimeraError E002 for a limit that no order keeps."""
+    least = problem.least_limits()
+    for r, (limit, needed) in enumerate(zip(problem.limits, least, strict=True)):
+        if limit is not None and limit < needed:
+            message = f"no order holds at most {limit} on rank {r}: one micro-batch there takes {needed}"
+            raise refuse("E002", message, help=f"the least limit of all ranks that has an order is {max(least)}")

@@ -1,0 +1,66 @@
+"""Orders that are known before a search: that of the given schedule, and those of the library for the same placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import RECOMPUTE, Program
+from chimerac.compiler.library import find, names
+from chimerac.compiler.pipeline import compile_source
+from chimerac.compiler.search.problem import Ints, Problem
+from chimerac.compiler.search.sequences import Order, by_priority
+from chimerac.compiler.tasks import TaskIndex
+
+
+def order_of(problem: Problem, program: Program) -> Order | None:
+    """Return the order of a program as one of this problem; None if it is for another placement or exceeds a limit.
+
+    Full backwards are split, or split ones joined at their input gradient, where the kinds differ. Pipes may have other names
+    and another sequence.
+    """
+    h, kinds = program.header, problem.kinds
+    if (h.ranks, h.stages, h.width, h.micro_batch_size) != (problem.ranks, problem.stages, 1, (1, 1)):
+        return None
+    if (program.table.flags & RECOMPUTE).any():
+        return None
+    others = list(range(len(h.pipes)))
+    match: list[int] = []
+    for pipe in problem.pipes:
+        wanted = (pipe.placement, pipe.micro_batches)
+        same = [q for q in others if (h.pipes[q].placement, len(h.pipes[q].micro_batches)) == wanted]
+        if not same:
+            return None
+        match.append(same[0])
+        others.remove(same[0])
+    if any(h.pipes[q].micro_batches for q in others):
+        return None
+    t, index = problem.tasks, TaskIndex.of(program)
+    when = np.zeros(len(t), np.int64)
+    for c, (p, s) in enumerate(t.cells):
+        keys = s * h.micro_batches + np.array(h.pipes[match[p]].micro_batches, np.int64)
+        rows: list[Ints] = [2 * index.forward[keys], 2 * index.backward[keys]]
+        if kinds == "FIW":
+            rows.append(2 * index.weight[keys] + (index.weight[keys] == index.backward[keys]))
+        n = len(keys)
+        for k, row in enumerate(rows):  # micro-batches of a kind in ascending order: docstring of problem.py
+            a = int(t.first[c]) + k * n
+            when[a : a + n] = np.sort(row)
+    return by_priority(problem, when)
+
+
+def library_orders(problem: Problem) -> Iterator[tuple[str, Order]]:
+    """Yield the schedules of the library that have this placement and keep its limits, in the order of their names."""
+    total = sum(pipe.micro_batches for pipe in problem.pipes)
+    pairs = len(problem.pipes) // 2
+    for name in names():
+        for sizes in ({"D": problem.ranks, "N": total, "f": pairs}, {"D": problem.ranks, "N": total}):
+            try:
+                program = compile_source(find(name), sizes).program
+            except ChimeraError:  # it has no such parameter, or cannot run at these sizes
+                continue
+            if (order := order_of(problem, program)) is not None:
+                yield name, order
+            break

@@ -1,0 +1,33 @@
+"""Problems of a search for its tests: equal stages, in one pipe or in several."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from chimerac.compiler.search.problem import Pipe, Problem
+
+
+def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
+    """Return a problem of equal stages: F, I and W take `unit`, and B takes twice as long.
+
+    pipes, counts: the placement of every pipe, and its number of micro-batches; kinds: "FB" or "FIW".
+    """
+    ranks, stages = max(max(p) for p in pipes) + 1, len(pipes[0])
+    costs = {"F": unit, "B": 2 * unit, "I": unit, "W": unit}
+    return Problem(
+        ranks,
+        stages,
+        tuple(Pipe(f"p{k}", p, n) for k, (p, n) in enumerate(zip(pipes, counts, strict=True))),
+        kinds,
+        tuple((costs[k],) * stages for k in kinds),
+        ((hop,) * ranks,) * ranks,
+        (1,) * stages,
+        (limit,) * ranks,
+        Fraction(unit),
+    )
+
+
+def two_pipes(ranks: int, total: int, kinds: str, hop: int, unit: int = 1) -> Problem:
+    """Return a problem of two opposite pipes with `total` micro-batches. A rank may hold as many as there are ranks."""
+    down = tuple(range(ranks))
+    return uniform([down, down[::-1]], [total // 2, total - total // 2], kinds, hop, ranks, unit)

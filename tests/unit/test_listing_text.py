@@ -1,0 +1,17 @@
+"""Parts of the text of a listing: loops where words repeat, and names of pipes."""
+
+from __future__ import annotations
+
+from chimerac.compiler.exchange.listing_text import folded, pipe_names, with_suffix
+
+
+def test_repetitions_are_folded() -> None:
+    words = list("ab" * 3 + "c" + "d" * 4 + "xyxyz" * 2)
+    assert folded(words) == [(3, ["a", "b"]), "c", (4, ["d"]), (2, ["x", "y", "x", "y", "z"])]
+
+
+def test_names_of_pipes_are_distinct_and_no_longer_than_names_may_be() -> None:
+    assert pipe_names(["down[0]", "F", "order", "down_0"]) == ["down_0", "F_", "order_", "down_0_"]
+    long = "x" * 64
+    assert pipe_names([long, f"{long}[0]", f"{long}[1]"]) == [long, "x" * 63 + "_", "x" * 62 + "__"]
+    assert with_suffix(long, "_found") == "x" * 58 + "_found"

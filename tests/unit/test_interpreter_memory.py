@@ -192,6 +192,7 @@ def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytes
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
+    """Narrowing returns a transposed tensor. The layer after it gets a contiguous one, so it keeps no copy of its own."""
     m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
     other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

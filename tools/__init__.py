@@ -1,4 +1,4 @@
-"""Commands that write files of the project: figures and benchmarks."""
+"""Commands that write files of the project: figures, tables of measurements, descriptions, profiles and the site."""
 
 from pathlib import Path
 

@@ -39,6 +39,7 @@ ITERATIONS, TOLERANCE = 3, 2e-5
 PAGE = ROOT / "docs" / "any_model.md"
 HEAD = ("architecture", "class", "`--layers`", "layers", "difference")
 
+# Values that the configurations of several architectures share. All models are tiny, and have no dropout.
 TEXT: Config = {
     "vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 66, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -115,7 +116,10 @@ ARCHITECTURES: Mapping[str, tuple[Config, str]] = {  # the configuration, and wh
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of an architecture. difference: None where it is refused, with the finding."""
+    """What an attempt to train an architecture has found.
+
+    layers: their number. difference: of its losses, relative; None where it is refused, with the finding.
+    """
 
     class_name: str
     layers: int = 0

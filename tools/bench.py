@@ -40,7 +40,7 @@ from tools import ROOT
 PAGE = ROOT / "docs" / "speed.md"
 THEIRS = ("1f1b", "interleaved", "zb_v")
 OURS = (*THEIRS, "chimera")  # torch has no schedule in which two ranks hold the same stage
-SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))
+SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))  # D, N
 SMALL, LARGE = SIZES[0], SIZES[-1]
 RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, theirs
 PROCESSES = 7  # number of processes in which the first compilation is measured
@@ -84,11 +84,13 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def compiling(name: str, size: tuple[int, int]) -> Callable[[], Any]:
+    """Return a function that compiles a schedule. size: D and N."""
     D, N = size  # noqa: N806
     return lambda: compile_schedule(name, {"D": D, "N": N}).program
 
 
 def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
+    """Return a function that lowers torch's schedule, and returns the number of its actions. size: D and N."""
     from tools.torch_lowering import lowered
 
     return lambda: lowered(name, *size)
@@ -145,7 +147,7 @@ def first_compile(name: str) -> dict[str, Any]:
 
 def large(name: str) -> dict[str, Any]:
     """Measure the largest size: memory, and times with the garbage collector on, off, and on with existing objects frozen."""
-    pauses: list[float] = []
+    pauses: list[float] = []  # the ends of collections, and their beginnings times -1: the sum is the time in collections
 
     def watch(phase: str, _: dict[str, int]) -> None:
         pauses.append(time.process_time() * (-1 if phase == "start" else 1))
@@ -218,6 +220,7 @@ def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
 
 
 def seconds(value: float) -> str:
+    """Return seconds as text, short times in milliseconds."""
     return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.2f} s"
 
 

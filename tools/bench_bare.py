@@ -50,11 +50,11 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
                 p.grad = view
         sent: list[Any] = []
         for k in range(len(own)):
-            x, gy = torch.empty(shape), torch.empty(shape)
+            x, gradient = torch.empty(shape), torch.empty(shape)
             receives = [dist.irecv(x, peer, incoming)]
             (y,) = first(own[k])
             sent.append((dist.isend(y.detach(), peer, outgoing), y))
-            receives.append(dist.irecv(gy, peer, incoming))
+            receives.append(dist.irecv(gradient, peer, incoming))
             receives[0].wait()
             x.requires_grad_()
             (output,) = last(x)
@@ -64,7 +64,7 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             if k == len(own) - 1:
                 launched = [dist.all_reduce(flat[1][0], group=groups[3], async_op=True)]
             receives[1].wait()
-            torch.autograd.backward(y, gy)
+            torch.autograd.backward(y, gradient)
         launched.append(dist.all_reduce(flat[0][0], group=groups[2], async_op=True))
         for work, _ in sent:
             work.wait()

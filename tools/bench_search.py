@@ -70,30 +70,29 @@ def drawn(group: str, seed: int) -> Setting:
     small = group == "small"
     ranks = r.choice((2, 4, 6) if small else (4, 6, 8))
     schedule = r.choice(("1f1b", "chimera_any", "zb_v") if small else ("1f1b", "chimera_any"))
-    if schedule == "zb_v":
-        ranks = min(ranks, 3) if ranks > 2 else 2
-    total = r.choice((4, 6, 8, 10, 12)) if small else ranks * r.choice((2, 3, 4))
-    if schedule == "zb_v":
-        total = max(total, 2 * ranks - 1)
-    stages = 2 * ranks if schedule == "zb_v" else ranks
-    split = r.random() < 0.6 or schedule == "zb_v"
+    is_v = schedule == "zb_v"  # with two stages on a rank, and at least 2D - 1 micro-batches
+    ranks = min(ranks, 3) if is_v else ranks
+    micro_batches = r.choice((4, 6, 8, 10, 12)) if small else ranks * r.choice((2, 3, 4))
+    micro_batches = max(micro_batches, 2 * ranks - 1) if is_v else micro_batches
+    stages = 2 * ranks if is_v else ranks
+    split = r.random() < 0.6 or is_v
     kinds = "FIW" if split else "FB"
     base = {"F": 10, "B": 20, "I": r.choice((10, 11, 12)), "W": r.choice((7, 8, 10))}
     factors = [r.uniform(0.75, 1.25) for _ in range(stages)]
     costs = {k: [str(Fraction(round(base[k] * f * r.uniform(0.95, 1.05)), 10)) for f in factors] for k in kinds}
     links = [[str(Fraction(r.randint(1, 5), 10)) if a != b else "0" for b in range(ranks)] for a in range(ranks)]
-    limit = (2 if schedule == "zb_v" else 1) * ranks + r.choice((0, 0, 1, 2))
-    return Setting(group, seed, schedule, {"D": ranks, "N": total}, split, costs, links, limit)
+    limit = stages + r.choice((0, 0, 1, 2))
+    return Setting(group, seed, schedule, {"D": ranks, "N": micro_batches}, split, costs, links, limit)
 
 
 def published() -> Iterator[Setting]:
     """Yield two pipes in opposite directions with equal stages, at most D activations on a rank."""
-    for ranks, total, hop, split in (
+    for ranks, micro_batches, hop, split in (
         (8, 32, "0", False), (8, 32, "0", True), (12, 24, "0", True), (12, 48, "0", True), (32, 64, "0", True),
         (4, 16, "1/10", True), (8, 16, "1/10", True), (8, 32, "1/10", True), (16, 32, "1/10", True), (8, 32, "1/2", True),
     ):  # fmt: skip
         costs = {"F": ["1"] * ranks} | ({"I": ["1"] * ranks, "W": ["1"] * ranks} if split else {"B": ["2"] * ranks})
-        yield Setting("published", 0, "chimera_zb", {"D": ranks, "N": total}, split, costs, hop, ranks)
+        yield Setting("published", 0, "chimera_zb", {"D": ranks, "N": micro_batches}, split, costs, hop, ranks)
 
 
 def best_shipped(problem: Problem) -> tuple[str, int | None]:

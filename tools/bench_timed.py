@@ -42,8 +42,8 @@ ORDER = ("chimera_zb", "chimera", "1f1b")  # at N = D, the fastest first
 class Row:
     """What was found about a schedule at a depth, a number of micro-batches of a replica, and a width.
 
-    own: its own parameters that differ from their defaults. Times are in seconds.
-    reason: why there is no program; empty if there is one.
+    own: its own parameters that differ from their defaults. Times are in seconds. reason: why there is no program; empty if
+    there is one.
     """
 
     schedule: str
@@ -102,8 +102,8 @@ def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
     """Yield the row of every program for this number of ranks, without times, and the program where there is one.
 
     Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its own
-    parameters, with its default + 1. Where half of the ranks are a D of this benchmark, the schedules
-    of ORDER run with two replicas too.
+    parameters, with its default + 1. Where half of the ranks are one of RANKS, the schedules of ORDER run with two replicas
+    too.
     """
     for schedule in names():
         for micro_batches in (ranks, 2 * ranks):

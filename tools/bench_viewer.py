@@ -27,7 +27,8 @@ LOADS = 5
 FRAMES = 120
 ZOOMS = (1.0, 0.3, 0.01)  # the part of the makespan that is in view
 
-# Moves the view in equal parts. A frame counts from one animation frame to the next one after which it was drawn.
+# Moves the view in equal parts. With all of the time in view, it moves to and fro instead. A frame counts from one animation
+# frame to the next one after which it was drawn.
 PAN = """async (share) => {
   const total = viewer.state.panels[0].total, times = [];
   const next = () => new Promise((resolve) => requestAnimationFrame(resolve));

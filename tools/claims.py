@@ -35,15 +35,18 @@ class Claim:
 
     @staticmethod
     def of(line: str) -> Claim:
+        """Return the claim of a line, such as `wall == D - 2 when N == D`."""
         rest, _, condition = line.partition(" when ")
         what, relation, formula = rest.split(maxsplit=2)
         assert what in SIMULATED and relation in RELATIONS, line
         return Claim(what, relation, formula, condition or "0 == 0")
 
     def value(self, env: Mapping[str, int]) -> int:
+        """Return the value of the formula. env: the values of its names."""
         return int(evaluate(expression(self.formula), env, Budget()))
 
     def holds(self, simulated: int, value: int) -> bool:
+        """Return whether a simulated number has the relation to the value of the formula."""
         if self.relation == "about":
             return abs(simulated - value) * 10 <= value
         return simulated == value if self.relation == "==" else simulated <= value

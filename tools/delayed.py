@@ -40,7 +40,7 @@ class Delayed(Gloo):
         self._sent, self._received = Counter[int](), Counter[int]()
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, and note when."""
+        """Post a send, and record when."""
         self._times[self.rank, peer, self._sent[peer] % SLOTS] = time.monotonic()
         self._sent[peer] += 1
         super().send(peer, buffer)

@@ -64,7 +64,7 @@ def preset_of(name: str) -> Preset:
         layer["peaks"] = {f.name: _most([getattr(x, f.name) for x in held]) for f in fields(Peaks)}
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
     found = Preset(name, SAMPLES, how.seq_len, how.positions, layers, fitted["tied"])
-    for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):
+    for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):  # not those that were measured
         if in_order(found.description(samples, seq_len, blocks)) != in_order(
             describe(how.model(_with(name, blocks), seq_len), samples)
         ):
@@ -110,7 +110,11 @@ def _fit(values: Sequence[Any]) -> Any:
 
 
 def _terms(values: Sequence[int]) -> dict[str, int]:
-    """Return the terms of a number. values: for SAMPLES_OF of each of the LENGTHS."""
+    """Return the terms of a number. values: for SAMPLES_OF of each of the LENGTHS.
+
+    For every length l the number is a constant and a slope times the samples b. Each of the two is a polynomial of degree 2 in
+    l, through its values at the three LENGTHS. No number has a term l l without b. Raises ValueError for other numbers.
+    """
     slopes = [more - few for few, more in zip(values[::2], values[1::2], strict=True)]
     constants = [few - SAMPLES_OF[0] * slope for few, slope in zip(values[::2], slopes, strict=True)]
     found: dict[str, Fraction] = {}

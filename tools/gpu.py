@@ -135,8 +135,8 @@ def peak_memory() -> str:
     measured: list[int] = logged("--iterations", "3", "--no-check-gradients")[-1]["peak_memory_bytes"]  # type: ignore[assignment]
     pairs = zip(predicted_bytes(torch.device("cuda")), measured, strict=True)
     return "; ".join(
-        f"rank {rank}: predicted {a / 2**20:,.0f} MiB, measured {b / 2**20:,.0f} MiB, ratio {a / b:.3f}"
-        for rank, (a, b) in enumerate(pairs)
+        f"rank {rank}: predicted {predicted / 2**20:,.0f} MiB, measured {found / 2**20:,.0f} MiB, ratio {predicted / found:.3f}"
+        for rank, (predicted, found) in enumerate(pairs)
     )
 
 

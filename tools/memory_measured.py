@@ -89,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     start = time.monotonic()
     found = on_ranks("tools.memory_measured", RANKS)
-    rows = [(*place, e, p, f"{e / p:.3f}") for *place, e, p in found]
+    rows = [(*place, estimate, peak, f"{estimate / peak:.3f}") for *place, estimate, peak in found]
     text = table(HEAD, rows)
     print(text)
     if options.write:
         record("memory_measured", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + text, PAGE)
-    return 0 if all(abs(e / p - 1) <= TOLERANCE for *_, e, p in found) else 1
+    return 0 if all(abs(estimate / peak - 1) <= TOLERANCE for *_, estimate, peak in found) else 1
 
 
 if __name__ == "__main__":

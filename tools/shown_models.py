@@ -114,8 +114,10 @@ def samples_for(name: str, length: int) -> Samples:
     """Return samples on which a preset can be trained. length: tokens of a sample."""
     sizes = sizes_of(name)
     if isinstance(sizes, Cnn):
-        has_data = (sizes.side, sizes.channels) == SIZES["digits"]
-        return Images(data := digits(), data.train, SEED) if has_data else RandomImages(sizes)
+        if (sizes.side, sizes.channels) != SIZES["digits"]:
+            return RandomImages(sizes)
+        data = digits()
+        return Images(data, data.train, SEED)
     data_of = pair_data if sizes.data == "pairs" else text_data
     return data_of(load_text(None), length, SEED).train
 

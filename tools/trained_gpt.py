@@ -34,8 +34,8 @@ SEED = 0
 HEAD = ("", "nats per byte")
 
 
-def trained(folder: Path) -> str:
-    """Return what the run printed. It is run only if the folder has no output and no weights of it."""
+def training_output(folder: Path) -> str:
+    """Return what the training has printed. It runs only if the folder does not have its output and its weights."""
     kept = folder / "output.txt"
     if not (kept.is_file() and (folder / "gpt.safetensors").is_file()):
         words = [*shlex.split(TRAIN), "--work-dir", str(folder)]
@@ -44,7 +44,7 @@ def trained(folder: Path) -> str:
     return kept.read_text(encoding="utf-8")
 
 
-def written(folder: Path) -> str:
+def generated_text(folder: Path) -> str:
     """Return the text that the trained model generates."""
     command = [sys.executable, *shlex.split(GENERATE)]
     return subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True).stdout
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        output = trained(folder)
-        text = written(folder)
+        output = training_output(folder)
+        text = generated_text(folder)
     found = losses(output)
     (speed,) = re.findall(r"^tokens per second +([\d,]+)", output, re.MULTILINE)
     ((count, samples, length),) = re.findall(r"(\d+) micro-batches of (\d+) samples of (\d+)", output)

@@ -19,9 +19,11 @@ from chimerac.compiler.library import find
 
 POLL_S = 0.15  # between two looks at the file
 QUIET_S = 0.05  # a file that changes more often is still being written
+MAX_CHECKS = 20  # of a file, QUIET_S apart; after them it is shown even if it still changes
+OTHER_LINES = 2  # of a terminal: the one with the name of the file, and the one of the cursor
 CLEAR = "\x1b[H\x1b[2J"
 
-State = tuple[int, int, int] | None  # of a file: its time, size and number; None where there is none
+State = tuple[int, int, int] | None  # of a file: the time of its last change, its size and its inode; None where there is none
 
 
 def run(argv: Sequence[str]) -> int:
@@ -63,7 +65,7 @@ def _state(path: str) -> State:
 def _settled(path: str) -> State:
     """Return the state of a file that is not being written now. A missing file may be about to be replaced, too."""
     before = _state(path)
-    for _ in range(20):
+    for _ in range(MAX_CHECKS):
         if before is not None and time.time_ns() - before[0] > QUIET_S * 1e9:
             break
         time.sleep(QUIET_S)
@@ -93,7 +95,7 @@ def _show(path: str, text: str, options: argparse.Namespace) -> None:
         write_stdout(f"--- {head}\n{text}")
         return
     lines, height = text.splitlines(), shutil.get_terminal_size().lines
-    available = max(height - 2, 3)
+    available = max(height - OTHER_LINES, 3)
     if len(lines) > available:
         more = len(lines) - available + 1
         lines = [

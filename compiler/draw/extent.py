@@ -9,7 +9,6 @@ import numpy as np
 
 from chimerac.compiler.draw.panels import Boxes, Panel
 
-INCH_CM = 2.54
 FONT = 7.0  # points, of the numbers in boxes
 LEAST_FONT = 5.0
 DIGIT = 0.64  # of the size of the font: the width of a digit

@@ -1,4 +1,7 @@
-"""Where the names of a text are defined, and where each definition holds. Read from the tokens, so errors do no harm."""
+"""Where the names of a text are defined, and where each definition holds. A text with syntax errors has them too.
+
+Definitions are read from the tokens, without the parser.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Server(LanguageServer):
         self.compiling = Worker()
 
     def changed(self, uri: str, text: str, number: int | None) -> None:
-        """Take a new text of a document, and check it after DELAY."""
+        """Take a new text of a document, and check it after DELAY. number: the version that the editor gives it."""
         encoding = lsp.PositionEncodingKind(self.server_capabilities.position_encoding or "utf-16").value
         old = self.documents.get(uri)
         new = Document(Text.of(text, encoding), number)

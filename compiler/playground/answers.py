@@ -39,7 +39,7 @@ def drawn(text: str, parameters: Mapping[str, int]) -> dict[str, Any]:
         results = compiled(text, parameters)
     except ChimeraError as error:
         found = findings(error)
-        return {**found, "parameters": _parameters_of_wrong(text, parameters)}
+        return {**found, "parameters": _sliders_despite_findings(text, parameters)}
     program, s = results.program, simulate(results.program)
     h = program.header
     return {
@@ -86,10 +86,10 @@ def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, An
 
     A value is None if it cannot be computed. given: values in the place of defaults.
     """
-    current, found = _values(schedule, given), []
+    values, found = _values(schedule, given), []
     names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
     for name in names:
-        value = current.get(name)
+        value = values.get(name)
         budget = Budget(limits.OPERATIONS // len(names))
         tried = [] if value is None else _candidates(value)
         allowed = [v for v in tried if budget.left > 0 and requirements_hold(schedule, {**given, name: v}, budget)]
@@ -121,7 +121,7 @@ def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _parameters_of_wrong(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
+def _sliders_despite_findings(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
     """Return the sliders of a text with findings; None if its parameters are wrong themselves."""
     try:
         schedule, found = parse(Source(NAME, text)), Findings()

@@ -2,6 +2,7 @@
 // font and the same wrapping, so the browser itself puts every underline below its word, also with tabs and wide characters.
 
 const MAX_COLOURED = 60000; // characters of a text with colours
+const LINE = 20; // pixels between two lines, as in playground.css
 const CLASSES = ["comment", "keyword", "literal"]; // of the groups of Editor.tokens
 
 export class Editor {
@@ -69,6 +70,7 @@ export class Editor {
     });
   }
 
+  /** Fill the layer with the text, in pieces that have one colour and one set of underlines, and the gutter with numbers. */
   paint() {
     const value = this.painted = this.value;
     const pieces = this.tokens && value.length <= MAX_COLOURED ? coloured(value, this.tokens) : [];
@@ -103,6 +105,7 @@ export class Editor {
     this.align();
   }
 
+  /** Number the lines in the gutter. Those with a finding are marked. */
   number() {
     const count = this.value.split("\n").length;
     const bad = new Set(this.findings.map((x) => this.value.slice(0, x.begin).split("\n").length));
@@ -116,6 +119,7 @@ export class Editor {
     this.gutter.replaceChildren(column);
   }
 
+  /** Scroll the layer and the gutter to where the text is. */
   align() {
     this.layer.style.transform = `translate(${-this.text.scrollLeft}px, ${-this.text.scrollTop}px)`;
     const column = this.gutter.firstChild;
@@ -136,14 +140,14 @@ export class Editor {
     if (event.key === "Escape") this.hideBubble();
   }
 
+  /** Select the text of the finding that begins at an offset, in view. */
   select(at) {
     const x = this.findings.find((y) => y.begin === at);
     this.text.focus();
     this.text.setSelectionRange(at, x ? x.end : at);
     const line = this.value.slice(0, at).split("\n").length;
-    if (line * 20 < this.text.scrollTop + 40 || line * 20 > this.text.scrollTop + this.text.clientHeight - 40) {
-      this.text.scrollTop = Math.max(0, line * 20 - this.text.clientHeight / 2);
-    }
+    const y = line * LINE, top = this.text.scrollTop, height = this.text.clientHeight;
+    if (y < top + 2 * LINE || y > top + height - 2 * LINE) this.text.scrollTop = Math.max(0, y - height / 2);
     this.align();
     this.atCaret();
   }
@@ -153,12 +157,14 @@ export class Editor {
     if (x) this.select(x.begin);
   }
 
+  /** Show the findings below the pointer, else those at the caret. */
   hover(event) {
     const over = this.marks.filter(({ node }) => [...node.getClientRects()].some((r) =>
       event.clientX >= r.left - 2 && event.clientX <= r.right + 2 && event.clientY >= r.top && event.clientY <= r.bottom + 3));
     if (over.length) this.showBubble(over); else if (document.activeElement !== this.text) this.hideBubble(); else this.atCaret();
   }
 
+  /** Show the findings at the caret. */
   atCaret() {
     const at = this.text.selectionStart;
     const here = this.findings.filter((x) => x.begin <= at && at <= Math.max(x.end, x.begin + 1)).map((x) => x.found);
@@ -166,6 +172,7 @@ export class Editor {
     if (marks.length) this.showBubble(marks); else this.hideBubble();
   }
 
+  /** Show the findings of some underlines beside the first one, below it where there is room. */
   showBubble(marks) {
     const found = [...new Set(marks.map((m) => m.found))];
     this.bubble.replaceChildren(...found.map((x) => describe(x, false)));

@@ -182,6 +182,7 @@ function slider(p) {
   return row;
 }
 
+/** Show the command line that draws the same. */
 function command() {
   const words = Object.entries(state.given).map(([name, value]) => ` -p ${name}=${value}`).join("");
   const file = editor.value === state.shipped ? state.name : `${state.name || "mine"}.sched`;
@@ -211,6 +212,7 @@ async function download() {
   }
 }
 
+/** Open a shipped schedule in the place of the text. */
 async function choose(name) {
   const answer = await fetch(`schedules/${encodeURIComponent(name)}`);
   const text = await answer.text();
@@ -220,6 +222,7 @@ async function choose(name) {
   part("schedules").focus();
 }
 
+/** Take the name and the shipped text of what the editor shows from now on. */
 function open(name, text) {
   state.name = name;
   state.shipped = text;
@@ -229,7 +232,7 @@ function open(name, text) {
   document.title = `${name} - chimerac playground`;
 }
 
-/** The text survives a reload of the page. */
+/** Save the text and the parameters, so that they are there after a reload of the page. */
 function keep() {
   try {
     sessionStorage.setItem("draft", JSON.stringify({ name: state.name, text: editor.value, shipped: state.shipped, given: state.given }));
@@ -248,6 +251,7 @@ function theme(choice) {
   timeline.redraw();
 }
 
+/** Give the editor this share of the width of the page. */
 function divide(percent) {
   const value = Math.min(75, Math.max(20, percent));
   document.documentElement.style.setProperty("--left", `${value}%`);

@@ -273,8 +273,8 @@ def _request(kind: str, body: bytes, products: Mapping[tuple[str, str], Product]
     text, parameters = given["text"], given["parameters"]
     if not isinstance(text, str) or len(text) > TEXT:
         raise RefusedError(HTTPStatus.BAD_REQUEST, f"text is a string of at most {TEXT} characters")
-    is_fine = isinstance(parameters, dict) and len(parameters) <= _PARAMETERS
-    if not is_fine or not all(type(v) is int and abs(v) < _MAGNITUDE for v in parameters.values()):
+    is_mapping = isinstance(parameters, dict) and len(parameters) <= _PARAMETERS
+    if not is_mapping or not all(type(v) is int and abs(v) < _MAGNITUDE for v in parameters.values()):
         raise RefusedError(HTTPStatus.BAD_REQUEST, "parameters are integers by name")
     if kind == "export" and (not isinstance(given["emit"], str) or (given["emit"], str(given["suffix"])) not in products):
         raise RefusedError(HTTPStatus.BAD_REQUEST, "there is no such product")

@@ -44,7 +44,7 @@ def _load() -> None:
     for package in (analyze, diagnose):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
-    "\x1b".encode("unicode_escape")  # its codec is a module
+    "\x1b".encode("unicode_escape")  # imports the codec, which messages need
     for text in ("schedule x\nparm D = 1\n", "schedule x\nparam D = 2\nranks D\nstages d\n"):
         with contextlib.suppress(ChimeraError):
             drawn(text, {})
@@ -53,12 +53,12 @@ def _load() -> None:
 def _in_child(message: bytes, export: Exporter) -> bytes:
     """Return the answer to a request, made by a child within the limits."""
     request = json.loads(message)
-    exporting = request["kind"] == "export"
-    seconds = limits.EXPORTING_S if exporting else limits.COMPILING_S
+    is_export = request["kind"] == "export"
+    seconds = limits.EXPORTING_S if is_export else limits.COMPILING_S
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _answer(request, export if exporting else None, seconds, writer)
+        _answer(request, export if is_export else None, seconds, writer)
     os.close(writer)
     try:
         data = _read(reader, time.monotonic() + seconds)
@@ -87,7 +87,7 @@ def _read(reader: int, deadline: float) -> bytes | None:
 
 
 def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float, writer: int) -> None:
-    """Write the answer and end this process, the child."""
+    """Write the answer and end this process, the child. export: makes the product; None: the timeline is asked for."""
     status = 1
     try:
         os.close(0)

@@ -19,7 +19,6 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.walk import names_in, spine
 
 Array = npt.NDArray[Any]
-Scalar = int | bool
 Variable = int | bool | Array
 Env = Mapping[str, Variable]
 

@@ -1,4 +1,4 @@
-"""How the tour talks: paragraphs, commands with their output, and questions."""
+"""What the tour writes and asks: paragraphs, commands with their output, and questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """The tour's way of writing and asking.
+    """Writes to the reader of the tour, and asks.
 
     chimerac: runs the command with these arguments, and returns its exit status. asks: whether the reader is asked; if not,
     every choice is the default, and nothing is waited for. columns: of the terminal.

@@ -1,4 +1,4 @@
-"""Every operation is read and written in every form, whichever fields it has."""
+"""Every operation is written and read again in every form of a program, with each value of each of its fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimerac.chimera_ir.textline import instruction, instruction_text
 from tests.helpers import program
 
 HEADER = program("1f1b", D=2, N=3).header
-VALUES: dict[str, list[Any]] = {
+VALUES: dict[str, list[Any]] = {  # of each field, in a program of HEADER
     "value": ["act", "grad"],
     "group": ["stage 1", "shared"],
     "pipe": [0],
@@ -31,7 +31,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def instructions(form: Form) -> list[Instruction]:
-    """Return instructions of an operation that differ in each of its fields."""
+    """Return instructions of one operation. Together their fields have all of VALUES."""
     most = max(len(VALUES[name]) for name in form.fields)
     return [form.cls(**{name: VALUES[name][k % len(VALUES[name])] for name in form.fields}) for k in range(most)]
 
@@ -43,7 +43,7 @@ def program_of_form(form: Form) -> Program:
 def test_every_operation_has_one_class() -> None:
     assert [form.op for form in FORMS] == list(Op)
     assert {form.cls for form in FORMS} == set(get_args(Instruction)) and set(VALUES) == set(FIELDS)
-    collectives = set(get_args(Collective) or (Collective,))
+    collectives = set(get_args(Collective) or (Collective,))  # of one class, the union is this class
     assert {form.cls for form in FORMS if "ranks" in form.fields} == collectives
 
 
@@ -57,18 +57,20 @@ def test_an_operation_is_equal_after_writing_and_reading(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
-def test_an_operation_is_read_without_making_values(form: Form) -> None:
+def test_an_operation_is_read_into_columns_from_its_fields(form: Form) -> None:
+    """As parsers do: they make no instruction. Fields that are unknown or missing are refused."""
     pipes = {name: k for k, name in enumerate(program_of_form(form).pipe_names)}
     for i in instructions(form):
         rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
+        assert written["op"] == form.op.name
         rows.begin()
-        assert rows.add_if_valid(written) and written["op"] == form.op.name
+        assert rows.add_if_valid(written)
         assert rows.add_if_valid(instruction(instruction_text(i, tuple(pipes)), pipes))
         assert not rows.add_if_valid(written | {"more": 1})
         assert not rows.add_if_valid({k: v for k, v in written.items() if k != "op"})
 
 
-def test_masks_follow_the_classes() -> None:
+def test_the_masks_of_a_table_are_those_of_the_classes_of_its_instructions() -> None:
     table: Table = program("chimera_zb", D=4, width=2).table
     for mask, predicate in (
         (table.is_task, lambda form: issubclass(form.cls, Task)),

@@ -87,7 +87,7 @@ SHORT = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-sa
 
 
 @pytest.mark.parametrize(
-    ("words", "defaults", "other", "message"),
+    ("words", "defaults", "different", "message"),
     [
         (["--timed", "0.01"], ["--iterations", "5"], ["--iterations", "6"], "--iterations is 5 on rank 0 and 6 on rank 1"),
         (SHORT, ["--model", "gpt-small", "--warm-up", "1"], ["--warm-up", "2"], "--warm-up is 1 on rank 0 and 2 on rank 1"),
@@ -100,8 +100,9 @@ SHORT = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-sa
     ],
 )
 def test_an_option_that_is_left_out_equals_its_default(
-    words: list[str], defaults: list[str], other: list[str], message: str
+    words: list[str], defaults: list[str], different: list[str], message: str
 ) -> None:
+    """Rank 0 has the options `words`. Rank 1 also has the defaults of some others, or different values of them."""
     ranks = program("gpipe", D=2, N=1)
 
     def run_rank(transport: Transport, of_rank_1: list[str]) -> int:
@@ -112,7 +113,7 @@ def test_an_option_that_is_left_out_equals_its_default(
 
     assert run_in_loopback(ranks, lambda t: run_rank(t, defaults)) == [0, 0]
     with pytest.raises(ChimeraError, match=f"E809: .*: {message}\n"):
-        run_in_loopback(ranks, lambda t: run_rank(t, other))
+        run_in_loopback(ranks, lambda t: run_rank(t, different))
 
 
 def test_a_new_option_is_compared_without_further_code() -> None:
@@ -154,11 +155,10 @@ def test_the_order_of_parameters_has_no_effect() -> None:
 
 
 def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
-    def run_rank(transport: Transport, other_products: dict[int, Any], data: dict[int, str]) -> None:
-        words = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
-        compare(
-            transport, parse_options([]), [("E806", "program of evaluations", other_products.get(transport.rank, "a"))], words
-        )
+    def run_rank(transport: Transport, programs: dict[int, str], data: dict[int, str]) -> None:
+        products = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
+        training = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
+        compare(transport, parse_options([]), products, training)
 
     with pytest.raises(ChimeraError, match=r"E809: .* \(model or data\): abc, of 9 bytes and abd, of 8 bytes"):
         run_in_loopback(THREE_RANKS, lambda t: run_rank(t, {}, {2: "abd, of 8 bytes"}))

@@ -38,8 +38,9 @@ def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
-    """Train two iterations on each rank. Return by rank the losses, and what `use` returns of the pipeline and the number of
-    samples in a batch.
+    """Train two iterations on each rank. Return by rank the losses, and what `use` returns.
+
+    use: a function of the pipeline and of the number of samples of a batch.
     """
     program = compile_schedule(name, parameters, width).program
     h = program.header
@@ -59,15 +60,15 @@ def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[
     return run_in_loopback(program, rank)
 
 
-def one_process(parts: int, samples: int) -> tuple[list[float], nn.Sequential]:
-    """Train on the same micro-batches in one process, and return the losses and the model."""
+def one_process(micro_batches: int, samples: int) -> tuple[list[float], nn.Sequential]:
+    """Train two iterations on the same micro-batches in one process, and return the losses and the model."""
     model = nn.Sequential(*layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for number in range(2):
         total = 0.0
-        for x, y in zip(*(t.chunk(parts) for t in batch(number, samples)), strict=True):
-            loss = F.cross_entropy(model(x), y) / parts
+        for x, y in zip(*(t.chunk(micro_batches) for t in batch(number, samples)), strict=True):
+            loss = F.cross_entropy(model(x), y) / micro_batches
             loss.backward()
             total += loss.item()
         losses.append(total)
@@ -77,7 +78,10 @@ def one_process(parts: int, samples: int) -> tuple[list[float], nn.Sequential]:
 
 
 class Evaluated(NamedTuple):
-    """The state of a rank before and after an evaluation, that of the whole model after it, and the loss of the evaluation."""
+    """The state of a rank before and after an evaluation, that of the whole model after it, and the loss of the evaluation.
+
+    samples: of a batch.
+    """
 
     samples: int
     before: dict[str, Tensor]
@@ -98,9 +102,9 @@ def test_losses_are_those_of_one_process_on_the_same_micro_batches(
         return Evaluated(samples, before, after, pipe.full_state_dict(), loss)
 
     found = run(name, parameters, width, evaluated)
-    parts = compile_schedule(name, parameters, width).program.header.micro_batches * width
+    micro_batches = compile_schedule(name, parameters, width).program.header.micro_batches * width
     first_rank: Evaluated = found[0][1]
-    expected, model = one_process(parts, first_rank.samples)
+    expected, model = one_process(micro_batches, first_rank.samples)
     for losses, _ in found:
         assert losses == pytest.approx(expected, rel=1e-5)
     copies: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -114,7 +118,7 @@ def test_losses_are_those_of_one_process_on_the_same_micro_batches(
             torch.testing.assert_close(first, torch.stack([t for t, _ in of_key]).mean(0))
             assert len(of_key) == 1 or not of_key[0][0].equal(of_key[-1][0]), "copies see different micro-batches"
         if "tracked" in key:
-            assert sum(int(t) for t, _ in of_key) == 2 * parts, "a forward that is run again does not count"
+            assert sum(int(t) for t, _ in of_key) == 2 * micro_batches, "a forward that is run again does not count"
     model.load_state_dict(first_rank.whole)
     x, y = batch(9, first_rank.samples)
     with torch.no_grad():

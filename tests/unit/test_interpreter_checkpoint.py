@@ -40,13 +40,13 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole() -> Trained:
-    """Twenty iterations without a pause."""
+    """Twenty iterations in one run."""
     return train(FOUR)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint of iteration 10, written under Chimera with four ranks; `before` has that of iteration 5."""
+    """The checkpoint of iteration 10, written under Chimera with four ranks. Beside it is that of iteration 5."""
     folder = tmp_path_factory.mktemp("checkpoints")
     assert train(FOUR, folder, until=10).messages == [f"saved {folder}/iteration_{k:08}" for k in (5, 10)]
     return folder / "iteration_00000010"
@@ -95,11 +95,11 @@ def test_what_a_checkpoint_says_of_its_run(saved: Path) -> None:
     assert "bytes" in info["run"]["data"]
 
 
-# --- which are kept, and which one is taken ------------------------------------------------------------------------------
+# --- which checkpoints are kept, and which one is loaded -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_last_ones_are_kept_and_the_run_goes_on_from_the_last(asynchronous: bool, tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_kept_and_the_run_goes_on_from_the_last_one(asynchronous: bool, tmp_path: Path) -> None:
     full = train(TWO, tmp_path, until=13, every=3, keep=2, asynchronous=asynchronous)
     assert [m for m in full.messages if "error" in m] == []
     assert sorted(os.listdir(tmp_path)) == ["iteration_00000012", "iteration_00000013"]
@@ -183,7 +183,7 @@ def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> No
     with refused("E832", "iteration_00000010"):
         train(FOUR, folder, "auto")
     with refused("E832", "no such folder"):
-        train(FOUR, source=str(folder / "nowhere"))
+        train(FOUR, source=str(folder / "gone"))
 
 
 def test_a_checkpoint_of_a_later_version_is_not_read(folder: Path) -> None:
@@ -220,12 +220,13 @@ def test_the_number_of_samples_counts_accumulated_batches(saved: Path) -> None:
     assert "--accumulate 1" in error.value.diagnostics[0].help
 
 
-def test_values_that_fit_have_the_product_and_change_little() -> None:
+def test_values_that_fit_have_the_product_and_begin_with_those_that_change_least() -> None:
     now = {"-p N=": 6, "--micro-batch": 4, "--width": 2}
     found = fitting_values(now, 48, 32)
     assert found[0] == {"-p N=": 4, "--micro-batch": 4, "--width": 2}
     assert all(f["-p N="] * f["--micro-batch"] * f["--width"] == 32 for f in found)
-    assert fitting_values({"--micro-batch": 2, "--width": 1}, 3, 4) == []  # micro-batches of halves, for an odd number
+    # The number of samples is 3/2 of the product of the values, so no integers give 4 samples.
+    assert fitting_values({"--micro-batch": 2, "--width": 1}, 3, 4) == []
 
 
 # --- failing writes --------------------------------------------------------------------------------------------------------
@@ -247,10 +248,11 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
     asynchronous: bool, folder: Path, whole: Trained
 ) -> None:
     def attempt(until: int, fails: Callable[[int], bool]) -> Trained:
-        with file_size_limit(10**6):
+        """Train up to an iteration, where saves fail after the iterations for which `fails` is true."""
+        with file_size_limit(10**6):  # more than any file of a checkpoint has
 
             def after(transport: Transport, done: int, loss: float) -> None:
-                limit = 30_000 if fails(done + 1) else 10**6
+                limit = 30_000 if fails(done + 1) else 10**6  # 30,000 bytes are less than the tensors of a rank
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
             return train(FOUR, folder, "auto", until=until, every=2, asynchronous=asynchronous, after=after)

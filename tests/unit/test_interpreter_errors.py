@@ -31,7 +31,10 @@ def test_a_rank_error_says_where_and_why() -> None:
 
 
 class Job:
-    """The end of a job, as one rank sees it. calls: what the rank did, in order."""
+    """The end of a job, as one rank sees it. calls: what the rank did, in order.
+
+    claims: whether the rank may report. reported: whether another rank does. host: whether it hosts the store.
+    """
 
     def __init__(self, claims: bool = True, reported: bool = False, host: bool = False) -> None:
         self.calls: list[str] = []
@@ -127,7 +130,7 @@ def test_findings_are_reported_by_the_first_rank_of_a_host(ended: Callable[..., 
     found = refuse("E812", "the loss is nan")
     assert "E812" in ended(found, job=(first := Job()))
     assert ended(found, is_first_here=False, job=(second := Job(reported=True))) == ""
-    assert "E812" in ended(found, is_first_here=False, job=(third := Job(reported=False))), "no other rank has this finding"
+    assert "E812" in ended(found, is_first_here=False, job=(third := Job(reported=False))), "no other rank has reported it"
     assert [job.calls for job in (first, second, third)] == [
         ["fail", "claim"],
         ["fail", "wait 20 s", "linger"],

@@ -33,7 +33,7 @@ def trainer_of(program: Program, transport: Alone | None = None) -> Trainer:
 
 
 def replace_at(program: Program, at: int, *new: Instruction) -> Program:
-    """Return the program with instruction `at` replaced."""
+    """Return the program with instruction `at` of its only rank replaced by the new ones, or removed."""
     stream = list(program.stream(0))
     stream[at : at + 1] = new
     return program_of(program.header, [stream])
@@ -43,11 +43,11 @@ def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
     trainer = trainer_of(ONE_RANK)
     whole = whole_model(trainer.model.model, SETTINGS.seed)
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
-    found = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
+    gradients = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
     expected = [p.grad for p in whole.parameters()]
-    assert len(found) == len(expected) == 4
-    for f, w in zip(found, expected, strict=True):
-        assert f is not None and w is not None and w.any() and f.equal(w)
+    assert len(gradients) == len(expected) == 4
+    for found, wanted in zip(gradients, expected, strict=True):
+        assert found is not None and wanted is not None and wanted.any() and found.equal(wanted)
 
 
 def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
@@ -104,7 +104,7 @@ def test_an_error_names_rank_instruction_text_and_cause(program: Program, messag
 
 
 def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() -> None:
-    class Bytes(IntegerSamples):
+    class RandomBytes(IntegerSamples):
         def read(self, numbers: Sequence[int]) -> Tensor:
             g = torch.Generator().manual_seed(numbers[0])
             return torch.randint(0, 256, (len(numbers), 17), generator=g)
@@ -117,7 +117,7 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
 
     def trainer_with(dropout: float) -> Trainer:
         model = gpt("gpt-nano", 16, dropout=dropout)
-        return Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
+        return Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), RandomBytes(), Alone(), SETTINGS)
 
     trainer = trainer_with(dropout=0.5)
     loss = trainer.gradients(0)

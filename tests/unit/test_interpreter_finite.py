@@ -39,6 +39,29 @@ class ScaledGradient(torch.autograd.Function):
         return grads[0] * ctx.factor, None
 
 
+class LargeGradient(torch.autograd.Function):
+    """The identity, whose backward returns 2e38: finite in float32, and the sum of two is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return torch.full_like(grads[0], 2e38)
+
+
+class LargeBias(nn.Module):
+    """Adds a bias, whose gradient is 2e38 for each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, marks: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return marks, x + LargeGradient.apply(self.bias)
+
+
 class Fragile(nn.Module):
     """A linear layer with a fault for samples that are all equal to `at`; None: without one.
 
@@ -64,6 +87,7 @@ class Fragile(nn.Module):
 
 
 def make(layers: int, broken: int, fault: str, at: float | None) -> nn.Sequential:
+    """Return a model of which layer `broken` has a fault. fault, at: as in Fragile."""
     torch.manual_seed(0)
     return nn.Sequential(*(Fragile(fault, at) if k == broken else Fragile() for k in range(layers)))
 
@@ -79,7 +103,7 @@ def loss(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 
 
 def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[Pipeline], None], count: int = 4) -> list[Any]:
-    """Return the finding of every rank, or None."""
+    """Return by rank the finding that `check` raises, or None. count: of micro-batches."""
     parameters = {"D": 2, "N": count}
 
     def rank(transport: Transport) -> Any:
@@ -95,6 +119,7 @@ def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[
 
 
 def step_and_check(pipe: Pipeline, count: int = 4) -> None:
+    """Run a step and its check. Also test that the check, which runs the batch again, leaves the gradients as they were."""
     pipe.step(*batch(count))
     before = [p.grad.clone() for p in pipe.parameters() if p.grad is not None]
     try:
@@ -153,16 +178,16 @@ def test_samples_and_weights_that_are_not_finite_are_named() -> None:
     assert found.notes == ("weights of its stage were not finite before it: 1.linear.bias",)
 
 
-def test_a_sum_over_ranks_that_is_too_large_is_named() -> None:
-    def check(pipe: Pipeline) -> None:
-        pipe.step(*batch(2), divisor=1e-38 / 40)
-        pipe.check_finite()
+def test_an_all_reduce_of_finite_gradients_whose_sum_is_too_large_is_named() -> None:
+    """Each of the two copies of stage 0 runs one of the two micro-batches."""
+    first, second = errors("chimera", lambda: nn.Sequential(LargeBias(), Fragile()), partial(step_and_check, count=2), count=2)
+    assert first == second and first.code == "E812"
+    pattern = r"first rank 0, instruction \d+: ALLREDUCE s0 .*the sum of the gradients of 0.bias is not finite"
+    assert re.search(pattern, first.message)
+    assert first.notes == ("the gradients that it sums are finite",)
 
-    (found, _) = errors("chimera", partial(make, 2, 0, "", None), check, count=2)
-    assert found is not None and "not finite" in found.message
 
-
-def test_a_value_from_an_earlier_batch_of_the_update_is_found_and_an_older_one_is_told() -> None:
+def test_a_value_from_an_earlier_batch_of_the_update_is_named_and_an_older_gradient_is_suggested() -> None:
     def accumulated(pipe: Pipeline) -> None:
         pipe.step(*batch(4), sync=False)
         pipe.step(*batch(4))

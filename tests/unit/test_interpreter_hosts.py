@@ -29,12 +29,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
-    """Return what a rank of four on two hosts says when its wait for another one fails."""
+    """Return what a rank of four on two hosts says when its wait for another one fails.
+
+    answering: the ranks that answer. awaited: the rank that is waited for. error: that of torch.
+    """
     checks = [LivenessCheck(store, r, 4, hosted=False, progress=Progress()) for r in range(4)]
     for r in answering:
         checks[r].start()
-    mine = Rendezvous(timedelta(seconds=2), checks[rank], Progress(), HOSTS)
-    text = str(mine.lost(Awaited(f"the receive from rank {awaited}", "receive", (awaited,)), RuntimeError(error)))
+    rendezvous = Rendezvous(timedelta(seconds=2), checks[rank], Progress(), HOSTS)
+    text = str(rendezvous.lost(Awaited(f"the receive from rank {awaited}", "receive", (awaited,)), RuntimeError(error)))
     for r in answering:
         checks[r].stop()
     return text

@@ -155,9 +155,11 @@ def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names
         ([run.__file__, "-p", "D=2", "--width", "3"], "6"),
         (["--nnodes", "2", run.__file__, "-p", "D=2", "--width", "3"], "3"),
         (["--nproc-per-node", "5", run.__file__, "-p", "D=2"], "5"),
-        ([__file__], "1"),
+        ([__file__], "1"),  # another script than run.py has no program
     ],
 )
-def test_the_number_of_ranks_of_a_host(arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_number_of_ranks_of_a_host_is_what_the_program_needs(
+    arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
     assert launcher._options(arguments).nproc_per_node == number

@@ -90,7 +90,7 @@ def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: 
 
 
 @pytest.mark.parametrize("given", ["program", "text", "path"])
-def test_a_pipeline_of_such_a_program_is_refused_too(given: str, tmp_path: Path) -> None:
+def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: str, tmp_path: Path) -> None:
     path = crossing_program(tmp_path)
     crossing = load_program(path)
     schedule: Any = {"program": crossing, "text": path.read_text(), "path": path}[given]

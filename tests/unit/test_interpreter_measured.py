@@ -18,7 +18,7 @@ def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
 def test_waiting_and_the_epilogue_are_not_computing() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
-    waits = [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000]
+    waits = [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9))
     assert computed_and_elapsed_s(times) == (2.5, 4.0)
     assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool), sent=5)) == (0.0, 0.0)
@@ -28,7 +28,7 @@ def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s;
     # then 1 s for sends, 4 s for all-reduces.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
-    waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]
+    waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9), recompute_ns=750_000_000)
     figures = Figures.of(Times.from_json(times.to_json()), torch.device("cpu"))
     assert figures.row()[:6] == (2.5, 4.0, 0.75, 0.5, 1.25, 4.0)
@@ -43,14 +43,24 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
     summary = RankSummary()
     assert summary.table() == ""
     for k, wait in enumerate((9.0, 0.001, 0.003)):
-        summary.add(MeasuredTimes(1.0, (0.9, wait), (0, 0), (wait, 0), (0, wait), (0, 0), (k, 10**6 * k)))
+        summary.add(
+            MeasuredTimes(
+                1.0,
+                (0.9, wait),
+                recompute_s=(0, 0),
+                value_waits_s=(wait, 0),
+                send_waits_s=(0, wait),
+                sum_waits_s=(0, 0),
+                peak_memory_bytes=(k, 10**6 * k),
+            )
+        )
         if k == 0:
             assert "9000.00 ms" in summary.table()
     head, first, second = (line.split() for line in summary.table().splitlines())
     assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "all-reduces", "peak", "memory"]
     assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]
     assert second == ["1", "0.002", "0.00", "ms", "2.00", "ms", "0.00", "ms", "2", "MB"]
-    summary.add(MeasuredTimes(1.0, (0.9, 0.5), (0, 0.3), (0, 0), (0, 0), (0, 0), (0, 10**6)))
+    summary.add(MeasuredTimes(1.0, (0.9, 0.5), (0, 0.3), (0, 0), (0, 0), (0, 0), (0, 10**6)))  # 0.3 s: recomputation
     assert [line.split()[2:4] for line in summary.table().splitlines()] == [
         ["recomputes", "waits"],
         ["0.00", "ms"],
@@ -61,5 +71,5 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
 def test_peak_memory_grows_with_what_is_held() -> None:
     before = peak_memory_bytes(torch.device("cpu"))
     block = bytearray(before + 50_000_000)
-    block[::4096] = b"x" * len(block[::4096])
+    block[::4096] = b"x" * len(block[::4096])  # a byte in each page, so that the system allocates it
     assert peak_memory_bytes(torch.device("cpu")) > before + 40_000_000

@@ -192,6 +192,7 @@ def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytes
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
+    """Narrowing returns a transposed tensor. The layer after it gets a contiguous one, so it keeps no copy of its own."""
     m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
     other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes
@@ -268,7 +269,8 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
 
     for found, predicted in zip(run_in_loopback(p, rank, seed=2), memory(p, description), strict=True):
         expected = predicted.peak - predicted.weights - predicted.gradients
-        assert 0.9 * expected <= found <= 1.02 * expected, (found, expected, predicted)
+        # Recorded: 0.95 of the prediction on the last rank of an evaluation, and 0.99 to 1.004 otherwise.
+        assert 0.94 * expected <= found <= 1.01 * expected, (found, expected, predicted)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera"])

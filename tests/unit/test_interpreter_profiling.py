@@ -23,7 +23,7 @@ MODEL = preset("gpt-nano/5", 16)
 DESCRIPTION = describe(MODEL, 2)
 
 
-class Counting:
+class CountingClock:
     """A clock for which every call of operation k on layer n takes k + 10 n + 1 seconds, and an empty stage 1 second.
 
     In the first rounds, which are a warm-up, everything takes a hundred times as long.
@@ -38,7 +38,7 @@ class Counting:
         listed = list(calls)
         factor = 100 if self.passes < 6 * WARM_UP else 1  # three passes through the layers, and three through empty stages
         self.passes += 1
-        is_empty = max(number for _, number, _ in listed) == 2
+        is_empty = max(number for _, number, _ in listed) == 2  # there are three empty stages, and five measured layers
         for op, number, call in listed:
             call()
             self.calls[op, number] += not is_empty
@@ -53,7 +53,7 @@ def test_equal_layers_that_follow_each_other_are_measured_a_few_times() -> None:
 
 
 def test_every_layer_has_its_own_time_without_the_overhead_and_equal_ones_their_mean() -> None:
-    bench, clock = LayerBench(MODEL, DESCRIPTION, CPU), Counting()
+    bench, clock = LayerBench(MODEL, DESCRIPTION, CPU), CountingClock()
     bench._clock = clock
     found = bench.measure(2)
     # Three passes run each forward, two of them a backward; the others are in one pass each.

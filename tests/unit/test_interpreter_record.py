@@ -29,17 +29,17 @@ class Terminal(StringIO):
 def test_only_rank_0_prints_and_the_bar_is_for_terminals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for rank, terminal, lines, bars in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
+    for rank, terminal, lines, has_bar in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
         monkeypatch.setattr(sys, "stderr", terminal)
         record = Record(rank, iterations=2)
         record.start()
         record.draw(1, 2.5, "12,346 tokens/s")
         record.print_text("words")
         shown = terminal.getvalue()
-        assert shown.endswith("\r") == bars, "the bar is erased before the words"
+        assert shown.endswith("\r") == has_bar, "the bar is erased before the words"
         record.draw(2, 1.0, "1 tokens/s")
         assert capsys.readouterr().out == "words\n" * lines, "piped output has no trace of the bar"
-        assert ("0/2" in shown) == bars and "\x1b[?25l" not in shown, "the cursor stays: a rank may be killed at any time"
+        assert ("0/2" in shown) == has_bar and "\x1b[?25l" not in shown, "the cursor stays: a rank may be killed at any time"
 
 
 def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "log")[-1] == {"loss": None, "bubble": [0.5, None]}
 
 
-def test_a_full_disk_is_said_once_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_once_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Record(0, 2, Path("/dev/full"))
     record.write({"iteration": 1})
     expected = "the log /dev/full can no longer be written: no space left on device; the run goes on\n"

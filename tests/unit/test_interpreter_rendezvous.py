@@ -143,7 +143,7 @@ def test_a_full_disk_does_not_kill_a_rank_and_leaves_no_position(tmp_path: Path)
     assert (ended.returncode, ended.stdout) == (0, "3 None\n"), ended.stderr
 
 
-@pytest.mark.parametrize("length", [0, 8, 39, 41])
+@pytest.mark.parametrize("length", [0, 8, 39, 41])  # a position has 40 bytes
 def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -> None:
     (tmp_path / "progress").write_bytes(bytes(length))
     assert read_position(tmp_path / "progress") is None

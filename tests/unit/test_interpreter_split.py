@@ -63,6 +63,7 @@ PIXELS = torch.linspace(-1, 1, 2 * 3 * 9, dtype=torch.float64).view(2, 3, 9)
 COMPLEX = torch.complex128
 
 # Every operation with all its arguments by keyword, and calls in which torch itself has to compute the weight gradients.
+# In `linear of bias` and the like, the input of the module is the bias of the operation.
 CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear by keyword": (partial(Calls, lambda x, w, b: F.linear(input=x, weight=w, bias=b), (6, 8), (6,)), sequence),
     "linear with one output": (partial(Calls, lambda x, w, b: F.linear(x, w), (8,), ()), sequence),

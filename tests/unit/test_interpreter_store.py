@@ -23,7 +23,7 @@ class PendingReceive:
         self.waits += 1
 
 
-class Noting(Alone):
+class RecordingTransport(Alone):
     """A transport that records the receives that are posted and the buffers that are forgotten."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Noting(Alone):
         self.forgotten.append(buffer)
 
 
-def receive(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, Noting]:
+def receive(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, RecordingTransport]:
     """Post a receive of these values, as the executor does."""
-    transport, store = Noting(), Store()
+    transport, store = RecordingTransport(), Store()
     slots = [store.slot(key) for key in keys]
     message = Message(transport, 1, slots, Layout(specs * len(keys), torch.device("cpu")))
     message.receive()

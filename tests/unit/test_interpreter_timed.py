@@ -24,27 +24,28 @@ from tests.helpers_text import on_one_rank, tied_1f1b
 def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waited_ns = [0.0], [0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))
-    sleeper = Sleeper(0.02)
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))  # the system wakes it 3 ms late
+    sleeper = Sleeper(0.02)  # seconds of a unit of cost
     now[0] = 1.0
     sleeper.begin(lambda: waited_ns[0])
     for _ in range(10):
         now[0] += 0.001  # the work of the runtime
         sleeper.sleep(2)
-    assert now[0] == pytest.approx(1.4 + 0.003)
-    now[0], waited_ns[0] = now[0] + 5.0, 5 * 10**9
+    assert now[0] == pytest.approx(1.0 + 10 * 0.04 + 0.003)
+    now[0], waited_ns[0] = now[0] + 5.0, 5 * 10**9  # a message takes 5 s to arrive
     sleeper.sleep(2)
-    assert now[0] == pytest.approx(1.4 + 0.003 + 5.0 + 0.04 + 0.003)
+    assert now[0] == pytest.approx(1.0 + 10 * 0.04 + 0.003 + 5.0 + 0.04 + 0.003)
 
 
-COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # by stage, all different
+SETTINGS = Settings(iterations=1, seed=0, micro_batch=2, rate=1e-3)
+COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # of F, B, I, W and R; by stage, all different
 
 
 def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
     """Return the trainer of a schedule for one rank, on timed stages with COSTS."""
     program = replace(compile_text(text).program, costs=COSTS)
     model, description = timed_model(program, Spec((2, 3), "float32", True), 2, sleeper)
-    return Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    return Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), SETTINGS)
 
 
 def slept_units(text: str) -> list[list[int]]:
@@ -85,7 +86,7 @@ def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
     parts = partitioned(program.with_header(tied=()), model, description)
 
     def rank(transport: Transport) -> float:
-        return Trainer(program, parts, ZeroSamples(), transport, Settings(1, 0, 2, 1e-3)).gradients(0)
+        return Trainer(program, parts, ZeroSamples(), transport, SETTINGS).gradients(0)
 
     run_in_loopback(program, rank)
     assert sorted(slept) == [1] * 4 + [2] * 4  # two forwards and two backwards on each of two ranks

@@ -90,8 +90,8 @@ def test_a_loss_that_is_nan_ends_the_run_with_a_finding() -> None:
         trainer.update(4, float("nan"))
 
 
-def test_the_plain_reference_is_a_textbook_loop() -> None:
-    """The reference to which schedules are compared equals a training loop that uses torch only."""
+def test_the_reference_equals_a_training_loop_of_torch_alone() -> None:
+    """The reference is the training in one process to which schedules are compared."""
     settings, whole, reference = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
     results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
     decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in reference.parameters()]

@@ -98,7 +98,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     orders = [created_groups(log) for log in logs]
     channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
     all_reduces = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
-    for rank, order in enumerate(orders):  # each rank makes its own ones, in one global order
+    for rank, order in enumerate(orders):  # each rank makes the groups to which it belongs, in one global order
         own = [ranks for ranks in [*sorted(channels), *sorted(all_reduces)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
         assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
@@ -130,7 +130,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
         log.clear()
         for _ in range(4):
             transport.send(1, torch.zeros(1))
-        kinds = "".join(entry[0][0] for entry in log)
+        kinds = "".join(entry[0][0] for entry in log)  # s: a send, w: a wait
         assert kinds == {0: "swswswsw", 1: "swswsws", 2: "sswsws"}[window]
         transport.flush()
         assert sum(entry[0] == "wait" for entry in log) == 4

@@ -57,6 +57,7 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
     assert instruction in RIGHT
+    # A text with nothing added is valid. With "[" and "]" around nothing, "streams" would have an empty stream.
     pairs = [pair for pair in product(STRAY, STRAY) if (any(pair) or fault) and pair != ("[", "]")]
     for before, after in random.Random(what).sample(pairs, 40):
         piece = f"{before}{fault}{after}, "

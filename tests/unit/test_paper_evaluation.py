@@ -21,7 +21,7 @@ from tools import paper_evaluation
 from tools.asynchronous import Scheme, Stage, peak_bytes, seconds_per_micro_batch, versions
 from tools.paper_evaluation import LINKS, PAGE, PUBLISHED, SYNCHRONOUS, Speed, ratio_table, ratios, verdict
 
-STAGES = [Stage(3.0, 8.0, 100), Stage(4.0, 2.0, 50)]
+STAGES = [Stage(pass_s=3.0, sum_s=8.0, weight_bytes=100), Stage(pass_s=4.0, sum_s=2.0, weight_bytes=50)]
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,14 @@ def test_versions_of_the_weights_add_to_the_memory_of_1f1b() -> None:
 
 def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
     fast, slow = Link(1e-6, 1e10), Link(1e-6, 1e9)
+
+    def speed(samples_per_s: float) -> Speed:
+        return Speed(samples_per_s, ranks=8, width=1, micro_batch=1, recompute=False)
+
     found: Any = {}
     for link, chimera, others in ((fast, 300.0, (200.0, 150.0)), (slow, 100.0, (100.0, 80.0))):
-        found[link] = {name: (Speed(chimera, 8, 1, 1, False),) for name in paper_evaluation.CHIMERA}
-        found[link] |= {name: tuple(Speed(x, 8, 1, 1, False) for x in others) for name in PUBLISHED}
+        found[link] = {name: (speed(chimera),) for name in paper_evaluation.CHIMERA}
+        found[link] |= {name: tuple(map(speed, others)) for name in PUBLISHED}
     assert sorted(ratios(found, "Chimera, two pipes", "PipeDream")) == [1.0, 1.25, 1.5, 2.0]
     table = ratio_table(found)
     assert "| DAPPLE | compiled program | 1.38x | 1.00x to 2.00x: in it | 1.00x to 2.00x: in it |" in table

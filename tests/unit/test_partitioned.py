@@ -30,8 +30,8 @@ MODEL = deep_model(4)  # of six layers
 UNEVEN = Partition(MODEL.name, ((0, 3), (3, 4), (4, 5), (5, 6)))
 
 
-def cut(p: Program, partition: Partition = UNEVEN) -> Program:
-    return replace(p, partition=partition)
+def uneven(p: Program) -> Program:
+    return p.with_partition(UNEVEN)
 
 
 # --- the value ----------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def cut(p: Program, partition: Partition = UNEVEN) -> Program:
 def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int, int], ...], fact: str) -> None:
     with pytest.raises(ValueError, match=fact):
         Partition("m", stages)
-    text = program_to_json(cut(program("gpipe", D=4))).replace(
+    text = program_to_json(uneven(program("gpipe", D=4))).replace(
         json.dumps(UNEVEN.stages), json.dumps([*stages, *[[8, 9]] * (4 - len(stages))])
     )
     with pytest.raises(ChimeraError, match=f"E603: p.json: partition: {fact}"):
@@ -74,7 +74,7 @@ def test_a_partition_gives_the_stage_of_a_layer() -> None:
 @pytest.mark.parametrize("name", ["m", "two words ", 'quoted "model" 9:9'])
 def test_both_forms_of_a_program_have_the_partition_and_the_digest_does_not(name: str) -> None:
     plain = program("gpipe", D=4)
-    p = cut(plain, replace(UNEVEN, model=name))
+    p = plain.with_partition(replace(UNEVEN, model=name))
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         assert read(write(p)).header == p.header and write(read(write(p))) == write(p)
         assert "partition" not in write(plain)
@@ -92,7 +92,7 @@ def test_both_forms_of_a_program_have_the_partition_and_the_digest_does_not(name
     ],
 )
 def test_a_file_with_a_wrong_partition_is_refused(old: str, new: str, fact: str) -> None:
-    text = replaced(program_to_json(cut(program("gpipe", D=4))), (old, new))
+    text = replaced(program_to_json(uneven(program("gpipe", D=4))), (old, new))
     with pytest.raises(ChimeraError, match="E603") as error:
         program_from_json(text)
     assert fact in str(error.value)
@@ -100,7 +100,7 @@ def test_a_file_with_a_wrong_partition_is_refused(old: str, new: str, fact: str)
 
 @pytest.mark.parametrize("line", ["partition 0:3 3:4", "partition 0:3 model x", 'partition 0-3 model "x"', "partition"])
 def test_an_invalid_partition_line_is_refused(line: str) -> None:
-    lines = program_to_text(cut(program("gpipe", D=4))).splitlines()
+    lines = program_to_text(uneven(program("gpipe", D=4))).splitlines()
     at = next(n for n, text in enumerate(lines) if text.startswith("partition"))
     with pytest.raises(ChimeraError, match="E605"):
         program_from_text("\n".join([*lines[:at], line, *lines[at + 1 :]]))
@@ -125,12 +125,12 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
     assert found.partition == balanced(description_of(MODEL), 4) and found == program("gpipe", D=4)
     assert main([str(compiled), "--emit", "streams"]) == 0
     assert program_from_text(capsys.readouterr().out).header == found.header
-    compiled.write_text(program_to_json(cut(found)))
+    compiled.write_text(program_to_json(uneven(found)))
     assert main([str(compiled), "--model", str(model), "--emit", "json"]) == 0
     assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "the partition of a file is kept"
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 0
     report = capsys.readouterr().out
-    for need in memory(cut(found), description_of(MODEL)):
+    for need in memory(uneven(found), description_of(MODEL)):
         assert f"{need.peak:,}" in report
     model.write_text(model_to_json(replace(description_of(MODEL), name="other")))
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 1
@@ -138,9 +138,11 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
 
 
 def test_memory_counts_the_layers_of_the_partition() -> None:
-    even, uneven = (memory(p, description_of(MODEL)) for p in (program("gpipe", D=4), cut(program("gpipe", D=4))))
+    p = program("gpipe", D=4)
+    balanced_needs, needs = (memory(q, description_of(MODEL)) for q in (p, uneven(p)))
     weights = [layer.weight_bytes for layer in description_of(MODEL).layers]
-    assert [need.weights for need in uneven] == [sum(weights[:3]), *weights[3:]] != [need.weights for need in even]
+    expected = [sum(weights[:3]), *weights[3:]]
+    assert [need.weights for need in needs] == expected != [need.weights for need in balanced_needs]
 
 
 # --- a run --------------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def test_memory_counts_the_layers_of_the_partition() -> None:
 
 @pytest.mark.parametrize("name", ["gpipe", "chimera", "zb_h1"])
 def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str) -> None:
-    p = cut(program(name, D=4, N=4))
+    p = uneven(program(name, D=4, N=4))
     for found in run_and_compare(program_from_json(program_to_json(p)), MODEL, seed=1):
         for s, stage in found.executor.stages.items():
             assert len(stage.layers) == len(UNEVEN.layers[s])

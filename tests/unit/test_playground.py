@@ -29,7 +29,6 @@ from tests.helpers_playground import playground
 from tools import ROOT
 
 TEXT = find("chimera").text
-JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,10 @@ def server() -> Iterator[Playground]:
 
 
 def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, bytes]:
-    """Return status and body of the answer to these bytes; 0 where the connection is closed without one."""
+    """Return status and body of the answer to these bytes; 0 where the connection is closed without one.
+
+    more: keep the connection open, as if more were to be sent.
+    """
     with socket.create_connection(server.server_address[:2], timeout=60) as client:  # type: ignore[arg-type]
         received = b""
         try:
@@ -285,6 +287,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def told(pool: Pool, do: str) -> str:
+    """Return the message of the finding with which a worker's request ends. do: the name of a function of HOSTILE."""
     answer = json.loads(pool.ask(json.dumps({"kind": "export", "do": do}).encode(), 1.0))
     return str(answer["findings"][0]["message"])
 

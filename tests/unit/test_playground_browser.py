@@ -93,6 +93,7 @@ def test_an_underline_is_below_its_word_after_tabs_wide_characters_and_scrolling
               expected: 10 + line * 20 };
         }"""
     )
+    # Pixels: the text has a padding of 10 above it and 12 beside it, and its lines are 20 high.
     assert abs(found["width"][0] - found["width"][1]) <= 12 and abs(found["height"][0] - found["height"][1]) <= 20
     assert abs(found["top"] - found["expected"]) <= 4 and abs(found["left"] - 12) <= 1
 

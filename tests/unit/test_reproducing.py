@@ -19,8 +19,9 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
 from tools import ROOT
 
-S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10  # N: micro-batches
-D, B, HEADS = 32, 2, 2  # gpt-nano
+# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: of dropout.
+S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10
+D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the number of blocks
 TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode()
 
 

@@ -20,10 +20,9 @@ from chimerac.compiler.resolve.scope import (
     type_of_let,
     with_hints,
 )
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_of_alias
+from chimerac.compiler.syntax.kinds import KINDS, kind_of_alias
 
 GREEDY_NAMES = tuple(MEANINGS)  # predefined in expressions of a greedy block
 # Names that an author may expect in an order, and what to write instead.
@@ -64,7 +63,7 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
             )
 
 
-def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
+def _check_kind(kind: n.Identifier, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
         kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone, R a recomputation"
         help = f"did you mean '{meant}'?" if (meant := kind_of_alias(kind.name)) else kinds
@@ -211,7 +210,7 @@ def _check_ticks(
 
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
-        binders: list[tuple[n.Binder, str]] = []
+        binders: list[tuple[n.Identifier, str]] = []
         if rule.pipe and _check_pipe(rule.pipe, families, found, Scope()):
             binder = index_binder(rule.pipe, scope)
             binders += [(binder, "index of a pipe")] if binder else []

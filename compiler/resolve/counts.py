@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.chimera_ir.program import LIMITS
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.printer import expression
-from chimerac.compiler.syntax.walk import inside, spine
+from chimerac.compiler.syntax.walk import left_spine, subexpressions
 
 
 def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
@@ -20,7 +20,7 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
             help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if suffix else 0)}{suffix}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
-        names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]
+        names = [part.name for part in subexpressions(e.left) if isinstance(part, n.Name)]
         duplicate = next((k for k in KINDS if names.count(k) > 1), None)
         if duplicate and set(names) <= set(KINDS):
             return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
@@ -35,7 +35,7 @@ def limit_weights(e: n.Expr) -> dict[str, int] | None:
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(spine(e)[1]) < len(KINDS):
+        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None

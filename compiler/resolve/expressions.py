@@ -16,12 +16,12 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import Span, refuse
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import names_in, spine
+from chimerac.compiler.syntax.walk import left_spine, names_in
 
 Array = npt.NDArray[Any]
 Scalar = int | bool
-Variable = int | bool | Array
-Env = Mapping[str, Variable]
+ExprValue = int | bool | Array
+Env = Mapping[str, ExprValue]
 
 LIMIT = limits.MAGNITUDE  # the sum of two such values fits into 64 bits
 MAX_NAMES = 20  # names whose values a finding shows
@@ -41,7 +41,7 @@ def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLi
     return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
 
-def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
+def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
     """Return the value of a checked expression.
 
     Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point (a
@@ -58,7 +58,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             budget.spend(_points(value), e.span)
             return -value if e.op == "-" else _invert(value)
         case n.Binary():
-            first, links = spine(e)
+            first, links = left_spine(e)
             value = evaluate(first, env, budget)
             for link in links:
                 value = _apply_link(link, value, env, budget)
@@ -87,7 +87,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return result
 
 
-def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
+def _apply_link(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
     """Return the value of an operation whose left side is known."""
     if e.op not in ("and", "or"):
         right = evaluate(e.right, env, budget)
@@ -98,7 +98,7 @@ def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variab
     return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
-def _points(*operands: Variable) -> int:
+def _points(*operands: ExprValue) -> int:
     """Return how many operations of the budget one operation on these variables counts as."""
     points = 0
     for x in operands:  # mostly scalars, for which max() over a generator takes more than twice as long
@@ -107,18 +107,18 @@ def _points(*operands: Variable) -> int:
     return 1 + points // 64
 
 
-def _invert(value: Variable) -> Variable:
+def _invert(value: ExprValue) -> ExprValue:
     return np.logical_not(value) if isinstance(value, np.ndarray) else not value
 
 
 def _choose(
-    condition: Variable,
-    then: Callable[[Env], Variable],
-    otherwise: Callable[[Env], Variable],
+    condition: ExprValue,
+    then: Callable[[Env], ExprValue],
+    otherwise: Callable[[Env], ExprValue],
     env: Env,
     budget: Budget,
     span: Span,
-) -> Variable:
+) -> ExprValue:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)
@@ -134,14 +134,14 @@ def _choose(
     return result
 
 
-def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, Variable]:
+def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, ExprValue]:
     """Return the variables at the points of a mask. span: the text that selects the points."""
     arrays = sum(isinstance(v, np.ndarray) for v in env.values())
     budget.spend(len(env) // 16 + arrays * _points(mask), span)
     return {k: v[mask] if isinstance(v, np.ndarray) else v for k, v in env.items()}
 
 
-def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Variable:
+def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> ExprValue:
     match e.op:
         case "+":
             return _bounded(left + right, e, env)
@@ -175,18 +175,18 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
             return left >= right
 
 
-def _magnitude(value: Variable) -> int:
+def _magnitude(value: ExprValue) -> int:
     if isinstance(value, np.ndarray):
         return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
     return abs(value)
 
 
-def _has_large_product(left: Variable, right: Variable) -> Any:
+def _has_large_product(left: ExprValue, right: ExprValue) -> Any:
     """Return at each point whether a product is larger than the limit, without the product, which may exceed 64 bits."""
     return np.abs(left) > LIMIT // np.maximum(np.abs(right), 1)
 
 
-def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
+def _bounded(value: ExprValue, e: n.Binary, env: Env) -> ExprValue:
     if _magnitude(value) > LIMIT:
         label = _values(e, env, np.abs(value) > LIMIT)
         raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label, help="take smaller numbers")

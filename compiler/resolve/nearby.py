@@ -8,7 +8,7 @@ from dataclasses import replace
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
-from chimerac.compiler.syntax.walk import inside
+from chimerac.compiler.syntax.walk import subexpressions
 
 MAX_PARTS = 100  # parts of a formula; larger formulas have no variants
 _SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # of the ends of a range
@@ -69,7 +69,7 @@ def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
 
 
 def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
-    parts = list(inside(e))
+    parts = list(subexpressions(e))
     for part in parts if len(parts) <= MAX_PARTS else ():
         if part.span.line != part.span.end_line:
             continue

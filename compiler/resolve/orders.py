@@ -13,8 +13,9 @@ from chimerac.compiler.resolve.expressions import Env, scalar
 from chimerac.compiler.resolve.placements import PipeDeclaration
 from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
 from chimerac.compiler.resolve.sizes import size
-from chimerac.compiler.resolve.spec import KINDS, Bound, Filling, Formula, GreedyOrder, ListingOrder, TicksOrder
+from chimerac.compiler.resolve.spec import Bound, Filling, Formula, GreedyOrder, ListingOrder, TicksOrder
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import KINDS
 
 
 def order_of(

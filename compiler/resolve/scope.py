@@ -9,7 +9,7 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.findings import given_twice
 from chimerac.compiler.resolve.types import Scope, Type, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import inside, names_in
+from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 # The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
@@ -20,7 +20,7 @@ _BINDING = {
 }
 
 
-def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
+def define(scope: Scope, binder: n.Identifier, kind: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 if it is defined already."""
     if first := scope.where(binder.name):
         found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
@@ -49,7 +49,7 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
     define(scope, let.name, kind, found)
 
 
-def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagnostic], help: str = "") -> Scope:
+def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
     """Return a scope with more names. Adds E207 for a name that is defined already, and for s, m, p or r with another meaning.
 
     bound: names, and what each is bound to, empty if any name is allowed; help: how to bind stages and micro-batches here.
@@ -80,10 +80,10 @@ def with_hints(scope: Scope, instead: Mapping[str, str]) -> Scope:
     return inner
 
 
-def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Binder | None:
+def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Identifier | None:
     """Return the name that `down[i]` binds; an index that is a known name or a formula selects one pipe instead."""
     if isinstance(ref.index, n.Name) and ref.index.name not in scope:
-        return n.Binder(ref.index.name, span=ref.index.span)
+        return n.Identifier(ref.index.name, span=ref.index.span)
     return None
 
 
@@ -91,13 +91,13 @@ def names_in_group(rule: n.Rule) -> list[n.Name]:
     """Return the names in the range of a rule's groups, in order."""
     if rule.group is None:
         return []
-    return [part for e in (rule.group.low, rule.group.high) for part in inside(e) if isinstance(part, n.Name)]
+    return [part for e in (rule.group.low, rule.group.high) for part in subexpressions(e) if isinstance(part, n.Name)]
 
 
-def counter_of(rule: n.Rule, known: Container[str]) -> n.Binder | None:
+def counter_of(rule: n.Rule, known: Container[str]) -> n.Identifier | None:
     """Return the name that numbers the groups of a rule: the first name in its range that is not known."""
     new = next((name for name in names_in_group(rule) if name.name not in known), None)
-    return n.Binder(new.name, span=new.span) if new else None
+    return n.Identifier(new.name, span=new.span) if new else None
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
@@ -107,7 +107,7 @@ def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budg
     for let in reversed(lets):
         if let.name.name in names:
             needed.insert(0, let)
-            inner = list(inside(let.value))
+            inner = list(subexpressions(let.value))
             budget.spend(8 * len(inner), let.span)
             names |= {e.name for e in inner if isinstance(e, n.Name)}
     return needed

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Span
-from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Costs, Header, Tied
 from chimerac.compiler.resolve.expressions import Env
 from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
-
-KINDS = {form.letter: form.op for form in FORMS if form.letter}
-LETTERS = {op: letter for letter, op in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)

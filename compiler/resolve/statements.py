@@ -11,10 +11,9 @@ from chimerac.compiler.resolve.check_orders import check_order
 from chimerac.compiler.resolve.expressions import LIMIT
 from chimerac.compiler.resolve.findings import given_twice
 from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, local, with_hints
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_of_alias
+from chimerac.compiler.syntax.kinds import KINDS, kind_of_alias
 
 # Names that an author may expect in a pipe, and what to write instead.
 _IN_PIPE = {

@@ -9,7 +9,7 @@ from typing import Literal
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import spine
+from chimerac.compiler.syntax.walk import left_spine
 
 Type = Literal["integer", "truth value"]
 
@@ -57,7 +57,7 @@ class Scope(Mapping[str, Type]):
         found = self._find(name)
         return found and found[1]
 
-    def add(self, binder: n.Binder, kind: Type) -> None:
+    def add(self, binder: n.Identifier, kind: Type) -> None:
         """Add a name that is bound in the text."""
         self._own[binder.name] = kind, binder.span
 
@@ -130,7 +130,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(e.operand, scope, kind, found)
             return kind
         case n.Binary():
-            operand, links = spine(e)
+            operand, links = left_spine(e)
             check(operand, scope, _operands(links[0]), found)
             check(links[0].right, scope, _operands(links[0]), found)
             for left, link in pairwise(links):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.expressions import Env, Variable, evaluate, values_of
+from chimerac.compiler.resolve.expressions import Env, ExprValue, evaluate, values_of
 from chimerac.compiler.resolve.findings import MAX_FOUND
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
@@ -23,9 +23,9 @@ _SHIFTS = sorted(
 )
 
 
-def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, Variable]:
+def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, ExprValue]:
     """Return the values of params and lets. Raises ChimeraError E210 with every requirement that does not hold."""
-    env: dict[str, Variable] = {}
+    env: dict[str, ExprValue] = {}
     found: list[Diagnostic] = []
     try:
         for s in _unmet(schedule, given, env, budget):
@@ -40,7 +40,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
     return env
 
 
-def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variable], budget: Budget) -> Iterator[n.Require]:
+def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprValue], budget: Budget) -> Iterator[n.Require]:
     """Yield the requirements that do not hold; put the params and lets above each into `env`."""
     for s in schedule.statements:
         match s:

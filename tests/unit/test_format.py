@@ -17,7 +17,7 @@ from chimerac.compiler.format import format_schedule
 from chimerac.compiler.format.layout import WIDTH
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
-from chimerac.compiler.syntax.grammar import grammar
+from chimerac.compiler.syntax.grammar import parser
 from chimerac.compiler.syntax.printer import print_schedule
 from chimerac.compiler.syntax.tokens import TOKEN
 from tests.effort import examples
@@ -229,5 +229,5 @@ def test_tokens_are_those_of_the_grammar() -> None:
     for name in names():
         text = find(name).text
         assert [t for t in TOKEN.findall(text) if t[0] != "#"] == [
-            str(t) for t in grammar().parse_interactive(text).iter_parse()
+            str(t) for t in parser().parse_interactive(text).iter_parse()
         ]

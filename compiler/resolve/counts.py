@@ -1,4 +1,4 @@
-"""Limits of a greedy order: the counts of tasks on the left of <=."""
+"""The counts of tasks that a limit of a greedy order has on the left of <=."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from chimerac.compiler.syntax.walk import left_spine, subexpressions
 
 
 def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
-    """Return E202 for a condition that is not a limit: another comparison than <=, or no counts on its left."""
+    """Return E202 for a condition that is not a limit: a comparison other than <=, or no counts on its left."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
         swapped = e.op in (">", ">=") and limit_weights(e.right)
         if swapped or limit_weights(e.left):
             counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
-            suffix = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
-            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if suffix else 0)}{suffix}"
+            if e.op == "<" or (swapped and e.op == ">"):
+                bound = n.Binary("-", bound, n.Int(1, span=span), span=span)
+            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound)}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
         names = [part.name for part in subexpressions(e.left) if isinstance(part, n.Name)]
@@ -31,7 +32,7 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
 
 
 def limit_weights(e: n.Expr) -> dict[str, int] | None:
-    """Return kind -> factor of a sum like `F - W`, or None for anything else."""
+    """Return the factor, 1 or -1, of each kind of task in a sum such as `F - W`; None for any other expression."""
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}

@@ -102,7 +102,6 @@ def test_values_beyond_the_limit_are_refused() -> None:
 
 @given(st.integers(-20, 20), st.lists(st.integers(-20, 20), min_size=1, max_size=6), st.data())
 def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: list[int], data: st.DataObject) -> None:
-    """For every expression, evaluating an array of points gives the same values as evaluating each point."""
     text = data.draw(
         st.sampled_from(
             [

@@ -24,8 +24,8 @@ from chimerac.chimera_ir.instructions import (
 from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.build import TASKS
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.kinds import KINDS
 
 NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 
@@ -101,7 +101,7 @@ def placements(draw: DrawFn, ranks: int, stages: int) -> str:
 # --- syntax trees ---------------------------------------------------------------------------------------------------
 
 identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(lambda x: x not in keywords())
-binders = identifiers.map(lambda x: n.Binder(x, span=NOWHERE))
+binders = identifiers.map(lambda x: n.Identifier(x, span=NOWHERE))
 
 
 def _node(kind: type, *parts: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
@@ -143,8 +143,8 @@ _greedy = _node(
     st.lists(_node(n.Grouping, binders, expressions), max_size=2).map(tuple),
     st.lists(_node(n.Limit, expressions, st.sampled_from(["rank", "stage", "pipe"])), max_size=2).map(tuple),
 )
-_kinds = st.sampled_from(TASKS).map(lambda x: n.Binder(x, span=NOWHERE))
-_pipe_names = identifiers.filter(lambda x: x not in TASKS).map(lambda x: n.Binder(x, span=NOWHERE))
+_kinds = st.sampled_from(tuple(KINDS)).map(lambda x: n.Identifier(x, span=NOWHERE))
+_pipe_names = identifiers.filter(lambda x: x not in KINDS).map(lambda x: n.Identifier(x, span=NOWHERE))
 _pipes = st.none() | _node(n.PipeRef, _pipe_names, st.none() | expressions)
 _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, None)[:3])  # stage, first, last
 

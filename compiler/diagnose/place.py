@@ -1,4 +1,4 @@
-"""The position of a syntax error, with its context: the tokens, the open blocks, and the tokens that are allowed there."""
+"""The position of a syntax error, with its context: the tokens, the open blocks, and the terminals that are allowed there."""
 
 from __future__ import annotations
 
@@ -42,11 +42,9 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """The kind of its contents: 'pipe', 'ticks', 'greedy' or 'listing'; '' if that is not known."""
-        words = [w.text for w in self.head]
-        if words[:1] == ["order"]:
-            return next((w for w in words if w in ("ticks", "greedy", "listing")), "")
-        return {"pipe": "pipe", "repeat": "listing", "if": "listing", "else": "listing"}.get(words[0] if words else "", "")
+        """The kind of its contents: 'pipe', 'ticks', 'greedy' or 'listing'."""
+        first = self.head[0].text
+        return self.head[1].text if first == "order" else "pipe" if first == "pipe" else "listing"
 
     @property
     def opening(self) -> str:
@@ -59,10 +57,10 @@ class Block:
 class Place:
     """The position of a syntax error, with its context.
 
-    tokens: those of the whole text, without comments; at: the index of the first token that is not allowed, or one past the
-    last token; expected: the names of the terminals that are allowed there; literal: the texts of those that are words or
-    symbols, but not operators; blocks: those open there, the outermost first; closed: those that ended before; keywords:
-    words that cannot be names.
+    tokens: those of the whole text, without comments; at: the index of the first token that is not allowed, or the number of
+    tokens if the text ends too early; expected: the names of the terminals that are allowed there; literal: the texts of those
+    that are keywords or symbols, but not operators; blocks: those open there, the outermost first; closed: those that ended
+    before, in the order of their ends; keywords: the reserved words.
     """
 
     source: Source
@@ -85,13 +83,13 @@ class Place:
 
     @property
     def kind(self) -> str:
-        """The kind of the innermost open block; '' at the top level."""
-        return next((b.kind for b in reversed(self.blocks) if b.kind), "")
+        """The kind of the innermost block that is open at the error; '' at the top level."""
+        return self.blocks[-1].kind if self.blocks else ""
 
     def allows_only(self, word: str) -> bool:
-        """Return whether this word is the only one allowed here, apart from operators.
+        """Return whether, apart from operators and "(", this keyword or symbol alone is allowed here.
 
-        "(" is left out: after a name it is allowed as the beginning of a call, whatever else is expected.
+        "(" is left out, because after any name it could begin the arguments of a function.
         """
         return self.literal - {"("} == {word} and "NAME" not in self.expected
 
@@ -114,6 +112,7 @@ class Place:
         return Span(self.source, a.line, a.column, b.line, b.column + len(b.text))
 
     def on_one_line(self, first: int, end: int) -> bool:
+        """Return whether the tokens first .. end - 1 exist and are on one line."""
         return 0 <= first < end <= len(self.tokens) and self.tokens[first].line == self.tokens[end - 1].line
 
     @property
@@ -123,6 +122,7 @@ class Place:
 
     @property
     def starts_line(self) -> bool:
+        """Whether the token at the error is the first one of its line, or the error is at the end of the text."""
         return self.at == len(self.tokens) or self.at == 0 or self.tokens[self.at - 1].line < self.tokens[self.at].line
 
     def closing_bracket(self, k: int) -> int | None:
@@ -180,13 +180,13 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _blocks(tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
-    """Return the blocks that are open before token `end`, and those that have ended."""
+    """Return the blocks that are open before token `end`, and those that have ended. The tokens before `end` have no error."""
     open: list[Block] = []
     closed: list[Block] = []
-    line = after = 0  # the first token of the line, and the first one after the last brace
-    head: int | None = None
-    # Stack of heads saved at each `if`. A `then` means an if-expression, so the saved head is restored.
-    saved_heads: list[int | None] = []
+    line = 0  # the first token of the line
+    head = 0  # the first token of the head of the next block
+    # The heads before each `if`. A `then` means that the `if` is an expression, so it begins no head.
+    saved_heads: list[int] = []
     branches = 0  # number of if-expressions still without `else`
     for k, word in enumerate(tokens[:end]):
         if k and tokens[k - 1].line < word.line:
@@ -204,11 +204,10 @@ def _blocks(tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tup
                 branches -= 1
             case "else":
                 head = k
-            case "{" | "}":
-                if word.text == "{":
-                    first = max(line, after) if head is None else head
-                    open.append(Block(tokens[first:k], k, tokens[line].column - 1))
-                elif open:
-                    closed.append(replace(open.pop(), close=k))
-                after, head, saved_heads, branches = k + 1, None, [], 0
+            case "{":
+                open.append(Block(tokens[head:k], k, tokens[line].column - 1))
+                saved_heads, branches = [], 0
+            case "}":
+                closed.append(replace(open.pop(), close=k))
+                saved_heads, branches = [], 0
     return tuple(open), tuple(closed)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.compiler.order.greedy import FORWARD, Counter, Scheduler, blocking_limit, run, scheduler_of, stuck_message
 from chimerac.compiler.order.ordered import formatted, plus
-from chimerac.compiler.resolve.spec import LETTERS, Bound
+from chimerac.compiler.resolve.spec import Bound
 
 MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
 MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
@@ -25,7 +25,7 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
         stage, m = divmod(key, h.micro_batches)
         kept = limit.reserved - state.reserved[state.cell[key]] if kind == FORWARD else 0
         reserve = f", {kept} reserved for other stages or pipes" if kept else ""
-        name = f"{LETTERS[state.ops[kind]]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
+        name = f"{FORMS[state.ops[kind]].letter} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
     first = full[0][2]
     return Diagnostic("E305", stuck_message(state), first.span, "this limit", tuple(notes[:MAX_SHOWN]), _help(state, first))
@@ -95,6 +95,6 @@ def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> B
 
 
 def _text(bound: Bound) -> str:
-    counts = " ".join(f"{'+-'[weight < 0]} {LETTERS[op]}" for op, weight in bound.weights.items()).removeprefix("+ ")
+    counts = " ".join(f"{'+-'[weight < 0]} {FORMS[op].letter}" for op, weight in bound.weights.items()).removeprefix("+ ")
     scope = "" if bound.scope == "rank" else f" per {bound.scope}"
     return f"limit {counts} <= {formatted(bound.value)}{scope}"

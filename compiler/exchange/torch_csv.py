@@ -17,7 +17,7 @@ import numpy as np
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, Span, refuse
 from chimerac.chimera_ir.header import Header, Pipe
-from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction, Op, Recv, Send, Task, Value
+from chimerac.chimera_ir.instructions import FORMS, Bwd, BwdInput, BwdWeight, Fwd, Instruction, Op, Recv, Send, Task, Value
 from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
 from chimerac.chimera_ir.streams import program_of
@@ -29,7 +29,6 @@ from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
 TASKS = {"F": Fwd, "B": Bwd, "I": BwdInput, "W": BwdWeight}
-LETTERS = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
 OF_SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")  # torch's actions about FSDP and data parallelism, of a stage
 
 
@@ -116,7 +115,7 @@ def _tasks(program: Program, rank: int) -> Iterator[tuple[str, list[int]]]:
         pair.append(row)
         if t.flags[row] & OVERLAP:
             continue
-        words = [f"{t.stage[r]}{LETTERS[Op(t.op[r])]}{program.micro_batch_lists[int(t.operand[r])][0]}" for r in pair]
+        words = [f"{t.stage[r]}{FORMS[t.op[r]].letter}{program.micro_batch_lists[int(t.operand[r])][0]}" for r in pair]
         yield (words[0] if len(words) == 1 else f"({';'.join(words)})OVERLAP_F_B"), pair
         pair = []
 
@@ -214,7 +213,8 @@ _MESSAGE = re.compile(rf"({_ID})((?:SEND|RECV)_[FB])({_ID})")
 _SHARD = re.compile(rf"{_ID}(?:{'|'.join(OF_SHARDS)})")
 _PAIR = re.compile(rf"\(\s*({_TASK.pattern})\s*;\s*({_TASK.pattern})\s*\)\s*OVERLAP_F_B")
 _EXPECTED = (
-    "an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B or RECV_B, and a micro-batch, as in 2F0; or a pair of tasks"
+    "write a task as STAGE KIND MICRO_BATCH without spaces, such as 2F0, where KIND is F, B, I or W; "
+    "a message has SEND_F, RECV_F, SEND_B or RECV_B in the place of KIND; a pair of tasks is (4F7;1B2)OVERLAP_F_B"
 )
 
 

@@ -8,7 +8,7 @@ A file has `title`, what its findings are about, and for every code a table:
     right      what is changed in it for this code: [old, new], ... (or [old, new, times]: `new` that many times)
     wrong      what is changed in the correct example to make it wrong, in the same form
     run        the command of the wrong example; `chimerac BASE` where it is left out
-    rerun      the command of the corrected example; the same where it is left out
+    rerun      the command of the corrected example; that of `run` where it is left out
     corrected  what was changed
 """
 
@@ -27,8 +27,11 @@ Change = Sequence[Any]  # [old, new] or [old, new, times]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One code. file: the name of its example, or '' if only a command is wrong; changes: those that make the correct example
-    from the file, and those that make the wrong example from the correct one."""
+    """The texts about one code: code, title, why, run, rerun and corrected as in the .toml file.
+
+    file: the name of its example, or '' if only a command is wrong; changes: those that make the corrected example from the
+    file, and those that make the wrong example from the corrected one.
+    """
 
     code: str
     title: str
@@ -73,6 +76,7 @@ def entries() -> Mapping[str, Entry]:
 
 
 def _here() -> Traversable:
+    """Return the folder of the .toml files."""
     return resources.files("chimerac.compiler.explain")
 
 
@@ -98,7 +102,7 @@ def _entry(
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """Return the text with the first place of every `old`, which must be there, replaced."""
+    """Return the text in which the first `old` of each change, which must be there, is replaced."""
     for old, new, *times in changes:
         assert old in text, old
         text = text.replace(old, new * (times[0] if times else 1), 1)

@@ -19,12 +19,12 @@ from chimerac.compiler.explain.entries import Entry, entries, hundreds
 
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 
-PROSE, WIDTH = 100, 105  # characters per line: of prose, and of an example, whose longer lines are cut
+PROSE, WIDTH = 100, 105  # the most characters of a line of prose, and of an example, whose longer lines are cut
 MAX_EQUAL = 3  # the most consecutive equal lines of an example that are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
-    """Return the pages of these codes, or the list of all codes. A code may be written E303, e303 or error[E303]:
+    """Return the pages of these codes, or without any the list of all codes. A code may be written E303, e303 or error[E303].
 
     Raises ChimeraError E002 for a code that does not exist.
     """
@@ -100,7 +100,7 @@ def _commands(text: str) -> list[str]:
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
     """Run a command line on an example, in a temporary folder. Return the exit status and what it prints on stderr.
 
-    Paths below the current folder are printed relative to it.
+    Paths below the current folder are printed relative to it. Raises ChimeraError E003 if the example cannot be written.
     """
     printed = io.StringIO()
     try:

@@ -22,5 +22,5 @@ def format_schedule(source: Source) -> str:
     text = writer.text()
     for comment in (False, True):
         written = [t.rstrip() for t in grammar.tokens(text) if (t.type == "COMMENT") == comment]
-        assert written == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
+        assert written == [t.text for t in tokens if t.is_comment == comment], "formatting changed more than spaces"
     return text

@@ -14,12 +14,12 @@ _ALIGNED = ("{", "on", "at", "when", "recompute", "=")
 
 
 def _gap(before: Token, t: Token) -> int:
-    """Return the spaces between two tokens of a unit."""
-    if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.tight or t.tight:
+    """Return the number of spaces between two tokens of a unit."""
+    if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.is_tight or t.is_tight:
         # There is no gap, except before a unary minus that follows neither an opening bracket nor a tight operator.
-        return int(t.tight and t.text == "-" and not t.binary and before.text not in ("(", "[") and not before.tight)
+        return int(t.is_tight and t.text == "-" and not t.is_binary and before.text not in ("(", "[") and not before.is_tight)
     if t.text == "(":
-        return int(not before.operand)
+        return int(not before.ends_operand)
     return 1
 
 
@@ -29,7 +29,7 @@ def _one_line(u: Unit) -> bool:
         u.one_line = all(
             (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
             if isinstance(p, Block)
-            else not p.comment
+            else not p.is_comment
             for p in u.parts
         )
     return u.one_line
@@ -37,14 +37,14 @@ def _one_line(u: Unit) -> bool:
 
 def _min_gap(before: Unit, u: Unit) -> int:
     """Return the least number of spaces between two units on one line: fewer between tasks than between statements."""
-    return 2 if before.first.task and u.first.task else 3
+    return 2 if before.first.starts_task and u.first.starts_task else 3
 
 
 class _Line:
     """A line that is being written. wide: with the wider gaps of the source.
 
-    anchor: the first token here of the source line that is being read, and its column here. A token after a wider gap gets the
-    same distance from the anchor as in the source.
+    anchor: a token and its column in this line. It is the first token here that is on the same line of the source as the last
+    token. A token after a wider gap keeps its distance from the anchor. before: the last token.
     """
 
     def __init__(self, wide: bool = True) -> None:
@@ -72,7 +72,7 @@ class _Line:
         return line
 
     def add(self, t: Token, gap: int, aligned: bool = False) -> None:
-        """Append a token after a gap, a wider one where the author left one."""
+        """Append a token after a gap. aligned: the gap may be wider, as in the source."""
         column = self.length + gap
         match self.before, self.anchor:
             case Token() as before, (start, token) if aligned and self.wide and before.line == t.line == token.line:
@@ -83,8 +83,8 @@ class _Line:
             self.anchor = column, t
         self.before = t
 
-    def tokens(self, u: Unit, gap: int, aligned: bool) -> None:
-        """Append a unit. Stops when the line is longer than WIDTH."""
+    def add_unit(self, u: Unit, gap: int, aligned: bool) -> None:
+        """Append a unit after a gap. Stops when the line is longer than WIDTH."""
         for k, part in enumerate(u.parts):
             if self.length > WIDTH:
                 return
@@ -94,10 +94,8 @@ class _Line:
                     if self.length > WIDTH:
                         return
                     assert isinstance(item, Unit)
-                    item_before = part.items[i - 1] if i else None
-                    self.tokens(
-                        item, _min_gap(item_before, item) if isinstance(item_before, Unit) else 1, item_before is not None
-                    )
+                    previous = part.items[i - 1] if i else None
+                    self.add_unit(item, _min_gap(previous, item) if isinstance(previous, Unit) else 1, previous is not None)
                 self.add(part.close, 1)
             elif k == 0:
                 self.add(part, gap, aligned)
@@ -109,7 +107,7 @@ class _Line:
 def _flat(u: Unit, wide: bool = True) -> str:
     """Return a unit on one line. wide: with the wider gaps of the source."""
     line = _Line(wide)
-    line.tokens(u, 0, aligned=False)
+    line.add_unit(u, 0, aligned=False)
     return line.text
 
 
@@ -121,9 +119,11 @@ class Writer:
         self.line = _Line()
 
     def text(self) -> str:
+        """Return what has been written."""
         return "\n".join([*self.lines, self.line.text]).strip("\n") + "\n"
 
     def newline(self, indent: int) -> None:
+        """End the line, unless it is empty, and begin another one."""
         if (text := self.line.text).strip():
             self.lines.append(text)
         self.line = _Line()
@@ -131,7 +131,7 @@ class Writer:
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
         """Write a comment, on the same line as the token before it if it was there in the source."""
-        if before is not None and before.line == t.line and not before.comment:
+        if before is not None and before.line == t.line and not before.is_comment:
             self.line.add(t, 2, aligned=True)
         else:
             self.newline(indent)
@@ -139,11 +139,11 @@ class Writer:
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
-        """Write the units and comments of a block or of the file."""
+        """Write the units and comments of a block or of the file. opened: the opening brace of the block."""
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
-            item_before = items[k - 1] if k else None
+            previous = items[k - 1] if k else None
             if before is not None and k and first.line > before.line + 1:
                 self.newline(0)
                 self.lines.append("")
@@ -151,18 +151,18 @@ class Writer:
                 self.comment(item, before, indent)
                 before = item
                 continue
-            neighbour = item_before if isinstance(item_before, Unit) and item_before.last.line == first.line else None
+            neighbour = previous if isinstance(previous, Unit) and previous.last.line == first.line else None
             if neighbour is None or not self.beside(item, neighbour):
                 self.newline(indent)
                 self.unit(item, indent)
             before = item.last
 
     def beside(self, u: Unit, neighbour: Unit) -> bool:
-        """Write a unit beside its neighbour if it fits there."""
+        """Write a unit on the line of its neighbour if it fits there; return whether it does."""
         if not _one_line(u):
             return False
         line = self.line.copy()
-        line.tokens(u, _min_gap(neighbour, u), aligned=True)
+        line.add_unit(u, _min_gap(neighbour, u), aligned=True)
         if line.length > WIDTH:
             return False
         self.line = line
@@ -174,7 +174,7 @@ class Writer:
             for wide in (True, False):
                 if len(_flat(u, wide)) + indent <= WIDTH:
                     self.line.wide = wide
-                    self.line.tokens(u, 0, aligned=False)
+                    self.line.add_unit(u, 0, aligned=False)
                     self.line.wide = True
                     return
         pieces = list(_pieces(u))
@@ -182,22 +182,25 @@ class Writer:
             if isinstance(piece, Block):
                 self.block(piece, indent)
             else:
-                self.run(piece, indent, k == 0)
+                self.tokens(piece, indent, k == 0)
 
-    def run(self, tokens: list[Token], indent: int, first: bool) -> None:
-        """Write the tokens between two blocks: on one line if they fit, else broken where the author broke them."""
+    def tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
+        """Write the tokens of a unit up to its next block: on one line if they fit, else with the line breaks of the source.
+
+        first: they begin the unit.
+        """
         line = self.line.copy()
         line.anchor = None
         for k, t in enumerate(tokens):
             line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
-        keeps_breaks = line.length > WIDTH or any(t.comment for t in tokens)
+        keeps_breaks = line.length > WIDTH or any(t.is_comment for t in tokens)
         for k, t in enumerate(tokens):
             before = self.line.before
-            if t.comment:
+            if t.is_comment:
                 self.comment(t, before, indent + INDENT)
             elif first and k == 0:
                 self.line.add(t, 0)
-            elif before is None or before.comment or (keeps_breaks and before.line < t.line):
+            elif before is None or before.is_comment or (keeps_breaks and before.line < t.line):
                 self.newline(indent + INDENT)
                 self.line.add(t, 0)
             else:
@@ -207,12 +210,12 @@ class Writer:
         """Write a block after the tokens before it."""
         before = self.line.before
         assert before is not None
-        if before.comment:
+        if before.is_comment:
             self.newline(indent + INDENT)
             self.line.add(b.open, 0)
         elif _one_line(Unit([b])):
             line = self.line.copy()
-            line.tokens(Unit([b]), 1, aligned=True)
+            line.add_unit(Unit([b]), 1, aligned=True)
             if line.length <= WIDTH:
                 self.line = line
                 return
@@ -226,14 +229,14 @@ class Writer:
 
 def _pieces(u: Unit) -> Iterator[list[Token] | Block]:
     """Yield the blocks of a unit and the tokens between them."""
-    run: list[Token] = []
+    tokens: list[Token] = []
     for part in u.parts:
         if isinstance(part, Block):
-            if run:
-                yield run
-            run = []
+            if tokens:
+                yield tokens
+            tokens = []
             yield part
         else:
-            run.append(part)
-    if run:
-        yield run
+            tokens.append(part)
+    if tokens:
+        yield tokens

@@ -1,4 +1,4 @@
-"""text of a schedule -> its tokens, and units of tokens: statements, clauses, rules and actions, block within block."""
+"""text of a schedule -> its tokens, and units of tokens: statements, clauses, rules and actions. Blocks contain units."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 @dataclass(slots=True)
 class Token:
-    """A token. unit: it begins a statement, clause, rule or action; task: it begins a task of a listing; binary: it is a + or -
-    between two operands; tight: it has no spaces around it."""
+    """A token.
+
+    line, column: where it is in the source, from 1 and from 0; starts_unit: it begins a statement, clause, rule or action;
+    starts_task: it begins a task of a listing; ends_operand: it ends an operand, so a minus sign after it subtracts; is_binary:
+    it is a + or - between two operands; is_tight: no spaces are written around it.
+    """
 
     text: str
     line: int
     column: int
-    unit: bool = False
-    task: bool = False
-    operand: bool = False  # it ends an operand, so a minus sign after it subtracts
-    binary: bool = False
-    tight: bool = False
+    starts_unit: bool = False
+    starts_task: bool = False
+    ends_operand: bool = False
+    is_binary: bool = False
+    is_tight: bool = False
 
     @property
     def end(self) -> int:
+        """The column after its last character."""
         return self.column + len(self.text)
 
     @property
-    def comment(self) -> bool:
+    def is_comment(self) -> bool:
         return self.text.startswith("#")
 
 
@@ -48,8 +53,10 @@ class Block:
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it can be on one line; None if that
-    is not computed yet."""
+    """A statement, clause, rule or action: tokens, comments and blocks.
+
+    one_line: whether it can be on one line; None until `layout.py` has computed it.
+    """
 
     parts: list[Token | Block] = field(default_factory=list)
     one_line: bool | None = None
@@ -67,23 +74,24 @@ class Unit:
 
 
 def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
-    """Return the tokens of a text whose syntax tree is this, comments among them."""
+    """Return the tokens of a text, including comments. tree: its syntax tree."""
     starts, tasks = set(_unit_starts(tree)), {(s.line, s.column) for s in _task_spans(tree)}
     greedy = deque(s.span for s in tree.statements if isinstance(s, n.Greedy))
     tokens: list[Token] = []
-    conditions = 0  # `if`s of expressions that wait for their `then`
+    conditions = 0  # `if`s of expressions in a greedy block that wait for their `then`
     for found in grammar.tokens(text):
         place = found.line or 0, found.column or 0
-        t = Token(found.rstrip(), place[0], place[1] - 1, place in starts, place in tasks, found.type in _OPERANDS)
+        starts_unit = place in starts or found == "micro_batches"
+        t = Token(found.rstrip(), place[0], place[1] - 1, starts_unit, place in tasks, found.type in _OPERANDS)
         while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
             greedy.popleft()
         if greedy and (greedy[0].line, greedy[0].column) < place:
-            t.unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
-            conditions += (t.text == "if") - (t.text == "then" and not t.unit)
+            t.starts_unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
+            conditions += (t.text == "if") - (t.text == "then" and not t.starts_unit)
         tokens.append(t)
-    words = [t for t in tokens if not t.comment]
+    words = [t for t in tokens if not t.is_comment]
     for k, t in enumerate(words):
-        t.binary = t.text in _SUM and words[k - 1].operand
+        t.is_binary = t.text in _SUM and words[k - 1].ends_operand
     _tighten(words)
     return tokens
 
@@ -109,22 +117,24 @@ def _unit_starts(tree: n.Schedule) -> Iterator[tuple[int, int]]:
 
 
 def _action_spans(actions: tuple[n.Action, ...]) -> Iterator[Span]:
-    joined = False
+    """Yield the spans of the actions that begin a unit: an overlapped pair is one unit."""
+    in_pair = False
     for a in actions:
-        if not joined:
+        if not in_pair:
             yield a.span
-        joined = isinstance(a, n.TaskAction) and a.overlap
+        in_pair = isinstance(a, n.TaskAction) and a.overlap
         for body in _bodies(a):
-            # `else if` stays together: without braces, both end with the same brace.
-            chained = len(body) == 1 and isinstance(a, n.Choice) and body is a.otherwise and _ends(body[0]) == _ends(a)
-            yield from list(_action_spans(body))[chained:]
+            # The `if` of `else if` begins no unit. It and the outer `if` end with the same brace, unlike in `else { if ... }`.
+            is_else_if = isinstance(a, n.Choice) and body is a.otherwise and len(body) == 1 and _end(body[0]) == _end(a)
+            yield from list(_action_spans(body))[is_else_if:]
 
 
-def _ends(a: n.Action) -> tuple[int, int]:
+def _end(a: n.Action) -> tuple[int, int]:
     return a.span.end_line, a.span.end_column
 
 
 def _bodies(a: n.Action) -> tuple[tuple[n.Action, ...], ...]:
+    """Return the actions in each block of an action."""
     match a:
         case n.Repeat():
             return (a.body,)
@@ -135,6 +145,7 @@ def _bodies(a: n.Action) -> tuple[tuple[n.Action, ...], ...]:
 
 
 def _task_spans(tree: n.Schedule) -> Iterator[Span]:
+    """Yield the spans of all tasks of a listing."""
     todo = [a for s in tree.statements if isinstance(s, n.Listing) for a in s.actions]
     while todo:
         a = todo.pop()
@@ -144,29 +155,30 @@ def _task_spans(tree: n.Schedule) -> Iterator[Span]:
 
 
 def _tighten(words: list[Token]) -> None:
-    """Mark operators without spaces: * and unary minus; // within a sum; all arithmetic within brackets."""
+    """Mark the operators that have no spaces around them: * and unary minus; // within a sum; all within square brackets."""
     brackets = 0
     before, after = _in_sums(words, -1), _in_sums(words, 1)
     for k, t in enumerate(words):
         brackets += (t.text == "[") - (t.text == "]")
         match t.text:
             case "*" | "/":
-                t.tight = True
+                t.is_tight = True
             case "//":
-                t.tight = brackets > 0 or before[k] or after[k]
+                t.is_tight = brackets > 0 or before[k] or after[k]
             case "%":
-                t.tight = brackets > 0
+                t.is_tight = brackets > 0
             case "+" | "-":
-                t.tight = brackets > 0 or not t.binary
+                t.is_tight = brackets > 0 or not t.is_binary
             case _:
                 pass
-        t.unit |= t.text == "micro_batches"
 
 
 def _in_sums(words: list[Token], direction: int) -> list[bool]:
-    """Return for every token whether a quotient there is a term of a sum, by the tokens on one side of it.
+    """Return for every token whether a product at its place would be a term of a sum, judged by the tokens on one side of it.
 
-    direction: -1 for those before, 1 for those after. Each result follows from that of the neighbour, so the time is linear."""
+    direction: -1 for the tokens before, 1 for those after. Each result follows from that of the neighbour on that side, or
+    before an opening bracket from that of its closing bracket. So the time is linear.
+    """
     result, closed, closing_of = [False] * len(words), [], {}
     for k in range(len(words)) if direction < 0 else reversed(range(len(words))):
         if words[k].text in (")", "]"):
@@ -174,13 +186,13 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
         elif words[k].text in ("(", "[") and closed:
             closing_of[k] = closed.pop()
         neighbour = k + direction
-        if not 0 <= neighbour < len(words) or words[max(k, neighbour)].unit:
+        if not 0 <= neighbour < len(words) or words[max(k, neighbour)].starts_unit:
             continue
         t = words[neighbour]
         if t.text in ("(", "[") and direction > 0:
             result[k] = result[closing_of.get(neighbour, neighbour)]
         elif t.text not in ("(", "[", ")", "]"):
-            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[neighbour])
+            result[k] = t.is_binary or ((t.ends_operand or t.text in (*_PRODUCT, "-")) and result[neighbour])
     return result
 
 
@@ -188,10 +200,10 @@ def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Un
     """Yield the units of a block or a file, and the comments between them."""
     unit, waiting = None, []  # waiting: comments, which belong to the unit if it continues after them
     for t in tokens:
-        if t.comment:
+        if t.is_comment:
             waiting.append(t)
             continue
-        if t.unit or t.text == "}":
+        if t.starts_unit or t.text == "}":
             if unit:
                 yield unit
             yield from waiting

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chimerac.compiler.language_server.text import Text, Word
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 STATEMENTS = frozenset(
     ("param", "require", "ranks", "stages", "pipe", "order", "size", "cost", "sync", "tied", "window", "limit", "let")
@@ -128,13 +128,13 @@ class Names:
             case "repeat" if self._word(k + 2) == "in":
                 brace = self._next(k, ("{", "}"))
                 self._add(k + 1, "number", self._start(brace), self._close(brace), (k, brace))
-            case "fill" if after in TASKS and self._word(k + 2) == "(":
+            case "fill" if after in KINDS and self._word(k + 2) == "(":
                 last = self._rule_end(k + 3)
                 self._add(k + 3, "rank", self._start(k), self._start(last), (k, last))
                 self._add(k + 5, "number", self._start(k), self._start(last), (k, last))
-            case _ if word in TASKS and kind == "ticks" and before != "fill" and self._begins_rule(k):
+            case _ if word in KINDS and kind == "ticks" and before != "fill" and self._begins_rule(k):
                 self._rule(k)
-            case _ if word in TASKS and after == "(" and self._word(k + 3) == ")" and self._word(k + 4) == "=":
+            case _ if word in KINDS and after == "(" and self._word(k + 3) == ")" and self._word(k + 4) == "=":
                 last = self._cost_end(k + 4)
                 self._add(k + 2, "stage", self._start(k), self._start(last), (k, last))
 
@@ -170,7 +170,7 @@ class Names:
     def _rule_end(self, k: int) -> int:
         """Return the token that ends the rule of a ticks order in which token k is."""
         for j in self._ahead(k):
-            if self._word(j) in ("let", "fill", "}") or (self._word(j) in TASKS and self._begins_rule(j)):
+            if self._word(j) in ("let", "fill", "}") or (self._word(j) in KINDS and self._begins_rule(j)):
                 return j
         return min(k + MAX_AHEAD, len(self.words))
 

@@ -17,8 +17,9 @@ from chimerac.compiler.order.listing_state import KIND_OF, PHASE, RECOMPUTATION,
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
-from chimerac.compiler.resolve.spec import LETTERS, ListingOrder, Spec
+from chimerac.compiler.resolve.spec import ListingOrder, Spec
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
@@ -224,7 +225,7 @@ def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnos
                 continue
             name = f"{spec.header.pipes[cell.pipe].name} s{cell.stage}"
             bits = np.frombuffer(cell.listed, np.uint8)
-            forward, full, inputs, weights, _ = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
+            forward, full, inputs, weights, _ = ((bits & 1 << kind).astype(bool) for kind in KINDS.values())
             half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
             parts = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
             kinds_by_mask: dict[bytes, list[str]] = {}

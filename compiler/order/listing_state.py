@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.resolve.spec import KINDS
+from chimerac.compiler.syntax.kinds import KINDS
 
 FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 RECOMPUTATION = int(Op.RECOMPUTE)

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, formatted, plus, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
-from chimerac.compiler.resolve.spec import KINDS, LETTERS, Filling, Formula, Spec, TicksOrder
+from chimerac.compiler.resolve.spec import Filling, Formula, Spec, TicksOrder
+from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.nodes import Range
 
 MAX_FOUND = 20  # findings about pairs of formulas with equal ticks; about tasks placed never or twice, checked after each pipe
@@ -205,7 +206,7 @@ def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help
     formulas = [f for f in order.formulas if f.kind == kind]
     of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
     if not of_pipe and formulas:
-        help = f"all formulas of {LETTERS[kind]} are for other pipes: add one for this pipe, or one that names no pipe"
+        help = f"all formulas of {FORMS[kind].letter} are for other pipes: add one for this pipe, or one that names no pipe"
     if not of_pipe:
         return Diagnostic("E301", message, order.span, help=help)
     conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in of_pipe[:MAX_NAMED] if f.condition)
@@ -252,7 +253,7 @@ def _duplicate_findings(
     ids = spec.header.pipes[pipe].micro_batches
     placing = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
     formulas = [order.formulas[x.formula] for x in placing]
-    name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
+    name = f"{FORMS[op].letter} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
     if len(formulas) == 1:
         return [
             Diagnostic(

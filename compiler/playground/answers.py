@@ -14,7 +14,7 @@ from chimerac.compiler.draw.timeline import fused_bars, ids_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 from chimerac.compiler.playground import limits
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.expressions import Variable, evaluate
+from chimerac.compiler.resolve.expressions import ExprValue, evaluate
 from chimerac.compiler.resolve.findings import Findings
 from chimerac.compiler.resolve.statements import check_globals
 from chimerac.compiler.resolve.values import requirements_hold
@@ -106,7 +106,7 @@ def _candidates(value: int) -> list[int]:
 
 def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
     """Return the values of the parameters that can be computed."""
-    env: dict[str, Variable] = {}
+    env: dict[str, ExprValue] = {}
     found: dict[str, int] = {}
     budget = Budget(limits.OPERATIONS)
     for s in schedule.statements:

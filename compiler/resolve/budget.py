@@ -1,4 +1,4 @@
-"""The number of operations that a compilation may take: a value that the passes receive as an argument.
+"""The operations that a compilation may take. The passes receive the budget as an argument.
 
 So compilations in several threads, and a trial inside a compilation, count their operations separately.
 """
@@ -20,7 +20,7 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Return how many operations are left, negative if too many have been spent."""
+        """How many operations are left; negative if too many have been spent."""
         return self.total - self.spent
 
     def spend(self, operations: int, span: Span) -> None:

@@ -20,13 +20,12 @@ from chimerac.compiler.resolve.scope import (
     type_of_let,
     with_hints,
 )
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_of_alias
+from chimerac.compiler.syntax.kinds import KINDS, kind_of_alias
 
-GREEDY_NAMES = tuple(MEANINGS)  # predefined in expressions of a greedy block
-# Names that an author may expect in an order, and what to write instead.
+GREEDY_NAMES = tuple(MEANINGS)  # predefined in a greedy block
+# Names that an author may expect in a part of an order where they are not defined -> what to write instead.
 _IN_TICKS = {
     "r": "the pipe defines the rank of a stage: write its formula, with s",
     "p": "a formula for one pipe names it: F main(s, m) at ...",
@@ -51,7 +50,7 @@ _IN_LIMIT = {
 
 
 def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget) -> None:
-    """Check every expression of an order block. families: the pipes, by name."""
+    """Add the findings about names and types in an order block. scope: the params and lets; families: the pipes, by name."""
     match s:
         case n.Ticks():
             _check_ticks(s, scope, families, found, budget)
@@ -59,12 +58,12 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
             _check_greedy(s, scope, found)
         case n.Listing():
             pipes = {name: f"the pipe is written before the parentheses: F {name}(STAGE)" for name in families}
-            _check_actions(
-                s.actions, local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found, _RANK), families, found
-            )
+            inner = local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found, _RANK)
+            _check_actions(s.actions, inner, families, found)
 
 
-def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
+def _check_kind(kind: n.Identifier, found: list[Diagnostic]) -> None:
+    """Add E201 for a name that is no kind of task."""
     if kind.name not in KINDS:
         kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone, R a recomputation"
         help = f"did you mean '{meant}'?" if (meant := kind_of_alias(kind.name)) else kinds
@@ -72,7 +71,7 @@ def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
 
 
 def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
-    """Add the findings about a reference to a pipe; return whether the pipe exists. values: names that are not pipes."""
+    """Add the findings about a reference to a pipe; return whether the pipe exists. values: the names of values."""
     decl = families.get(ref.name.name)
     if decl is None:
         help = did_you_mean(ref.name.name, families)
@@ -100,7 +99,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
         found.append(Diagnostic("E202", message, s.prefer[0].span, help=help))
     inner = with_hints(_with_integers(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
-        message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
+        message = f"'{name}' means the {MEANINGS[name]} in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
     for grouping in s.groups:
         if grouping.kind.name != "F" or len(s.groups) > 1:
@@ -115,20 +114,20 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
         check(key.value, inner, "integer", found)
     for limit in s.limits:
         e = limit.condition
-        if not (isinstance(e, n.Binary) and e.op == "<=" and limit_weights(e.left)):
+        if not (isinstance(e, n.Binary) and e.op == "<=" and (weights := limit_weights(e.left))):
             found.append(not_a_limit(e, limit.span))
-        else:
-            not_ordered = [k for k in limit_weights(e.left) or () if names and k not in names]
-            if not_ordered and set(names) <= set(KINDS):
-                message = f"the limit counts {not_ordered[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
-                help = f"write: prefer {', '.join(names)}, R" if not_ordered[0] == "R" else ""
-                found.append(Diagnostic("E202", message, limit.span, help=help))
-            if {"F", "R"} <= set(limit_weights(e.left) or ()):
-                message = "a limit counts F or R, not both: with R it counts only micro-batches that have an R"
-                help = "write two limits: limit F - B <= D for activations, limit R - B <= 1 for what R keeps"
-                found.append(Diagnostic("E202", message, limit.span, help=help))
-            named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, with_hints(_with_integers(scope, named), _IN_LIMIT), "integer", found)
+            continue
+        not_preferred = [k for k in weights if names and k not in names]
+        if not_preferred and set(names) <= set(KINDS):
+            message = f"the limit counts {not_preferred[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
+            help = f"write: prefer {', '.join(names)}, R" if not_preferred[0] == "R" else ""
+            found.append(Diagnostic("E202", message, limit.span, help=help))
+        if {"F", "R"} <= set(weights):
+            message = "a limit counts F or R, not both: with R it counts only micro-batches that have an R"
+            help = "write two limits: limit F - B <= D for activations, limit R - B <= 1 for what R keeps"
+            found.append(Diagnostic("E202", message, limit.span, help=help))
+        predefined = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
+        check(e.right, with_hints(_with_integers(scope, predefined), _IN_LIMIT), "integer", found)
 
 
 def _check_fill(fill: n.Fill, ticks: n.Ticks, found: list[Diagnostic]) -> None:
@@ -145,7 +144,7 @@ def _check_fill(fill: n.Fill, ticks: n.Ticks, found: list[Diagnostic]) -> None:
 
 
 def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
-    """Return the scope with names that a greedy block predefines."""
+    """Return a scope with these integers too, which a greedy block predefines."""
     inner = Scope(scope)
     inner.add_integers(names)
     return inner
@@ -154,6 +153,7 @@ def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
 def _check_actions(
     actions: tuple[n.Action, ...], scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]
 ) -> None:
+    """Add the findings about a block of a listing. A let is visible up to the end of its block."""
     inner = Scope(scope)
     for a in actions:
         match a:
@@ -179,7 +179,7 @@ def _check_actions(
 
 
 def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
-    """Add E207 for F(m) and F(m, s): m is understood as the micro-batch and s as the stage, whatever they are here."""
+    """Add E207 for m as a stage, as in F(m), and for s as a micro-batch, as in F(k, s): readers expect the opposite."""
     for e, wrong, place in ((a.stage, "m", "stage"), (a.first, "s", "micro-batch")):
         if isinstance(e, n.Name) and e.name == wrong and wrong in scope:
             message = f"'{wrong}' means the {MEANINGS[wrong]}, and is used here for the {place}"
@@ -192,13 +192,14 @@ def _check_ticks(
     ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
     used: set[str] = set()
-    wrong: set[str] = set()  # lets with a finding: they are not checked again for every rule that uses them
+    wrong: set[str] = set()  # lets with a finding. They are not checked again for each further rule that uses them
     outside = scope
     scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)
     instead_of_lets = {**_IN_TICKS, **dict.fromkeys(scope.others, _IN_GROUP)}
 
     def define_lets(inner: Scope, expressions: list[n.Expr]) -> None:
+        """Add the lets that these expressions use to a scope, with the findings about them."""
         for let in needed_lets(ticks.lets, expressions, budget):
             used.add(let.name.name)
             if let.name.name in wrong:
@@ -211,7 +212,7 @@ def _check_ticks(
 
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
-        binders: list[tuple[n.Binder, str]] = []
+        binders: list[tuple[n.Identifier, str]] = []
         if rule.pipe and _check_pipe(rule.pipe, families, found, Scope()):
             binder = index_binder(rule.pipe, scope)
             binders += [(binder, "index of a pipe")] if binder else []
@@ -222,7 +223,7 @@ def _check_ticks(
         group_scope = with_hints(scope, instead_of_lets)
         for binder, _ in binders:
             group_scope.add(binder, "integer")
-        # A let of the order is not the number of the groups, although the range cannot use it.
+        # The name of a let of the order is no new name, so it does not number the groups.
         counter = counter_of(rule, {name.name for name in names if name.name in group_scope or name.name in scope.others})
         if rule.group is not None:
             group_scope = local(group_scope, [(counter, "number of a group")], found) if counter else group_scope

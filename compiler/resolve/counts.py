@@ -1,26 +1,27 @@
-"""Limits of a greedy order: the counts of tasks on the left of <=."""
+"""The counts of tasks that a limit of a greedy order has on the left of <=."""
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.chimera_ir.program import LIMITS
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.printer import expression
-from chimerac.compiler.syntax.walk import inside, spine
+from chimerac.compiler.syntax.walk import left_spine, subexpressions
 
 
 def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
-    """Return E202 for a condition that is not a limit: another comparison than <=, or no counts on its left."""
+    """Return E202 for a condition that is not a limit: a comparison other than <=, or no counts on its left."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
         swapped = e.op in (">", ">=") and limit_weights(e.right)
         if swapped or limit_weights(e.left):
             counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
-            suffix = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
-            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if suffix else 0)}{suffix}"
+            if e.op == "<" or (swapped and e.op == ">"):
+                bound = n.Binary("-", bound, n.Int(1, span=span), span=span)
+            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound)}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
-        names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]
+        names = [part.name for part in subexpressions(e.left) if isinstance(part, n.Name)]
         duplicate = next((k for k in KINDS if names.count(k) > 1), None)
         if duplicate and set(names) <= set(KINDS):
             return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
@@ -31,11 +32,11 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
 
 
 def limit_weights(e: n.Expr) -> dict[str, int] | None:
-    """Return kind -> factor of a sum like `F - W`, or None for anything else."""
+    """Return the factor, 1 or -1, of each kind of task in a sum such as `F - W`; None for any other expression."""
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(spine(e)[1]) < len(KINDS):
+        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None

@@ -1,7 +1,7 @@
 """Evaluating expressions, at one point or at many points at a time. Their types are checked before (types.py).
 
-A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). For each point only
-the branch that its condition selects is computed, so `if m > 0 then N // m else 0` is safe.
+A point is a stage, a micro-batch, or one of each. At each point only the branch that its condition selects is computed, so
+`if m > 0 then N // m else 0` never divides by zero.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import Span, refuse
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import names_in, spine
+from chimerac.compiler.syntax.walk import left_spine, names_in
 
 Array = npt.NDArray[Any]
-Variable = int | bool | Array
-Env = Mapping[str, Variable]
+ExprValue = int | bool | Array  # of a name or an expression: one for all points, or an array with an entry for each point
+Env = Mapping[str, ExprValue]
 
 LIMIT = limits.MAGNITUDE  # the sum of two such values fits into 64 bits
+WITHIN_LIMIT = f"between -2^{LIMIT.bit_length() - 1} and 2^{LIMIT.bit_length() - 1}"
 MAX_NAMES = 20  # names whose values a finding shows
+# Of each function: how it is computed for two integers, and for two values of which one is an array.
 FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
     "min": (min, np.minimum),
     "max": (max, np.maximum),
@@ -31,7 +33,7 @@ FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]
 
 
 def scalar(e: n.Expr, env: Env, budget: Budget) -> int:
-    """Return the value of a checked integer expression without point variables."""
+    """Return the value of a checked integer expression in which no name stands for an array."""
     return int(evaluate(e, env, budget))
 
 
@@ -40,11 +42,11 @@ def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLi
     return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
 
-def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
+def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
     """Return the value of a checked expression.
 
-    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point (a
-    product with its largest factors); E211 more operations than are left in the budget.
+    Raises ChimeraError: E205 division by zero, E206 a value that is not within `LIMIT`, each with the values at the first such
+    point (but for a product with the magnitudes of its largest factors); E211 more operations than are left in the budget.
     """
     budget.spend(1, e.span)
     match e:
@@ -54,13 +56,13 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return env[e.name]
         case n.Unary():
             value = evaluate(e.operand, env, budget)
-            budget.spend(_points(value), e.span)
+            budget.spend(_operations(value), e.span)
             return -value if e.op == "-" else _invert(value)
         case n.Binary():
-            first, links = spine(e)
+            first, operations = left_spine(e)
             value = evaluate(first, env, budget)
-            for link in links:
-                value = _apply_link(link, value, env, budget)
+            for operation in operations:
+                value = _apply(operation, value, env, budget)
             return value
         case n.IfElse():
             condition = evaluate(e.condition, env, budget)
@@ -77,7 +79,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             result = evaluate(e.arguments[0], env, budget)
             for argument in e.arguments[1:]:  # one after another, since each value may be a large array
                 value = evaluate(argument, env, budget)
-                budget.spend(_points(result, value), e.span)
+                budget.spend(_operations(result, value), e.span)
                 result = (
                     on_arrays(result, value)
                     if isinstance(result, np.ndarray) or isinstance(value, np.ndarray)
@@ -86,38 +88,38 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return result
 
 
-def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
-    """Return the value of an operation whose left side is known."""
+def _apply(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
+    """Return the value of an operation. left: the value of its left operand."""
     if e.op not in ("and", "or"):
         right = evaluate(e.right, env, budget)
-        budget.spend(_points(left, right), e.span)
+        budget.spend(_operations(left, right), e.span)
         return _arithmetic(e, left, right, env)
-    budget.spend(_points(left), e.span)
+    budget.spend(_operations(left), e.span)
     is_decided = left if e.op == "or" else _invert(left)
     return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
-def _points(*operands: Variable) -> int:
-    """Return how many operations of the budget one operation on these variables counts as."""
+def _operations(*operands: ExprValue) -> int:
+    """Return as how many operations of the budget an operation on these operands counts: 1, and 1 for every 64 points."""
     points = 0
-    for x in operands:  # mostly scalars, for which max() over a generator takes more than twice as long
+    for x in operands:  # mostly integers, for which max() over a generator takes more than twice as long
         if isinstance(x, np.ndarray) and len(x) > points:
             points = len(x)
     return 1 + points // 64
 
 
-def _invert(value: Variable) -> Variable:
+def _invert(value: ExprValue) -> ExprValue:
     return np.logical_not(value) if isinstance(value, np.ndarray) else not value
 
 
 def _choose(
-    condition: Variable,
-    then: Callable[[Env], Variable],
-    otherwise: Callable[[Env], Variable],
+    condition: ExprValue,
+    then: Callable[[Env], ExprValue],
+    otherwise: Callable[[Env], ExprValue],
     env: Env,
     budget: Budget,
     span: Span,
-) -> Variable:
+) -> ExprValue:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)
@@ -133,26 +135,26 @@ def _choose(
     return result
 
 
-def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, Variable]:
-    """Return the variables at the points of a mask. span: the text that selects the points."""
+def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, ExprValue]:
+    """Return the values of all names at the points of a mask. span: the text that selects the points."""
     arrays = sum(isinstance(v, np.ndarray) for v in env.values())
-    budget.spend(len(env) // 16 + arrays * _points(mask), span)
+    budget.spend(len(env) // 16 + arrays * _operations(mask), span)
     return {k: v[mask] if isinstance(v, np.ndarray) else v for k, v in env.items()}
 
 
-def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Variable:
+def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> ExprValue:
     match e.op:
         case "+":
             return _bounded(left + right, e, env)
         case "-":
             return _bounded(left - right, e, env)
         case "*":
-            if _magnitude(left) * _magnitude(right) > LIMIT:  # perhaps of different points
+            if _magnitude(left) * _magnitude(right) > LIMIT:  # the largest factors may be of different points
                 too_large = _has_large_product(left, right)
                 if np.any(too_large):
                     factors = (_magnitude(x[too_large] if isinstance(x, np.ndarray) else x) for x in (left, right))
-                    label = "up to {} times {}".format(*factors)
-                    raise refuse("E206", f"the product is larger than {LIMIT}", e.span, label, help="take smaller factors")
+                    label = "magnitudes of the factors: up to {} and {}".format(*factors)
+                    raise refuse("E206", f"the product is not {WITHIN_LIMIT}", e.span, label, help="take factors closer to 0")
             return left * right
         case "//" | "%":
             zero = right == 0
@@ -174,26 +176,28 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
             return left >= right
 
 
-def _magnitude(value: Variable) -> int:
+def _magnitude(value: ExprValue) -> int:
+    """Return the largest magnitude at any point, 0 without points."""
     if isinstance(value, np.ndarray):
         return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
     return abs(value)
 
 
-def _has_large_product(left: Variable, right: Variable) -> Any:
-    """Return at each point whether a product is larger than the limit, without the product, which may exceed 64 bits."""
+def _has_large_product(left: ExprValue, right: ExprValue) -> Any:
+    """Return at each point whether the magnitude of a product exceeds the limit. The product itself may exceed 64 bits."""
     return np.abs(left) > LIMIT // np.maximum(np.abs(right), 1)
 
 
-def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
+def _bounded(value: ExprValue, e: n.Binary, env: Env) -> ExprValue:
+    """Return the value of an expression, or raise ChimeraError E206."""
     if _magnitude(value) > LIMIT:
         label = _values(e, env, np.abs(value) > LIMIT)
-        raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label, help="take smaller numbers")
+        raise refuse("E206", f"the value is not {WITHIN_LIMIT}", e.span, label, help="take numbers closer to 0")
     return value
 
 
 def _values(e: n.Expr, env: Env, where: Any) -> str:
-    """Return 'a = 1, b = 2': the values of an expression's names at the first point of a mask."""
+    """Return 'a = 1, b = 2': the values of an expression's names. where: a mask of points, of which the first one counts."""
     first = int(np.argmax(where)) if isinstance(where, np.ndarray) else 0
     return values_of(e, {k: int(v[first]) if isinstance(v, np.ndarray) else v for k, v in env.items()})
 

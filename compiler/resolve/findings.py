@@ -1,14 +1,14 @@
-"""The findings of the checks: a list that raises when it reaches its limit."""
+"""The findings of a pass: a list that raises an error when it is full."""
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 
-MAX_FOUND = 100  # findings of a pass; each takes time: its help may search all names for a similar one
+MAX_FOUND = 100  # findings of a pass. Each takes time, because its help may search all names for a similar one
 
 
 class Findings(list[Diagnostic]):
-    """The findings of a pass. Raises ChimeraError with all of them when there are MAX_FOUND."""
+    """The findings of a pass. `append` raises ChimeraError with all of them when there are MAX_FOUND."""
 
     def append(self, finding: Diagnostic) -> None:
         super().append(finding)

@@ -1,4 +1,4 @@
-"""Small changes of a wrong placement, for suggestions: other ranges, other formulas. The caller tries them."""
+"""Small changes of a wrong placement, for its help: other ranges and other formulas. The caller tries them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from dataclasses import replace
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
-from chimerac.compiler.syntax.walk import inside
+from chimerac.compiler.syntax.walk import subexpressions
 
 MAX_PARTS = 100  # parts of a formula; larger formulas have no variants
-_SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # of the ends of a range
-_BOUND_CHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+_SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # what is added to the ends of a range
+_BOUND_CHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}  # comparison -> the one whose bound differs by one
 
 Edit = tuple[Span, str]  # the replaced span; its new text
 PipeVariant = tuple[n.PipeDecl, tuple[Edit, ...], str]  # the pipe; its edits; the reason
 _INCLUSIVE = "a range includes both ends"
+_FROM_0 = "stages and ranks count from 0"
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
-    """Yield variants of a pipe. Each has one change: a range is longer, shorter or shifted by one; a part of a formula is
-    larger or smaller by one; < becomes <= or the reverse, and the same for >. After them come variants in which every range
-    ends one lower, or is shifted by one. at: the text of the finding; its clause is changed first."""
+    """Yield variants of a pipe. at: the text of the finding; the clause that contains it is changed first.
+
+    Each variant has one change: a range is longer, shorter or shifted by one; a branch of a formula is larger or smaller by
+    one; < becomes <= or the reverse, and the same for >. After them come variants in which every range ends one lower, or is
+    shifted down by one.
+    """
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
         for bounds, new in _ranges(clause.range):
@@ -30,7 +34,7 @@ def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
             yield replace(decl, stages=(*before, changed, *after)), ((bounds.span, new),), _INCLUSIVE
         for rank, span, new in _formulas(clause.rank):
             changed = replace(clause, rank=rank)
-            yield replace(decl, stages=(*before, changed, *after)), ((span, new),), "stages and ranks count from 0"
+            yield replace(decl, stages=(*before, changed, *after)), ((span, new),), _FROM_0
     yield from _with_all_ranges(decl)
 
 
@@ -39,7 +43,7 @@ def _with_all_ranges(decl: n.PipeDecl) -> Iterator[PipeVariant]:
     variants = [list(_ranges(clause.range)) for clause in decl.stages]
     if sum(map(bool, variants)) < 2:
         return
-    for shift, why in (((0, -1), _INCLUSIVE), ((-1, -1), "stages and ranks count from 0")):
+    for shift, why in (((0, -1), _INCLUSIVE), ((-1, -1), _FROM_0)):
         stages, edits = [], []
         for clause, of_clause in zip(decl.stages, variants, strict=True):
             if of_clause:
@@ -51,16 +55,18 @@ def _with_all_ranges(decl: n.PipeDecl) -> Iterator[PipeVariant]:
 
 
 def _contains(span: Span, part: Span) -> bool:
-    """Return whether a part of the text lies within another, or is the same."""
+    """Return whether a span contains another one, or is the same."""
     begins, ends = (span.line, span.column), (span.end_line, span.end_column)
     return begins <= (part.line, part.column) and (part.end_line, part.end_column) <= ends
 
 
 def _sum(e: n.Expr, by: int) -> n.Expr:
+    """Return an expression with a number added."""
     return n.Binary("+", e, n.Int(by, span=e.span), span=e.span)
 
 
 def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
+    """Yield a range with each of `_SHIFTS`, and its text. A range over several lines has none."""
     if bounds is None or bounds.span.line != bounds.span.end_line:
         return
     for low, high in _SHIFTS:
@@ -69,7 +75,8 @@ def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
 
 
 def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
-    parts = list(inside(e))
+    """Yield variants of a formula, each with the span of the changed part and its new text."""
+    parts = list(subexpressions(e))
     for part in parts if len(parts) <= MAX_PARTS else ():
         if part.span.line != part.span.end_line:
             continue

@@ -13,14 +13,18 @@ from chimerac.compiler.resolve.expressions import Env, scalar
 from chimerac.compiler.resolve.placements import PipeDeclaration
 from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
 from chimerac.compiler.resolve.sizes import size
-from chimerac.compiler.resolve.spec import KINDS, Bound, Filling, Formula, GreedyOrder, ListingOrder, TicksOrder
+from chimerac.compiler.resolve.spec import Bound, Filling, Formula, GreedyOrder, ListingOrder, TicksOrder
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import KINDS
 
 
 def order_of(
     schedule: n.Schedule, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget
 ) -> TicksOrder | GreedyOrder | ListingOrder:
-    """Return the order of a checked schedule."""
+    """Return the order of a checked schedule. declared: its pipes, by declared name; env: the values of params and lets.
+
+    Raises ChimeraError: E205, E206 and E211 (`evaluate`), and E211 for too many formulas or a group that is too large.
+    """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
@@ -30,11 +34,12 @@ def order_of(
             group = size(order.groups[0].size, env, "micro-batches of a group", 1, budget) if order.groups else 1
             return GreedyOrder(kinds, order.keys, group, tuple(map(_bound, order.limits)), env, order.span)
         case n.Listing():
-            families = {name: {index: pipe for pipe, index in d.ids.items()} for name, d in declared.items()}
+            families = {name: {index: pipe for pipe, index in decl.ids.items()} for name, decl in declared.items()}
             return ListingOrder(order.rank.name, order.actions, families, env, order.span)
 
 
 def _bound(limit: n.Limit) -> Bound:
+    """Return the bound of a limit, which check_orders.py has checked."""
     assert isinstance(limit.condition, n.Binary)
     weights = limit_weights(limit.condition.left)
     assert weights is not None
@@ -42,7 +47,10 @@ def _bound(limit: n.Limit) -> Bound:
 
 
 def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget) -> Iterator[Formula]:
-    """Yield one formula per rule and pipe it applies to. Rules that name a pipe replace, for its kind, those that do not."""
+    """Yield a formula for every rule and every pipe to which it applies.
+
+    For one pipe and kind, rules that name the pipe replace the rules that name none.
+    """
     pipes = sum(len(decl.ids) for decl in declared.values())
     if pipes * len(ticks.rules) > limits.FORMULAS:
         message = f"{pipes} pipes x {len(ticks.rules)} rules are too many formulas; at most {limits.FORMULAS}"
@@ -53,13 +61,14 @@ def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env,
     for decl in declared.values():
         for pipe, index in decl.ids.items():
             for letter, kind in KINDS.items():
-                applied = [(r, _names_for_pipe(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
-                rules = [(r, inner) for r, inner in applied if inner is not None]
+                of_kind = [(r, _env_for_pipe(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
+                rules = [(r, inner) for r, inner in of_kind if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
 
 def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
+    """Return the filling of a ticks order, or None if it has none."""
     if not ticks.fills:
         return None
     fill = ticks.fills[0]
@@ -67,8 +76,8 @@ def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
     return Filling(fill.rank.name, fill.number.name, fill.tick, lets, env, fill.span)
 
 
-def _names_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
-    """Return the names under which a rule applies to a pipe, or None."""
+def _env_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
+    """Return the values of the names that a rule may use for a pipe; None if it does not apply to the pipe."""
     if rule.pipe is None:
         return env
     if rule.pipe.name.name != decl.decl.name.name:
@@ -82,6 +91,7 @@ def _names_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, b
 
 
 def _formula(kind: Op, pipe: int, rule: n.Rule, lets: tuple[n.Let, ...], env: Env) -> Formula:
+    """Return the formula of a rule for a pipe. lets: those that the rule uses."""
     binder = counter_of(rule, env)
     counter = binder.name if binder else ""
     return Formula(

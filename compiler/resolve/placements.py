@@ -16,12 +16,12 @@ from chimerac.compiler.resolve.nearby import pipe_variants
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
 
-MAX_SEARCH = 2**20  # operations of the search for a change that makes a placement right
+MAX_SEARCH = 2**20  # operations of the search for a change that corrects a placement
 
 
 @dataclass(slots=True)
 class PipeDeclaration:
-    """The pipes of one declaration. ids: the number of each pipe -> its index in the family."""
+    """The pipes of one declaration. ids: the number of each pipe -> its index in the family, 0 if it is no family."""
 
     decl: n.PipeDecl
     ids: dict[int, int] = field(default_factory=dict)
@@ -38,16 +38,20 @@ class RankCount:
 def pipes_of(
     schedule: n.Schedule, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[tuple[Pipe, ...], dict[str, PipeDeclaration]]:
-    """Return the pipes of a schedule, and by declared name those of each declaration."""
+    """Return the pipes of a schedule, and the declarations by name.
+
+    Raises ChimeraError: E211 too many pipes or micro-batches, or no pipe; E220 to E222 for a wrong placement; E205, E206 and
+    E211 (`evaluate`).
+    """
     pipes: list[Pipe] = []
     declared: dict[str, PipeDeclaration] = {}
-    first = 0
+    first_micro_batch = 0  # of the next pipe: micro-batches are numbered across all pipes
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
         declaration = declared[decl.name.name] = PipeDeclaration(decl)
         for index, name, inner in _members(decl, env, budget):
             _check_pipe_count(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
-            if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
+            if not (count >= 0 and (first_micro_batch + count) * stages <= limits.TASKS // 2):
                 maximum = limits.TASKS // 2 // stages
                 message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {maximum} over all pipes"
                 label = values_of(decl.micro_batches, inner)
@@ -58,8 +62,8 @@ def pipes_of(
                 help = _placement_help(decl, inner, ranks, stages, placement, budget)
                 raise ChimeraError([replace(placement, help=help or placement.help)])
             declaration.ids[len(pipes)] = index
-            pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
-            first += count
+            pipes.append(Pipe(name, placement, tuple(range(first_micro_batch, first_micro_batch + count))))
+            first_micro_batch += count
     if not pipes:
         decl = next(s for s in schedule.statements if isinstance(s, n.PipeDecl))
         raise refuse("E211", "the schedule has no pipes: every family is empty", decl.span)
@@ -67,7 +71,7 @@ def pipes_of(
 
 
 def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
-    """Raise ChimeraError E211 if this number of pipes exceeds a limit."""
+    """Raise ChimeraError E211 if this number of pipes exceeds a limit. decl: the declaration of the last one."""
     for what, count, most in (
         ("pipes", pipes, limits.PIPES),
         (f"pipes x {stages} stages", pipes * stages, limits.CELLS),
@@ -79,6 +83,7 @@ def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
 
 
 def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, str, Env]]:
+    """Yield for each pipe of a declaration its index, its name, and the values of the names that it may use."""
     if decl.family is None:
         yield 0, decl.name.name, env
         return
@@ -135,7 +140,7 @@ def _placement(
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return a change of a pipe's text after which every stage is placed exactly once, or an empty string if none was found."""
+    """Return a change of a pipe's text after which every stage is placed exactly once, or '' if none was found."""
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))
     for changed, edits, why in pipe_variants(decl, d.span):
@@ -144,10 +149,10 @@ def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d
         try:
             if _empty_range_count(changed, env, trials) > _empty_range_count(decl, env, trials):
                 continue
-            is_right = not isinstance(_placement(changed, "", env, ranks, stages, trials), Diagnostic)
+            is_correct = not isinstance(_placement(changed, "", env, ranks, stages, trials), Diagnostic)
         except ChimeraError:  # the changed formula divides by zero, has too large a value or takes too much work
             continue
-        if is_right:
+        if is_correct:
             writes = [f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'" for span, new in edits]
             return "\n".join(writes) + f"; {why}"
     return ""
@@ -161,7 +166,7 @@ def _empty_range_count(decl: n.PipeDecl, env: Env, budget: Budget) -> int:
 def recompute_of(
     declared: Mapping[str, PipeDeclaration], env: Env, stages: int, budget: Budget
 ) -> tuple[tuple[bool, ...], ...]:
-    """Return, per pipe and stage, whether the forward keeps only its input and is run again before the backward."""
+    """Return for every pipe and stage whether the forward keeps only its input and is run again before the backward."""
     result = []
     for declaration in declared.values():
         for index in declaration.ids.values():
@@ -172,11 +177,12 @@ def recompute_of(
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner, budget)
                 at = np.arange(low, high + 1, dtype=np.int64)
                 if clause.recompute is not None:
-                    condition, point = clause.recompute.condition, {**inner, clause.binder.name: at}
-                    recomputed[at] = True if condition is None else values_at(condition, point, len(at), budget, bool)
+                    condition, with_stages = clause.recompute.condition, {**inner, clause.binder.name: at}
+                    recomputed[at] = True if condition is None else values_at(condition, with_stages, len(at), budget, bool)
             result.append(tuple(recomputed.tolist()))
     return tuple(result)
 
 
 def _bounds(r: n.Range, env: Env, budget: Budget) -> tuple[int, int]:
+    """Return the low and the high end of a range, both included."""
     return scalar(r.low, env, budget), scalar(r.high, env, budget)

@@ -1,4 +1,4 @@
-"""The pass that makes a spec from a syntax tree and parameters (E002, E2xx)."""
+"""The pass from a syntax tree and parameters to a spec (E002, E2xx)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from chimerac.compiler.syntax import nodes as n
 
 
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
-    """Return the spec of a schedule under these parameters; those not given take their defaults.
+    """Return the spec of a schedule.
 
-    budget: the operations that it may take; recompute: the stages that recompute, in the place of those of the text.
+    given: values of parameters, the others take their defaults; budget: the operations that it may take; recompute: the stages
+    that recompute, in the place of those of the text.
 
     Raises ChimeraError: E002 a chosen stage that does not exist, E201 unknown name, E202 type, E203 unknown parameter, E204
-    parameter without value, E205 division by zero, E206 number too large, E207 name defined twice, E208 statement missing or
-    twice, E209 unused let, E210 requirement not met, E211 size out of bounds, or too much to compute, E220 placement outside
-    the ranks, E221 stage never placed, E222 stage placed twice.
+    parameter without a value, E205 division by zero, E206 value not between -2^61 and 2^61, E207 name defined twice, E208
+    statement missing or twice, E209 unused let, E210 requirement not met, E211 size out of bounds, or too much to compute, E220
+    stage or rank that does not exist, E221 stage never placed, E222 stage placed twice.
     """
     found = Findings()
     settings = check_settings(schedule, found)
@@ -41,8 +42,8 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, reco
     window = size(settings["window"].value, env, "window", 0, budget) if "window" in settings else 2
     pipes, declared = pipes_of(schedule, env, RankCount(ranks, settings["ranks"].value), stages, budget)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
-    span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:
+        span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
         raise refuse("E211", "the pipes have no micro-batches at all", span, help="give at least one micro-batch")
     header = Header(
         schedule=schedule.name.name,

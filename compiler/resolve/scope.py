@@ -1,4 +1,4 @@
-"""The names that an expression may use: where they are bound, and to what (E207)."""
+"""The names that an expression may use, and their definitions (E207)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Container, Mapping, Sequence
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.findings import given_twice
-from chimerac.compiler.resolve.types import Scope, Type, check
+from chimerac.compiler.resolve.types import Scope, Type, check, result_type
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import inside, names_in
+from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 # The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# The help for a name above that is bound to something other than its meaning, by what it is bound to.
-_BINDING = {
+# What a name is bound to -> the help if the name is one of those above, with another meaning.
+_OTHER_NAME = {
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
 }
 
 
-def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
+def define(scope: Scope, binder: n.Identifier, kind: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 if it is defined already."""
     if first := scope.where(binder.name):
         found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
@@ -28,10 +28,10 @@ def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) 
 
 
 def type_of_let(e: n.Expr, scope: Mapping[str, Type]) -> Type:
-    """Return the type that a let takes from its value, an expression."""
+    """Return the type of a let with this value. A wrong value has a type too, so that one mistake gives one finding."""
     match e:
         case n.Binary():
-            return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
+            return result_type(e)
         case n.Unary():
             return "integer" if e.op == "-" else "truth value"
         case n.Name():
@@ -49,17 +49,17 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
     define(scope, let.name, kind, found)
 
 
-def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagnostic], help: str = "") -> Scope:
-    """Return a scope with more names. Adds E207 for a name that is defined already, and for s, m, p or r with another meaning.
+def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
+    """Return a scope with more integers. Adds E207 for a name that is defined already, and for s, m, p, r with another meaning.
 
-    bound: names, and what each is bound to, empty if any name is allowed; help: how to bind stages and micro-batches here.
+    bound: the names, and what each is bound to, '' if any name is allowed; help: how to bind stages and micro-batches here.
     """
     inner = Scope(scope)
     conflicts = [(binder, what, meaning) for binder, what in bound if (meaning := _conflicting_meaning(binder.name, what))]
     names = [binder.name for binder, _ in bound]
     for binder, what, meaning in [x for x in conflicts if x[0].name not in scope and names.count(x[0].name) == 1][:1]:
         message = f"'{binder.name}' means the {meaning}, and is used here for the {what}"
-        found.append(Diagnostic("E207", message, binder.span, help=_BINDING.get(what, help)))
+        found.append(Diagnostic("E207", message, binder.span, help=_OTHER_NAME.get(what, help)))
     for binder, _ in bound:
         define(inner, binder, "integer", found)
     for _, what, _ in conflicts:  # formulas may still use them, so that one mistake gives one finding
@@ -68,7 +68,7 @@ def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagn
 
 
 def _conflicting_meaning(name: str, what: str) -> str:
-    """Return the conventional meaning of a name that is bound to something else here, or an empty string."""
+    """Return the conventional meaning of a name that is bound to something else here, or '' if that is allowed."""
     meaning = MEANINGS.get(name.casefold(), what)
     return "" if not what or meaning == what or (meaning, what) == ("pipe", "index of a pipe") else meaning
 
@@ -80,10 +80,10 @@ def with_hints(scope: Scope, instead: Mapping[str, str]) -> Scope:
     return inner
 
 
-def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Binder | None:
-    """Return the name that `down[i]` binds; an index that is a known name or a formula selects one pipe instead."""
+def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Identifier | None:
+    """Return the name that `down[i]` binds. It is None if the index is a known name or a formula, which selects one pipe."""
     if isinstance(ref.index, n.Name) and ref.index.name not in scope:
-        return n.Binder(ref.index.name, span=ref.index.span)
+        return n.Identifier(ref.index.name, span=ref.index.span)
     return None
 
 
@@ -91,13 +91,13 @@ def names_in_group(rule: n.Rule) -> list[n.Name]:
     """Return the names in the range of a rule's groups, in order."""
     if rule.group is None:
         return []
-    return [part for e in (rule.group.low, rule.group.high) for part in inside(e) if isinstance(part, n.Name)]
+    return [part for e in (rule.group.low, rule.group.high) for part in subexpressions(e) if isinstance(part, n.Name)]
 
 
-def counter_of(rule: n.Rule, known: Container[str]) -> n.Binder | None:
-    """Return the name that numbers the groups of a rule: the first name in its range that is not known."""
+def counter_of(rule: n.Rule, known: Container[str]) -> n.Identifier | None:
+    """Return the name that numbers the groups of a rule: the first unknown name in its range, or None."""
     new = next((name for name in names_in_group(rule) if name.name not in known), None)
-    return n.Binder(new.name, span=new.span) if new else None
+    return n.Identifier(new.name, span=new.span) if new else None
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
@@ -107,7 +107,7 @@ def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budg
     for let in reversed(lets):
         if let.name.name in names:
             needed.insert(0, let)
-            inner = list(inside(let.value))
+            inner = list(subexpressions(let.value))
             budget.spend(8 * len(inner), let.span)
             names |= {e.name for e in inner if isinstance(e, n.Name)}
     return needed

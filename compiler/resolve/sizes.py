@@ -15,7 +15,10 @@ from chimerac.compiler.syntax import nodes as n
 
 
 def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:
-    """Return a number of ranks, stages and so on. what: its name. Raises ChimeraError E211 where it is out of bounds."""
+    """Return a number of ranks, stages and so on. what: its name, for the message; least: its lower bound.
+
+    Raises ChimeraError E211 if it is out of bounds.
+    """
     value = scalar(e, env, budget)
     if not least <= value <= limits.RANKS:
         raise refuse("E211", f"{what} = {value}; allowed are {least} to {limits.RANKS}", e.span, values_of(e, env))
@@ -23,7 +26,7 @@ def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:
 
 
 def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
-    """Return numerator and denominator of a micro-batch's size."""
+    """Return the numerator and the denominator of `size A/B`, 1 and 1 without it. Raises ChimeraError E211."""
     for s in schedule.statements:
         if isinstance(s, n.Size):
             if not (1 <= s.numerator <= limits.RANKS and 1 <= s.denominator <= limits.RANKS):
@@ -34,7 +37,7 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
 
 
 def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
-    """Return the limits of what a rank may hold, by name."""
+    """Return the limits of what a rank may hold, by name. Raises ChimeraError E211 for a limit that is out of bounds."""
     result = {}
     for s in (s for s in schedule.statements if isinstance(s, n.MemoryLimit)):
         result[s.what.name] = value = scalar(s.value, env, budget)
@@ -45,7 +48,10 @@ def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
 
 
 def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Costs:
-    """Return the costs of tasks: F = I = W = 1 unless given, B = I + W unless given, R = F unless given."""
+    """Return the costs of tasks and of a hop. The default of F, I and W is 1, of B it is I + W, of R it is F, of hop it is 0.
+
+    Raises ChimeraError E211 for a cost that is out of bounds.
+    """
     values: dict[str, tuple[int, ...]] = {}
     for cost in all_costs(schedule):
         at = np.arange(stages, dtype=np.int64)
@@ -67,7 +73,7 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
 
 
 def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:
-    """Yield the costs of a schedule, including those in a greedy block."""
+    """Yield the costs that a schedule gives, including those in a greedy block."""
     for s in schedule.statements:
         for statement in [s] if isinstance(s, n.CostStatement) else s.costs if isinstance(s, n.Greedy) else []:
             yield from statement.costs

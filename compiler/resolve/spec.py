@@ -1,4 +1,4 @@
-"""A resolved schedule: every number known, every formula bound to its names."""
+"""A resolved schedule: the sizes are numbers, and every formula has the values of its names."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Span
-from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Costs, Header, Tied
 from chimerac.compiler.resolve.expressions import Env
 from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
 
-KINDS = {form.letter: form.op for form in FORMS if form.letter}
-LETTERS = {op: letter for letter, op in KINDS.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The ticks of the tasks of one kind in one pipe. env: the values of all names except those of stage and micro-batch.
+    """The ticks of the tasks of one kind in one pipe.
 
-    group: the micro-batches of one task, low .. high; `counter` is the name that numbers the groups.
+    stage, micro_batch: the names of the two in the formula; group: the micro-batches of one task, LOW .. HIGH, or None;
+    counter: the name that numbers the groups, '' if there is none; condition: of `when`; lets: those of the order that the
+    formula uses; env: the values of all other names.
     """
 
     kind: Op
@@ -37,7 +36,11 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The ticks of the weight gradients of every rank, by their numbers. env: the values of all other names."""
+    """The ticks of the weight gradients of every rank, of `fill`.
+
+    rank, number: the names of the two in the formula; lets: those of the order that it uses; env: the values of all other
+    names.
+    """
 
     rank: str
     number: str
@@ -49,7 +52,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class TicksOrder:
-    """The order form `ticks`: formulas. filling: of the weight gradients, if no formula places them."""
+    """The order form `ticks`. filling: places the weight gradients, if no formula does."""
 
     formulas: tuple[Formula, ...]
     filling: Filling | None
@@ -58,9 +61,9 @@ class TicksOrder:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit: the sum of `weights` (per kind) times counts of started tasks stays at or below a value.
+    """A limit of a greedy order: the sum over the kinds of `weights` times the number of started tasks is at most `value`.
 
-    scope: what is counted together: all tasks of a rank, or of each of its stages or pipes.
+    scope: which tasks are counted together: those of the 'rank', or of each 'stage' or 'pipe' of the rank.
     """
 
     weights: Mapping[Op, int]
@@ -71,8 +74,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
-    """The order form `greedy`. kinds: in the order of preference; keys: they order tasks of one kind; group: the number of
-    micro-batches of one forward."""
+    """The order form `greedy`.
+
+    kinds: those of `prefer`, in its order; keys: those of `then`; group: the number of micro-batches of one forward; env: the
+    values of params and lets.
+    """
 
     kinds: tuple[Op, ...]
     keys: tuple[Key, ...]
@@ -84,7 +90,11 @@ class GreedyOrder:
 
 @dataclass(frozen=True, slots=True)
 class ListingOrder:
-    """The order form `listing`. families: declared name -> index -> pipe."""
+    """The order form `listing`.
+
+    rank: the name that is bound to the rank; families: declared name -> index in the family, 0 without one -> number of the
+    pipe; env: the values of params and lets.
+    """
 
     rank: str
     actions: tuple[Action, ...]
@@ -97,8 +107,8 @@ class ListingOrder:
 class Spec:
     """A resolved schedule.
 
-    recompute: whether a forward is run again, per pipe and stage; limits: the spans of the limits in the header;
-    is_recompute_chosen: the caller said which stages recompute, in the place of the text.
+    recompute: for every pipe and stage whether its forward is run again; limits: the spans of the limits in the header, by
+    name; is_recompute_chosen: the caller said which stages recompute, in the place of the text.
     """
 
     header: Header

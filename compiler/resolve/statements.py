@@ -1,4 +1,4 @@
-"""Checks of statements: those required exactly once, parameters, and the names and types of every expression (E201 to E208)."""
+"""Checks of statements: how often each is written, parameters, and the names and types of expressions (E201 to E208)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimerac.chimera_ir.program import LIMITS
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.check_orders import check_order
-from chimerac.compiler.resolve.expressions import LIMIT
+from chimerac.compiler.resolve.expressions import LIMIT, WITHIN_LIMIT
 from chimerac.compiler.resolve.findings import given_twice
 from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, local, with_hints
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_of_alias
+from chimerac.compiler.syntax.kinds import KINDS, kind_of_alias
 
-# Names that an author may expect in a pipe, and what to write instead.
+# Names that an author may expect in a pipe where they are not defined -> what to write instead.
 _IN_PIPE = {
     "r": "this formula gives the rank: write it with the stage",
     "m": "a stage is on one rank for all micro-batches: write the formula with the stage",
@@ -28,24 +27,37 @@ def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n
     """Return ranks, stages and window by name. Adds E208 for a statement that is missing or given twice."""
     seen: dict[str, n.Statement] = {}
     for s in schedule.statements:
-        key = {n.Setting: getattr(s, "what", ""), n.Size: "size", n.Sync: "sync"}.get(type(s))
-        key = "order" if isinstance(s, n.Order) else key
+        key = _given_once(s)
         if key and key in seen:
             note = f"first at {seen[key].span}"
             found.append(Diagnostic("E208", f"'{key}' is given twice", s.span, notes=(note,), help="keep one of them"))
         elif key:
             seen[key] = s
-    if any(isinstance(s, n.PipeDecl) for s in schedule.statements):
-        seen["pipe"] = schedule.statements[0]
+    present = {*seen, *("pipe" for s in schedule.statements if isinstance(s, n.PipeDecl))}
     for key, example in (("ranks", "ranks D"), ("stages", "stages D"), ("order", "order ticks { ... }"),
                          ("pipe", "pipe main { stage s on rank s   micro_batches N }")):  # fmt: skip
-        if key not in seen:
+        if key not in present:
             found.append(Diagnostic("E208", f"the schedule has no '{key}'", schedule.name.span, help=f"add: {example}"))
     return {key: s for key, s in seen.items() if isinstance(s, n.Setting)}
 
 
+def _given_once(s: n.Statement) -> str:
+    """Return the first word of a statement that may be given only once, else ''."""
+    match s:
+        case n.Setting():
+            return s.what
+        case n.Size():
+            return "size"
+        case n.Sync():
+            return "sync"
+        case n.Ticks() | n.Greedy() | n.Listing():
+            return "order"
+        case _:
+            return ""
+
+
 def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list[Diagnostic]) -> None:
-    """Check the parameters that are given: E203 unknown, E204 without a value, E206 too large."""
+    """Check the parameters that are given: E203 unknown, E204 without a value, E206 not within `LIMIT`."""
     params = {s.name.name: s for s in schedule.statements if isinstance(s, n.Param)}
     for name, value in given.items():
         if name not in params:
@@ -55,7 +67,7 @@ def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list
                 Diagnostic("E203", f"schedule {schedule.name.name} has no parameter '{name}'", notes=(note,), help=help)
             )
         elif abs(value) > LIMIT:
-            found.append(Diagnostic("E206", f"{name} = {value} is larger than {LIMIT}", params[name].span))
+            found.append(Diagnostic("E206", f"{name} = {value} is not {WITHIN_LIMIT}", params[name].span))
     for name, s in params.items():
         if s.default is None and name not in given:
             found.append(
@@ -64,7 +76,7 @@ def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list
 
 
 def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
-    """Return the names of params and lets; each may use only those above it."""
+    """Return the names of params and lets. Each of them, and each `require`, may use only those above it."""
     scope = Scope()
     for s in schedule.statements:
         match s:
@@ -82,9 +94,9 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
 
 
 def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic], budget: Budget) -> None:
-    """Check every expression that is not a param, let or require of the top level."""
+    """Check every statement except param, let and require."""
     families: dict[str, n.PipeDecl] = {}
-    costs: dict[str, Span] = {}
+    costs: dict[str, Span] = {}  # where each cost, tied set and limit is given
     tied: dict[str, Span] = {}
     bounds: dict[str, Span] = {}
     for s in schedule.statements:
@@ -110,9 +122,8 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     if clause.range:
                         check(clause.range.low, inner, "integer", found)
                         check(clause.range.high, inner, "integer", found)
-                    clause_scope = local(
-                        with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ..."
-                    )
+                    help = "write: stage s on rank ..."
+                    clause_scope = local(with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, help)
                     check(clause.rank, clause_scope, "integer", found)
                     if clause.recompute and clause.recompute.condition:
                         check(clause.recompute.condition, clause_scope, "truth value", found)
@@ -148,19 +159,18 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
 
 
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
+    """Check the costs of a statement. seen: where the costs before it are given, by kind; those of this statement are added."""
     for cost in s.costs:
-        if cost.kind.name in seen:
-            message = f"the cost of '{cost.kind.name}' is given twice"
-            found.append(given_twice(message, cost.span, seen[cost.kind.name], "keep one of them"))
-        seen[cost.kind.name] = cost.kind.span
-        known_kinds = {**KINDS, "hop": None}
-        if cost.kind.name not in known_kinds:
-            kind_meant = kind_of_alias(cost.kind.name)
-            help = f"did you mean '{kind_meant}'?" if kind_meant else did_you_mean(cost.kind.name, known_kinds)
-            found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
-        elif cost.kind.name == "hop" and cost.stage:
-            found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
         kind = cost.kind.name
+        if kind in seen:
+            found.append(given_twice(f"the cost of '{kind}' is given twice", cost.span, seen[kind], "keep one of them"))
+        seen[kind] = cost.kind.span
+        if kind not in (known := (*KINDS, "hop")):
+            meant = kind_of_alias(kind)
+            help = f"did you mean '{meant}'?" if meant else did_you_mean(kind, known)
+            found.append(Diagnostic("E201", f"unknown cost '{kind}'", cost.kind.span, help=help))
+        elif kind == "hop" and cost.stage:
+            found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
         help = f"a cost may differ by stage only: write {kind}(s), and s in its formula"
         inner = with_hints(scope, dict.fromkeys(MEANINGS, help))
         check(cost.value, local(inner, [(cost.stage, "stage")], found, help) if cost.stage else inner, "integer", found)

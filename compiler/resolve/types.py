@@ -9,16 +9,17 @@ from typing import Literal
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.walk import spine
+from chimerac.compiler.syntax.walk import left_spine
 
 Type = Literal["integer", "truth value"]
 
 
 class Scope(Mapping[str, Type]):
-    """Names and their types: its own, and those of the outer scope. The outer names are not copied, since a listing may have
-    thousands of names and of blocks.
+    """The names that are visible at a place, with their types: its own, and those of the outer scope.
 
-    hints: the help for names that are defined in other places only; others: more names for "did you mean".
+    The outer names are not copied, since a listing may have thousands of names and thousands of blocks.
+
+    hints: name -> the help if the name is unknown here; others: more names for "did you mean".
     """
 
     def __init__(self, outer: Scope | None = None) -> None:
@@ -57,7 +58,7 @@ class Scope(Mapping[str, Type]):
         found = self._find(name)
         return found and found[1]
 
-    def add(self, binder: n.Binder, kind: Type) -> None:
+    def add(self, binder: n.Identifier, kind: Type) -> None:
         """Add a name that is bound in the text."""
         self._own[binder.name] = kind, binder.span
 
@@ -66,7 +67,7 @@ class Scope(Mapping[str, Type]):
         self._own.update((name, ("integer", None)) for name in names)
 
 
-_FUNCTION_HELP = {
+_FUNCTION_HELP = {  # functions of other languages
     "abs": "|x| is written max(x, -x)",
     "floor": "a quotient is written a // b, and rounds down",
     "int": "all values are integers; a quotient is written a // b, and rounds down",
@@ -77,18 +78,18 @@ _FUNCTION_HELP = {
 
 
 def _product(name: str, scope: Mapping[str, Type]) -> str:
-    """Return a help for two names written together, as in Dv."""
+    """Return the help for two known names that are written together, as in Dv; '' for any other name."""
     for k in range(1, len(name)):
         if name[:k] in scope and name[k:] in scope:
             return f"write '{name[:k]}*{name[k:]}' instead of '{name}'"
     return ""
 
 
-_CONDITIONS = {"true": "0 == 0", "false": "0 == 1"}  # what people write for truth values -> a condition with that value
+_CONDITIONS = {"true": "0 == 0", "false": "0 == 1"}  # a truth value of other languages -> a condition with that value
 
 
 def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diagnostic]) -> None:
-    """Check an expression under these names; add its errors to `found` (E201 unknown name, E202 types)."""
+    """Check that an expression uses only these names (E201) and has the expected type (E202)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != expected:
         found.append(_type_finding(e, expected, actual))
@@ -99,11 +100,13 @@ def _type_finding(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
     return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
 
-def _operands(e: n.Binary) -> Type:
+def _operand_type(e: n.Binary) -> Type:
+    """Return the type that both operands must have."""
     return "truth value" if e.op in ("and", "or") else "integer"
 
 
-def _result(e: n.Binary) -> Type:
+def result_type(e: n.Binary) -> Type:
+    """Return the type of an operation."""
     return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
 
 
@@ -112,15 +115,15 @@ def _with_article(t: Type) -> str:
 
 
 def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
-    """Return the type of an expression, or None if it has none; a finding then gives the reason."""
+    """Return the type of an expression, or None and add a finding if it has none."""
     match e:
         case n.Int():
             return "integer"
         case n.Name():
             if e.name in scope:
                 return scope[e.name]
-            hints, others = (scope.hints.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
-            help = hints or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
+            hint, others = (scope.hints.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
+            help = hint or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
             if condition := _CONDITIONS.get(e.name.casefold()):
                 help = f"write '{condition}' instead of '{e.name}'; the language has no words for truth values"
             found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
@@ -130,14 +133,14 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(e.operand, scope, kind, found)
             return kind
         case n.Binary():
-            operand, links = spine(e)
-            check(operand, scope, _operands(links[0]), found)
-            check(links[0].right, scope, _operands(links[0]), found)
-            for left, link in pairwise(links):
-                if _result(left) != _operands(link):
-                    found.append(_type_finding(left, _operands(link), _result(left)))
-                check(link.right, scope, _operands(link), found)
-            return _result(e)
+            first_operand, operations = left_spine(e)
+            check(first_operand, scope, _operand_type(operations[0]), found)
+            check(operations[0].right, scope, _operand_type(operations[0]), found)
+            for left, operation in pairwise(operations):
+                if result_type(left) != _operand_type(operation):
+                    found.append(_type_finding(left, _operand_type(operation), result_type(left)))
+                check(operation.right, scope, _operand_type(operation), found)
+            return result_type(e)
         case n.IfElse():
             check(e.condition, scope, "truth value", found)
             first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)

@@ -1,4 +1,4 @@
-"""Values of parameters and lets, and whether the requirements hold (E204 to E206, E210)."""
+"""Values of parameters and lets, and whether the requirements hold (E205, E206, E210, E211)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.expressions import Env, Variable, evaluate, values_of
+from chimerac.compiler.resolve.expressions import Env, ExprValue, evaluate, values_of
 from chimerac.compiler.resolve.findings import MAX_FOUND
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
@@ -17,15 +17,19 @@ MAX_PAIR_CHANGE = 8  # the largest sum of changes of two parameters at once
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement
 _PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
+# What is added to the two parameters of a pair, small changes first.
 _SHIFTS = sorted(
     ((a, b) for a in _PAIR_CHANGES for b in _PAIR_CHANGES if a and b and abs(a) + abs(b) <= MAX_PAIR_CHANGE),
     key=lambda shift: (abs(shift[0]) + abs(shift[1]), shift),
 )
 
 
-def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, Variable]:
-    """Return the values of params and lets. Raises ChimeraError E210 with every requirement that does not hold."""
-    env: dict[str, Variable] = {}
+def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, ExprValue]:
+    """Return the values of params and lets.
+
+    Raises ChimeraError: E210 for every requirement that does not hold; E205, E206 and E211 (`evaluate`).
+    """
+    env: dict[str, ExprValue] = {}
     found: list[Diagnostic] = []
     try:
         for s in _unmet(schedule, given, env, budget):
@@ -40,8 +44,8 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
     return env
 
 
-def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variable], budget: Budget) -> Iterator[n.Require]:
-    """Yield the requirements that do not hold; put the params and lets above each into `env`."""
+def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprValue], budget: Budget) -> Iterator[n.Require]:
+    """Yield the requirements that do not hold. Before that, put the values of the params and lets above each into `env`."""
     for s in schedule.statements:
         match s:
             case n.Param():
@@ -60,7 +64,7 @@ def _not_none(e: n.Expr | None) -> n.Expr:
 
 
 def given_note(name: str, value: int) -> str:
-    """Return the note, for a finding about the value of a parameter, that this value was given."""
+    """Return the note of a finding that the caller gave this value of a parameter."""
     return f"{name} was given: -p {name}={value}"
 
 
@@ -78,11 +82,15 @@ def _requirement_finding(schedule: n.Schedule, s: n.Require, env: Env, given: Ma
 
 
 def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
-    """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
+    """Return the help with the nearest values of one parameter, else of two, that meet every requirement; '' if none is found.
+
+    The values are found by trying.
+    """
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
+    names = set(names_in(s.condition))
     # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
-    names, reserve = set(names_in(s.condition)), budget.left - MAX_SEARCH
     involved = [p for p in params if p in names][::-1]
+    reserve = budget.left - MAX_SEARCH  # the search ends when no more than this is left
     for name in involved:
         current = int(env[name])
         near = sorted(range(max(0, current - MAX_CHANGE), current + MAX_CHANGE + 1), key=lambda v: abs(v - current))
@@ -94,16 +102,16 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
     for pair in _pairs(involved, [name for name in params if name in values_by_name]):
         for shift in _SHIFTS:
             changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
-            affordable = budget.left > reserve and min(changed.values()) >= 0
-            if affordable and requirements_hold(schedule, {**given, **changed}, budget):
+            may_try = budget.left > reserve and min(changed.values()) >= 0
+            if may_try and requirements_hold(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
 
 def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
-    """Return pairs of parameters to change together, each pair in the order of the text.
+    """Return the pairs of parameters to change together, each pair in the order of the text.
 
-    involved: the parameters that the requirement names, its last one first. Each pair has that one and another.
+    involved: the parameters that the requirement names, the last one first. Each pair has that one and another parameter.
     """
     others = [*involved[1:], *(name for name in params if name not in involved)]
     pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]
@@ -111,7 +119,7 @@ def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
 
 
 def requirements_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
-    """Return whether a schedule allows these parameters. `values` says which requirement does not hold."""
+    """Return whether a schedule allows these parameters: every requirement holds, and no value has an error."""
     try:
         return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:

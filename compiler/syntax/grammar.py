@@ -1,4 +1,4 @@
-"""The parser that lark generates from grammar.lark, and the words and tokens of the language.
+"""The parser that lark generates from grammar.lark, and the reserved words and tokens of the language.
 
 lark needs 140 ms to generate the parser, and 7 ms to load the one saved in grammar.tables: a line that names the grammar
 and the version of lark, then the output of Lark.save, a pickle. Loading a pickle is safe here: the file is part of this
@@ -22,13 +22,13 @@ _HERE = resources.files("chimerac.compiler.syntax")
 
 
 @cache
-def grammar() -> Lark:
+def parser() -> Lark:
     """Return the parser: loaded if it was saved for this grammar and this version of lark, else generated."""
     stored = _HERE.joinpath(TABLES)
-    return (loaded(stored.read_bytes()) if stored.is_file() else None) or made()
+    return (loaded(stored.read_bytes()) if stored.is_file() else None) or generated()
 
 
-def made() -> Lark:
+def generated() -> Lark:
     """Return the parser, generated from the grammar."""
     # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
     return Lark(_text(), parser="lalr", lexer="basic", propagate_positions=True)
@@ -42,13 +42,13 @@ def loaded(stored: bytes) -> Lark | None:
 
 @cache
 def keywords() -> frozenset[str]:
-    """Return the words that cannot be names."""
-    return frozenset(t.pattern.value for t in grammar().terminals if t.pattern.value.isidentifier())
+    """Return the reserved words, which cannot be names."""
+    return frozenset(t.pattern.value for t in parser().terminals if t.pattern.value.isidentifier())
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of a text that parses, comments among them."""
-    return (t for t in grammar().lex(text, dont_ignore=True) if t.type != "WS")
+    """Yield the tokens of a text that parses, including comments."""
+    return (t for t in parser().lex(text, dont_ignore=True) if t.type != "WS")
 
 
 def _text() -> str:

@@ -1,8 +1,10 @@
-"""The kinds of tasks: their letters in the language, and their names in other systems."""
+"""The kinds of tasks: their letters in the language, their operations, and their names in other systems."""
 
 from __future__ import annotations
 
-TASKS = ("F", "B", "I", "W", "R")
+from chimerac.chimera_ir.instructions import FORMS
+
+KINDS = {form.letter: form.op for form in FORMS if form.letter}  # FORMS[op].letter is the letter of an operation
 _ALIASES = {
     "F": ("f", "fwd", "fw", "forward", "forwards"),
     "B": ("b", "bwd", "bw", "backward", "backwards"),

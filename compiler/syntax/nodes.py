@@ -1,4 +1,4 @@
-"""Syntax nodes: the text as a tree. Every node has its span; equality ignores it."""
+"""Syntax nodes: the text as a tree. Every node has its span in the text. Equality ignores the spans."""
 
 from __future__ import annotations
 
@@ -57,15 +57,17 @@ Expr = Int | Name | Unary | Binary | IfElse | Call
 
 
 @dataclass(frozen=True, slots=True)
-class Binder(Node):
-    """A name at the place that introduces it."""
+class Identifier(Node):
+    """A name that is not an expression: one that the text defines, or that of a pipe, a kind of task or a limit."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Param(Node):
-    name: Binder
+    """`param NAME = EXPR`. default: None if the text gives none."""
+
+    name: Identifier
     default: Expr | None
 
 
@@ -76,13 +78,13 @@ class Require(Node):
 
 @dataclass(frozen=True, slots=True)
 class Let(Node):
-    name: Binder
+    name: Identifier
     value: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Node):
-    """`ranks`, `stages` or `window`, once each."""
+    """`ranks EXPR`, `stages EXPR` or `window EXPR`, each at most once."""
 
     what: Literal["ranks", "stages", "window"]
     value: Expr
@@ -90,7 +92,7 @@ class Setting(Node):
 
 @dataclass(frozen=True, slots=True)
 class Range(Node):
-    """low .. high, both included."""
+    """`low .. high`, both included."""
 
     low: Expr
     high: Expr
@@ -98,7 +100,7 @@ class Range(Node):
 
 @dataclass(frozen=True, slots=True)
 class Size(Node):
-    """`size 1/2`: the size of a micro-batch of this schedule, as a fraction of the size that a run is given."""
+    """`size 1/2`: the size of a micro-batch of this schedule, relative to the size that the user configures."""
 
     numerator: int
     denominator: int
@@ -113,9 +115,9 @@ class Recompute(Node):
 
 @dataclass(frozen=True, slots=True)
 class StageClause(Node):
-    """`stage s on rank EXPR`, for every stage or those in a range."""
+    """`stage s on rank EXPR` places every stage; `stage s in LOW .. HIGH on rank EXPR` those in the range."""
 
-    binder: Binder
+    binder: Identifier
     range: Range | None
     rank: Expr
     recompute: Recompute | None
@@ -123,13 +125,17 @@ class StageClause(Node):
 
 @dataclass(frozen=True, slots=True)
 class Family(Node):
-    binder: Binder
+    """`[i in LOW .. HIGH]` after the name of a pipe: one pipe for each i."""
+
+    binder: Identifier
     range: Range
 
 
 @dataclass(frozen=True, slots=True)
 class PipeDecl(Node):
-    name: Binder
+    """`pipe NAME { ... }`: one pipe, or a family of pipes."""
+
+    name: Identifier
     family: Family | None
     stages: tuple[StageClause, ...]
     micro_batches: Expr
@@ -137,18 +143,20 @@ class PipeDecl(Node):
 
 @dataclass(frozen=True, slots=True)
 class PipeRef(Node):
-    name: Binder
+    """The pipe of a rule or a task: `down`, or `down[i]`."""
+
+    name: Identifier
     index: Expr | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Node):
-    """`F down[i](s, m) when CONDITION at TICK`; with a group, m is the first of `low .. high`."""
+    """`F down[i](s, m) when CONDITION at TICK`. group: LOW .. HIGH of `m = LOW .. HIGH`; m is then the first of them."""
 
-    kind: Binder
+    kind: Identifier
     pipe: PipeRef | None
-    stage: Binder
-    micro_batch: Binder
+    stage: Identifier
+    micro_batch: Identifier
     group: Range | None
     condition: Expr | None
     tick: Expr
@@ -158,9 +166,9 @@ class Rule(Node):
 class Fill(Node):
     """`fill W(r, k) at TICK`: the weight gradients of rank r, numbered by k from 0 in the order of their input gradients."""
 
-    kind: Binder
-    rank: Binder
-    number: Binder
+    kind: Identifier
+    rank: Identifier
+    number: Identifier
     tick: Expr
 
 
@@ -175,21 +183,23 @@ class Ticks(Node):
 
 @dataclass(frozen=True, slots=True)
 class Cost(Node):
-    """`F = 1`, or `F(s) = EXPR` stage by stage."""
+    """`F = EXPR` for all stages, or `F(s) = EXPR` for each stage s."""
 
-    kind: Binder
-    stage: Binder | None
+    kind: Identifier
+    stage: Identifier | None
     value: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class CostStatement(Node):
+    """`cost F = 1, B = 2`."""
+
     costs: tuple[Cost, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Key(Node):
-    """`smaller EXPR` or `larger EXPR`: the order of tasks that are ready."""
+    """`smaller EXPR` or `larger EXPR`: which of the ready tasks of one kind starts first."""
 
     value: Expr
     larger: bool
@@ -199,7 +209,7 @@ class Key(Node):
 class Grouping(Node):
     """`group F by 2`: one task for several micro-batches."""
 
-    kind: Binder
+    kind: Identifier
     size: Expr
 
 
@@ -216,7 +226,7 @@ class Greedy(Node):
     """The order form `greedy`."""
 
     costs: tuple[CostStatement, ...]
-    prefer: tuple[Binder, ...]
+    prefer: tuple[Identifier, ...]
     keys: tuple[Key, ...]
     groups: tuple[Grouping, ...]
     limits: tuple[Limit, ...]
@@ -224,9 +234,12 @@ class Greedy(Node):
 
 @dataclass(frozen=True, slots=True)
 class TaskAction(Node):
-    """`F p[a](s, m)` in a listing: the next one where stage or micro-batch are left out. overlap: `&` follows."""
+    """A task of a listing: `F p[a](STAGE, FIRST .. LAST)`. Without a micro-batch it is the next one of the stage.
 
-    kind: Binder
+    last: None for a single micro-batch; overlap: `&` follows, so this task and the next one are an overlapped pair.
+    """
+
+    kind: Identifier
     pipe: PipeRef | None
     stage: Expr | None
     first: Expr | None
@@ -236,9 +249,9 @@ class TaskAction(Node):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(Node):
-    """`repeat N { ... }`, or `repeat i in low .. high { ... }`."""
+    """`repeat N { ... }`, or `repeat i in LOW .. HIGH { ... }`. count: N or HIGH; binder and low: None in the first form."""
 
-    binder: Binder | None
+    binder: Identifier | None
     low: Expr | None
     count: Expr
     body: tuple[Action, ...]
@@ -246,6 +259,8 @@ class Repeat(Node):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Node):
+    """`if CONDITION { ... } else { ... }`. otherwise: empty without an `else`."""
+
     condition: Expr
     then: tuple[Action, ...]
     otherwise: tuple[Action, ...]
@@ -256,24 +271,28 @@ Action = Let | TaskAction | Repeat | Choice
 
 @dataclass(frozen=True, slots=True)
 class Listing(Node):
-    """The order form `listing`: a program for every rank."""
+    """The order form `listing`: the actions of every rank. rank: the name that is bound to the rank."""
 
-    rank: Binder
+    rank: Identifier
     actions: tuple[Action, ...]
 
 
-Order = Ticks | Greedy | Listing  # one schedule has one
+Order = Ticks | Greedy | Listing  # a schedule has one of them
 SyncPolicy = Literal["at end", "eager", "eager where idle"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sync(Node):
+    """`sync at end`, `sync eager` or `sync eager where idle`: when all-reduces of gradients are launched."""
+
     policy: SyncPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class TiedDecl(Node):
-    name: Binder
+    """`tied NAME on stages EXPR, ...`: a set of parameters that these stages share."""
+
+    name: Identifier
     stages: tuple[Expr, ...]
 
 
@@ -281,7 +300,7 @@ class TiedDecl(Node):
 class MemoryLimit(Node):
     """`limit activations <= D`: the most that any rank may hold at once."""
 
-    what: Binder
+    what: Identifier
     value: Expr
 
 
@@ -292,5 +311,5 @@ Statement = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule(Node):
-    name: Binder
+    name: Identifier
     statements: tuple[Statement, ...]

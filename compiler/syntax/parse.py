@@ -1,11 +1,12 @@
 """text -> syntax tree (E1xx).
 
-lark parses the text. A text that is too large is rejected before that, and a tree that is too deep before a recursive
-function visits it. Only the first syntax error is raised, without help: compiler/diagnose/texts.py finds the others.
+lark parses the text. A text that is too large is rejected before lark reads it, and a tree that is too deep before a
+recursive function visits it. Only the first syntax error is raised, without help: compiler/diagnose/texts.py finds the others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.build import build, span_of, token_span
-from chimerac.compiler.syntax.grammar import grammar, keywords
+from chimerac.compiler.syntax.grammar import keywords, parser
 from chimerac.compiler.syntax.tokens import TOKEN
 
 
@@ -28,11 +29,13 @@ class ParseError(ChimeraError):
 def parse(source: Source) -> n.Schedule:
     """Return the syntax tree of a schedule.
 
-    Raises ParseError at the first syntax error, and ChimeraError for a text that is too large or cannot be built.
+    Raises ParseError (E101, E102) for the first syntax error. Raises ChimeraError for what the grammar allows but the language
+    does not: E102 (build.py), E103 numbers that are too large, E104 too deep nesting, E105 a text or names that are too long,
+    or too many tokens or names.
     """
     count_tokens(source)
     try:
-        tree = grammar().parse(source.text)
+        tree = parser().parse(source.text)
     except UnexpectedInput as error:
         raise _parse_error(source, _error_position(source.text, error)) from None
     found = _too_large(source, tree)
@@ -47,19 +50,23 @@ def parse(source: Source) -> n.Schedule:
 
 
 def count_tokens(source: Source) -> int:
-    """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its operator, E104 brackets
-    within brackets, E105 its size."""
+    """Return how many tokens a text has, at least 1.
+
+    Raises ChimeraError: E102 a product without its operator, E104 brackets nested too deep, E105 a text or a name that is too
+    long, or too many tokens.
+    """
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
     count = depth = 0
-    number, last, before = None, "", ""  # the word before if it is a number, the word before, and the one before that
+    number: re.Match[str] | None = None  # the previous token, if it is a number
+    previous = before_previous = ""
     for count, found in enumerate(TOKEN.finditer(source.text), 1):
         word = found[0]
         is_name = word.isascii() and word.isidentifier() and word not in keywords()
         if number and number.end() == found.start() and (is_name or word == "("):
-            raise _missing_operator(source.span(number.start(), found.end()), number[0], word, before)
-        before, number = last, found if word.isascii() and word.isdigit() else None
-        last = word
+            raise _missing_operator(source.span(number.start(), found.end()), number[0], word, before_previous)
+        number = found if word.isascii() and word.isdigit() else None
+        before_previous, previous = previous, word
         if word in "([{":
             depth += 1
         elif word in ")]}":
@@ -79,7 +86,7 @@ def count_tokens(source: Source) -> int:
 
 
 def _missing_operator(span: Span, number: str, following: str, before: str) -> ChimeraError:
-    """Return the finding about a number directly followed by a name or a parenthesis. before: the word before both."""
+    """Return the finding about a number that a name or a parenthesis follows without a space. before: the token before both."""
     if before in ("schedule", "param", "let", "pipe", "tied"):
         name = f"{before}_{number}" + (following if following != "(" else "")
         help = f"write '{name}' instead of '{span.text.removesuffix('(')}'"
@@ -89,10 +96,10 @@ def _missing_operator(span: Span, number: str, following: str, before: str) -> C
 
 
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
-    """Return findings for numbers and nesting that later passes cannot process. Iterative: any depth is safe here.
+    """Return the findings for numbers and nesting that later passes cannot process. A loop visits the tree, which may be deep.
 
-    Parentheses are counted before, and the first operand of a chain a + b + c ... is not nested: functions on
-    trees process a chain in a loop.
+    Two things do not count as nesting: parentheses, which `count_tokens` has counted, and the first operand of an operation,
+    since later passes process a chain a + b + c ... in a loop.
     """
     found: list[Diagnostic] = []
     stack: list[tuple[Any, int]] = [(child, 0) for child in tree.children]
@@ -102,9 +109,9 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
             if depth > limits.NESTING:
                 span, help = span_of(source, node.meta), "give parts of it a name with let"
                 return [Diagnostic("E104", f"nested more than {limits.NESTING} deep", span, help=help)]
-            child_depth = depth if node.data == "parenthesized" else depth + 1
-            chained = node.data == "binary"
-            stack += [(child, depth if chained and k == 0 else child_depth) for k, child in enumerate(node.children)]
+            inner = depth if node.data == "parenthesized" else depth + 1
+            first = depth if node.data == "binary" else inner
+            stack += [(child, inner if k else first) for k, child in enumerate(node.children)]
         elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > limits.MAGNITUDE):
             span = token_span(source, node)
             message = f"a number of {len(node)} digits; at most {limits.MAGNITUDE} is allowed"
@@ -113,7 +120,7 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
 
 
 def _check_names(schedule: n.Schedule) -> None:
-    """Raise ChimeraError E105 for too many params and lets: names are searched in all of them."""
+    """Raise ChimeraError E105 for too many params and lets."""
     orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
     for named in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *orders):
         if len(named) > limits.NAMES:
@@ -128,8 +135,8 @@ def _check_names(schedule: n.Schedule) -> None:
 class ErrorPosition:
     """The position of a syntax error, with its context.
 
-    position: of the first token that cannot follow, or the length of the text if it ends too early; meaningless: the
-    character there if no token of the language begins with it, else empty.
+    position: of the first token that is not allowed, or the length of the text if it ends too early; meaningless: the
+    character there if it has no meaning, else empty.
     """
 
     position: int
@@ -139,7 +146,7 @@ class ErrorPosition:
 def syntax_error_of(text: str) -> ErrorPosition | None:
     """Return the position of the first syntax error of a text; None if there is none."""
     try:
-        grammar().parse(text)
+        parser().parse(text)
     except UnexpectedInput as error:
         return _error_position(text, error)
     return None
@@ -147,41 +154,41 @@ def syntax_error_of(text: str) -> ErrorPosition | None:
 
 def terminals_after(text: str, end: int) -> frozenset[str]:
     """Return the names of the terminals that may follow a valid beginning of a text. end: the position where it ends."""
-    parser = grammar().parse_interactive(text)
+    interactive = parser().parse_interactive(text)
     try:
-        for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
+        for token in interactive.lexer_thread.lex(interactive.parser_state):  # type: ignore[no-untyped-call]
             if (token.start_pos or 0) >= end:
                 break
-            parser.feed_token(token)
+            interactive.feed_token(token)
     except UnexpectedCharacters:
         pass
-    accepted: frozenset[str] = frozenset(parser.accepts())  # type: ignore[no-untyped-call]
+    accepted: frozenset[str] = frozenset(interactive.accepts())  # type: ignore[no-untyped-call]
     return accepted
 
 
 @cache
 def terminal_texts() -> Mapping[str, str]:
-    """Return the pattern of each terminal, which for a keyword or symbol is its text."""
-    return {t.name: t.pattern.value.replace("\\", "") for t in grammar().terminals}
+    """Return the pattern of each terminal by its name. For a keyword or symbol that is its text."""
+    return {t.name: t.pattern.value.replace("\\", "") for t in parser().terminals}
 
 
 def _error_position(text: str, error: UnexpectedInput) -> ErrorPosition:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return ErrorPosition(len(text))
     position = error.pos_in_stream or 0
-    # '/' is a token of `size 1/2`, and has no meaning anywhere else.
+    # '/' is a token, but has a meaning only in `size 1/2`.
     slash = isinstance(error, UnexpectedToken) and error.token == "/"
     return ErrorPosition(position, text[position] if slash or isinstance(error, UnexpectedCharacters) else "")
 
 
-def _parse_error(source: Source, stop: ErrorPosition) -> ParseError:
-    if stop.position >= len(source.text):
+def _parse_error(source: Source, error: ErrorPosition) -> ParseError:
+    if error.position >= len(source.text):
         at = len(source.text.rstrip())
         return ParseError([Diagnostic("E102", "the text ends too early", source.span(at, at + 1))])
-    span = source.span(stop.position, stop.position + 1)
-    if stop.meaningless:
-        return ParseError([Diagnostic("E101", f"the character {stop.meaningless!r} has no meaning here", span)])
-    word = TOKEN.match(source.text, stop.position)
-    end = word.end() if word else stop.position + 1
-    span = source.span(stop.position, end)
+    span = source.span(error.position, error.position + 1)
+    if error.meaningless:
+        return ParseError([Diagnostic("E101", f"the character {error.meaningless!r} has no meaning here", span)])
+    word = TOKEN.match(source.text, error.position)
+    end = word.end() if word else error.position + 1
+    span = source.span(error.position, end)
     return ParseError([Diagnostic("E102", f"unexpected '{span.text}'", span)])

@@ -1,11 +1,12 @@
-"""syntax tree -> text: the canonical spelling, which parses to the same tree, and the author's own text of an expression.
+"""syntax tree -> text: in a canonical form, which parses to the same tree, or as the author wrote an expression.
 
-The canonical spelling has parentheses only where they are needed, and around each `if` that is an operand.
+The canonical form has parentheses only where they are needed, and around each `if` that is an operand.
 """
 
 from __future__ import annotations
 
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.walk import left_spine
 
 _PRECEDENCE = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
           "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}  # fmt: skip
@@ -13,16 +14,20 @@ _NEGATION = 7
 
 
 def as_written(e: n.Expr, inside: bool = False) -> str:
-    """Return the author's own text of an expression. inside: in parentheses, unless it is a number, a name or a call."""
+    """Return the author's own text of an expression.
+
+    inside: it is to be part of a larger expression, so it is put in parentheses, unless it is a number, a name or a call.
+    """
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
 def as_term(e: n.Expr) -> str:
-    """Return the author's own text of an expression to which something is added."""
+    """Return the author's own text of an expression, to be followed by + or - and a number."""
     last = e
     while isinstance(last, n.Binary | n.Unary):
         last = last.right if isinstance(last, n.Binary) else last.operand
-    return as_written(e, inside=isinstance(last, n.IfElse))  # without parentheses the addition would be part of its last branch
+    # Without parentheses the number would be added to the last branch of the `if`.
+    return as_written(e, inside=isinstance(last, n.IfElse))
 
 
 def shifted(e: n.Expr, amount: int) -> str:
@@ -102,7 +107,7 @@ def _key(k: n.Key) -> str:
 
 
 def _actions(actions: tuple[n.Action, ...], depth: int) -> str:
-    """Return the lines of a listing's block; overlapped tasks share one."""
+    """Return the lines of a listing's block. The two tasks of an overlapped pair are on one line."""
     indent, text, joined = "    " * depth, "", False
     for a in actions:
         match a:
@@ -128,7 +133,7 @@ def _task(a: n.TaskAction) -> str:
 
 
 def _pipe(pipe: n.PipeRef | None) -> str:
-    """Return a space and the pipe of a task or a rule; '' if it names none."""
+    """Return a space and the pipe of a task or a rule, or '' if it names none."""
     if pipe is None:
         return ""
     return f" {pipe.name.name}" + (f"[{expression(pipe.index)}]" if pipe.index else "")
@@ -174,14 +179,11 @@ def expression(e: n.Expr, min_precedence: int = 0) -> str:
             precedence = _NEGATION if e.op == "-" else _PRECEDENCE["not"]
             text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, precedence)
         case n.Binary():
-            # A chain a + b + c ... may be of any length, so it is visited in a loop, from its first operand on.
-            links = [e]
-            while isinstance(links[-1].left, n.Binary):
-                links.append(links[-1].left)
-            parts, opened = [expression(links[-1].left, _left_precedence(links[-1]))], 0
-            for link, outer in zip(links[::-1], [*links[-2::-1], None], strict=True):
-                precedence = _PRECEDENCE[link.op]
-                parts.append(f" {link.op} {expression(link.right, precedence + 1)}")
+            first, operations = left_spine(e)
+            parts, opened = [expression(first, _left_precedence(operations[0]))], 0
+            for operation, outer in zip(operations, [*operations[1:], None], strict=True):
+                precedence = _PRECEDENCE[operation.op]
+                parts.append(f" {operation.op} {expression(operation.right, precedence + 1)}")
                 if outer is not None and precedence < _left_precedence(outer):
                     parts.append(")")
                     opened += 1

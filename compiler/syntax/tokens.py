@@ -1,4 +1,4 @@
-"""The tokens of a schedule's text, comments among them: the parser counts them, and the formatter lays them out."""
+"""The tokens of a schedule's text, including comments: the parser counts them, and the formatter lays them out."""
 
 from __future__ import annotations
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from chimerac.compiler.syntax import nodes as n
 
 
-def spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
+def left_spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
     """Return the first operand of a chain a + b + c ..., and the operations that follow it, from left to right."""
-    chain: list[n.Binary] = []
+    operations: list[n.Binary] = []
     while isinstance(e, n.Binary):
-        chain.append(e)
+        operations.append(e)
         e = e.left
-    return e, chain[::-1]
+    return e, operations[::-1]
 
 
-def inside(e: n.Expr) -> Iterator[n.Expr]:
-    """Yield an expression and everything in it, in order."""
+def subexpressions(e: n.Expr) -> Iterator[n.Expr]:
+    """Yield an expression and all its parts: each before its own parts, and operands from left to right."""
     todo = [e]
     while todo:
         e = todo.pop()
@@ -36,5 +36,5 @@ def inside(e: n.Expr) -> Iterator[n.Expr]:
 
 
 def names_in(e: n.Expr) -> list[str]:
-    """Return the names an expression uses, each once, in order."""
-    return list(dict.fromkeys(part.name for part in inside(e) if isinstance(part, n.Name)))
+    """Return the names that an expression uses, each once, in the order of the text."""
+    return list(dict.fromkeys(part.name for part in subexpressions(e) if isinstance(part, n.Name)))

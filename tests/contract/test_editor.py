@@ -10,8 +10,8 @@ import pytest
 
 from chimerac.compiler.library import find, names
 from chimerac.compiler.resolve.expressions import FUNCTIONS
-from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.kinds import KINDS
 from tools import ROOT
 
 EDITOR = ROOT / "editor"

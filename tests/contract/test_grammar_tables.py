@@ -20,7 +20,7 @@ WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { st
 
 
 def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
-    loaded, generated = grammar.loaded(STORED), grammar.made()
+    loaded, generated = grammar.loaded(STORED), grammar.generated()
     assert loaded is not None, "refresh with: make figures"
     for path in SCHEDULES:
         text = path.read_text(encoding="utf-8")
@@ -58,12 +58,12 @@ def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.Mon
 def test_without_a_saved_parser_one_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lark, "__version__", "0.0")
     text = SCHEDULES[0].read_text(encoding="utf-8")
-    assert grammar.grammar.__wrapped__().parse(text) == grammar.grammar().parse(text)
+    assert grammar.parser.__wrapped__().parse(text) == grammar.parser().parse(text)
 
 
 def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:
     """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
-    code = "from chimerac.compiler.syntax import grammar\ngrammar.made = None\ngrammar.keywords()"
+    code = "from chimerac.compiler.syntax import grammar\ngrammar.generated = None\ngrammar.keywords()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

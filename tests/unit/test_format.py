@@ -17,7 +17,7 @@ from chimerac.compiler.format import format_schedule
 from chimerac.compiler.format.layout import WIDTH
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
-from chimerac.compiler.syntax.grammar import grammar
+from chimerac.compiler.syntax.grammar import parser
 from chimerac.compiler.syntax.printer import print_schedule
 from chimerac.compiler.syntax.tokens import TOKEN
 from tests.effort import examples
@@ -33,8 +33,8 @@ def comments(text: str) -> list[str]:
     return re.findall(r"#[^\n]*(?<!\s)", text)
 
 
-def inside(body: str) -> str:
-    """Return the body of a listing after formatting."""
+def formatted_listing(body: str) -> str:
+    """Return the formatted text between the braces of a listing."""
     text = formatted(f"schedule x\norder listing for rank r {{\n{body}\n}}\n")
     return text.removeprefix("schedule x\norder listing for rank r {\n").removesuffix("}\n")
 
@@ -90,13 +90,13 @@ def test_the_layout_of_statements(given: str, expected: str) -> None:
     ],
 )
 def test_the_layout_of_actions(given: str, expected: str) -> None:
-    assert inside(given) == expected
+    assert formatted_listing(given) == expected
 
 
 def test_a_part_that_does_not_fit_has_a_line_of_its_own() -> None:
     long = "let a = " + " + ".join(["long_name"] * 8)
     assert formatted(f"schedule x {long} {long.replace('a =', 'b =')}").count("\n") == 2
-    listing = inside(" ".join(["F main(0)"] * 30))
+    listing = formatted_listing(" ".join(["F main(0)"] * 30))
     assert max(map(len, listing.splitlines())) <= WIDTH and len(listing.splitlines()) > 2
 
 
@@ -122,6 +122,7 @@ def with_another_layout(draw: DrawFn, text: str) -> str:
 
 
 def check(text: str) -> None:
+    """Check that formatting keeps the syntax tree and the comments, and changes nothing a second time."""
     once = formatted(text)
     assert parse(Source("x", once)) == parse(Source("x", text))
     assert comments(once) == comments(text)
@@ -229,5 +230,5 @@ def test_tokens_are_those_of_the_grammar() -> None:
     for name in names():
         text = find(name).text
         assert [t for t in TOKEN.findall(text) if t[0] != "#"] == [
-            str(t) for t in grammar().parse_interactive(text).iter_parse()
+            str(t) for t in parser().parse_interactive(text).iter_parse()
         ]

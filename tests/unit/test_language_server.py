@@ -26,9 +26,9 @@ from chimerac.compiler.library import find, names
 from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.grammar import keywords
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.parse import parse
-from chimerac.compiler.syntax.walk import inside
+from chimerac.compiler.syntax.walk import subexpressions
 from tools import ROOT
 
 TEXT = """\
@@ -98,8 +98,8 @@ def test_every_name_of_the_library_has_its_definition(name: str) -> None:
     checked = 0
     for statement in schedule.statements:
         for e in expressions(statement):
-            for part in inside(e):
-                if isinstance(part, n.Name) and part.name not in TASKS:
+            for part in subexpressions(e):
+                if isinstance(part, n.Name) and part.name not in KINDS:
                     offset = Text(source.text).at(part.span.line, part.span.column)
                     here = found.of(part.name, offset)
                     predefined = isinstance(statement, n.Greedy | n.Ticks) and part.name in "smpr"
@@ -130,7 +130,7 @@ def test_a_name_means_the_definition_around_it() -> None:
 
 
 def test_every_word_of_the_language_has_a_meaning() -> None:
-    assert set(meanings.KEYWORDS) == keywords() and tuple(meanings.TASK_KINDS) == TASKS
+    assert set(meanings.KEYWORDS) == keywords() and list(meanings.TASK_KINDS) == list(KINDS)
     assert set(meanings.LIMITS) == set(LIMITS) and set(FUNCTIONS) <= set(meanings.OTHERS)
 
 
@@ -160,7 +160,7 @@ PIPE = HEAD + "pipe main { stage s on rank s   micro_batches k }\n"
         (PIPE + "order ticks { F(", {"s"}),
         (PIPE + "order ticks { F(s, m) ", {"at", "when"}),
         (PIPE + "order ticks { F(s, m) at ", {"D", "k", "s", "m", "min", "max", "if", "not"}),
-        (PIPE + "order greedy { prefer ", {*TASKS}),
+        (PIPE + "order greedy { prefer ", {*KINDS}),
         (PIPE + "sync ", {"at", "eager"}),
         (PIPE + "limit ", set(LIMITS)),
         (PIPE + "# a comment ", set()),

@@ -71,7 +71,7 @@ def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "   \n", "# nothing\n", "schedule", "schedule schedule", "pipe", "}", "schedule x }"])
-def test_a_text_that_ends_early_is_one_finding(source: str) -> None:
+def test_a_text_that_is_no_schedule_is_one_finding(source: str) -> None:
     [d] = errors(source)
     assert d.code in ("E101", "E102") and d.span
 
@@ -83,7 +83,7 @@ def test_a_text_that_ends_early_is_one_finding(source: str) -> None:
         "schedule x param é = 1",
         "schedule x param D = ４",
         "\ufeffschedule x",
-        # digits and letters of Python that are none of the language, next to those that are
+        # digits and letters that Python accepts and this language does not, beside those that it accepts
         "schedule ²x",
         "schedule x param ²y = 1",
         "schedule x param D = ４(2)",

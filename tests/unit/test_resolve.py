@@ -102,7 +102,7 @@ def test_families_continue_the_numbering_of_micro_batches() -> None:
     assert tasks_of(p, 0) == "F0.0 F1.0 F2.1 F3.0 F4.0 B0.0 B1.0 B2.1 B3.0 B4.0"
 
 
-def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
+def test_a_pipe_without_micro_batches_places_its_stages_and_has_no_tasks() -> None:
     p = small(pipe="pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches 0 }")
     assert p.header.pipes[1].micro_batches == ()
     assert sorted(i.group for i in p.stream(0) if i.op == "ALLREDUCE") == ["stage 0", "stage 1"]

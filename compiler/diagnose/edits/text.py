@@ -9,7 +9,7 @@ from itertools import product
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
-from chimerac.compiler.syntax.walk import inside, names_in
+from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 MAX_PARAMETERS = 3  # of a schedule, that edits write
 Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
@@ -65,7 +65,7 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):
         yield from (str(e.value + by) for by in (1, -1) if e.value + by >= 0)
-    for part in inside(e):
+    for part in subexpressions(e):
         if not isinstance(part, n.Binary) or part.op in ("*", "//", "%", "and", "or"):
             continue
         for side in (part.right, part.left):
@@ -111,7 +111,7 @@ def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[st
 def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with // and % exchanged, or with another parameter as divisor."""
     text, begin = as_written(e), e.span.column
-    for part in inside(e):
+    for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in ("//", "%"):
             first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
             at = text.find(part.op, first)
@@ -125,7 +125,7 @@ def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
 def flipped_signs(e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one + changed to - or one - to +."""
     text, begin = as_written(e), e.span.column
-    for part in inside(e):
+    for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in "+-":
             at = text.find(part.op, part.left.span.end_column - begin, part.right.span.column - begin)
             if at >= 0:
@@ -138,7 +138,7 @@ _OTHER_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 def changed_strictness(e: n.Expr) -> Iterator[str]:
     """Yield the text of a condition with one < changed to <= or <= to <, and the same for >."""
     text, begin = as_written(e), e.span.column
-    for part in inside(e):
+    for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in _OTHER_STRICTNESS:
             at = text.find(part.op, part.left.span.end_column - begin)
             yield text[:at] + _OTHER_STRICTNESS[part.op] + text[at + len(part.op) :]

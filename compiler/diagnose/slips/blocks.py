@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value, is_number, minus_one
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
 _NO_LOOP_IN_GREEDY = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
@@ -22,7 +22,7 @@ _LIMIT_ADVICE = "a limit on what a rank holds belongs outside of the order: limi
 _COST_ADVICE = "costs belong outside of the order"
 _ADVICE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
-    **dict.fromkeys([("greedy", task) for task in TASKS], _NO_FORMULAS_IN_GREEDY),
+    **dict.fromkeys([("greedy", task) for task in KINDS], _NO_FORMULAS_IN_GREEDY),
     ("listing", "at"): "formulas with 'at' belong in order ticks; a listing names one task after another",
     ("listing", "when"): "in a listing a condition is written: if r == 0 { ... }",
     ("listing", "limit"): _LIMIT_ADVICE,
@@ -40,9 +40,9 @@ _ADVICE = {
 }
 # kind of a block -> words that belong in it; right after its end, one of them shows that it ended too early
 _WORDS_OF_BLOCK = {
-    "ticks": TASKS,
+    "ticks": tuple(KINDS),
     "greedy": ("prefer", "then", "group", "limit"),
-    "listing": (*TASKS, "repeat", "if", "else"),
+    "listing": (*KINDS, "repeat", "if", "else"),
     "pipe": ("stage", "micro_batches"),
 }
 

@@ -16,7 +16,7 @@ from chimerac.compiler.diagnose.slips.change import (
     minus_one,
     value_after,
 )
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 _LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
 _LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
@@ -36,15 +36,15 @@ def loops(p: Place) -> Iterator[Answer]:
     begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_LOOP_WORDS, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
-    if p.text(-2) == "repeat" and p.text(-1) in TASKS and begins_value(p, p.at):
+    if p.text(-2) == "repeat" and p.text(-1) in KINDS and begins_value(p, p.at):
         yield Change(p.at - 2, p.at + 1, f"repeat {text} {{ {p.text(-1)} }}")
-    if text == "*" and p.text(1) in TASKS and p.text(-1).isidentifier():  # w * F
+    if text == "*" and p.text(1) in KINDS and p.text(-1).isidentifier():  # w * F
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(-1)} {{ {p.text(1)} }}")
-    if p.text(-1) in TASKS and text in ("*", "x", "^", "**", "times") and p.at + 1 < end:  # F * w
+    if p.text(-1) in KINDS and text in ("*", "x", "^", "**", "times") and p.at + 1 < end:  # F * w
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(1)} {{ {p.text(-1)} }}")
     if is_number(text):  # 4 F, 4 * F
         task = p.at + 1 + (p.text(1) in ("*", "x"))
-        if task < end and tokens[task].text in TASKS:
+        if task < end and tokens[task].text in KINDS:
             yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
     if text in _LOOP_WORDS:
         yield _LOOP_ADVICE
@@ -146,18 +146,18 @@ def bodies(p: Place) -> Iterator[Answer]:
     if p.starts_line and p.text(-1) == ")":  # repeat N ( F B ), read as a call: the error is at the next line
         bracket = p.opening_bracket(p.at - 1)
     close = p.closing_bracket(bracket) if bracket is not None else None
-    if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*TASKS, ",", "&"}:
+    if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*KINDS, ",", "&"}:
         yield Change(bracket, close + 1, f"{{ {p.text_of(bracket + 1, close).replace(',', '')} }}")
     if p.starts_line:
         return
     if text == "then" and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "", "'then' belongs to an if-expression, not to a block of tasks")
-    if text in (*TASKS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":  # a block without {, closed by }
+    if text in (*KINDS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":  # a block without {, closed by }
         symbols = [w.text for w in p.tokens]
         if symbols.count("{") < symbols.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
-    if text in ("then", ":", *TASKS, "do", "repeat"):  # if r == 0 then F else B
-        first = p.at + (text not in (*TASKS, "repeat"))
+    if text in ("then", ":", *KINDS, "do", "repeat"):  # if r == 0 then F else B
+        first = p.at + (text not in (*KINDS, "repeat"))
         otherwise = next((k for k in range(first, end) if p.tokens[k].text == "else"), None)
         if first < (otherwise or end) and p.tokens[first].text != "{":
             new = f"{{ {p.text_of(first, otherwise or end)} }}"
@@ -177,18 +177,18 @@ def _tasks(p: Place) -> Iterator[Answer]:
     text = p.text()
     if text == "{" and p.text(-1) == "{":
         yield Change(p.at, p.at + 1, "", "one brace opens a block")
-    if text == "." and p.text(-1) in TASKS:
+    if text == "." and p.text(-1) in KINDS:
         yield Change(p.at - 1, p.at + 2, f"{p.text(-1)} {p.text(1)}", _PIPE_ADVICE)
-    elif text == "." and p.text(1) in TASKS:
+    elif text == "." and p.text(1) in KINDS:
         yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", _PIPE_ADVICE)
-    if text == ")" and p.text(-1) == "(" and p.text(-2) in TASKS:
+    if text == ")" and p.text(-1) == "(" and p.text(-2) in KINDS:
         yield Change(
             p.at - 1, p.at + 1, "", f"{p.text(-2)} without parentheses is the next {p.text(-2)} of the rank's only stage"
         )
     close = p.closing_bracket(p.at)
-    if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
+    if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*KINDS, ",", "&"}:
         yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
-    if p.text(1) in TASKS and (p.text(-1) in TASKS or p.text(-1) in (")", "]")):
+    if p.text(1) in KINDS and (p.text(-1) in KINDS or p.text(-1) in (")", "]")):
         if text in _SEPARATORS:
             yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")
         if text in ("+", "|", "||", "and", "/"):

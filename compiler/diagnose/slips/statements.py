@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, line_of
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 _WORDS_FOR_EQUALS = ("==", ":=", ":", "<-", "is", "be")
 _WORDS_FOR_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending",
@@ -59,7 +59,7 @@ def names(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 2, f"param {text} =", "a value that -p sets is a param, any other is a let")
         if text == "," and p.tokens[line_of(p)].text in ("param", "let", "ranks", "stages"):
             yield Change(p.at, p.at + 1, p.tokens[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
-    elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in TASKS:
+    elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in KINDS:
         yield Change(p.at - 1, p.at + 1, f"let {p.text(-1)} =")
 
 
@@ -98,13 +98,13 @@ def settings(p: Place) -> Iterator[Answer]:
         if p.allows_only("/"):
             yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
     if p.text(-2) == "limit" and p.expected == {"COMPARE"}:
-        if p.text(-1) in TASKS:
+        if p.text(-1) in KINDS:
             yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
         if text in ("=", ":", "is", "=<", ":=", "=="):
             yield Change(p.at, p.at + 1, "<=")
         elif begins_value(p, p.at):
             yield Change(p.at, p.at + 1, f"<= {text}")
-    if p.text(-1) in TASKS and p.text(-2) == "limit" and not p.blocks:
+    if p.text(-1) in KINDS and p.text(-2) == "limit" and not p.blocks:
         yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
     line = p.tokens[line_of(p)].text if p.tokens else ""
     if line == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
@@ -126,8 +126,8 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
     if line == "prefer":
         first = line_of(p) + 1
         end = p.rest_of_line(first)
-        end = next((k for k in range(first, end) if p.tokens[k].text not in (*TASKS, *_SEPARATORS)), end)
-        tasks = [w.text for w in p.tokens[first:end] if w.text in TASKS]
+        end = next((k for k in range(first, end) if p.tokens[k].text not in (*KINDS, *_SEPARATORS)), end)
+        tasks = [w.text for w in p.tokens[first:end] if w.text in KINDS]
         while end > first and p.tokens[end - 1].text == "then":
             end -= 1
         if len(tasks) > 1 and p.at <= end:

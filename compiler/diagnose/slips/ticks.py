@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 
 def heads(p: Place) -> Iterator[Answer]:
     """F(0, m), F(s), F[s, m], F s m and F in place of F(s, m)."""
     if p.kind != "ticks":
         return
-    k = last_of(p, TASKS, line_of(p), p.at + 1)
+    k = last_of(p, tuple(KINDS), line_of(p), p.at + 1)
     at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.tokens[j].text == "at"), None)
     if k is None or at is None or at < p.at:
         return

@@ -8,7 +8,8 @@ from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.verify import verify
 
-# Rank 0 sends three activations, rank 1 three gradients; every RECV is posted in time, in one order for both ranks.
+# Rank 0 sends three activations, and rank 1 three gradients. Both ranks post these transfers in the same order, so that they
+# deadlock on no machine.
 THREE = """chimera-program 1
 schedule three
 sizes width=1 ranks=2 stages=2 micro_batches=3 window={window} machine={machine} kind=training micro_batch_size=1/1
@@ -57,6 +58,6 @@ rank 0:
 
 def memory_of(*tasks: str) -> RankMemory:
     """Return the memory of one rank that runs these tasks of TOY, with both stages and two micro-batches."""
-    p: Program = verify(program_from_text(ONE_RANK + "".join(f"  {t}\n" for t in tasks)))
-    [m] = memory(p, TOY)
-    return m
+    program = verify(program_from_text(ONE_RANK + "".join(f"  {task}\n" for task in tasks)))
+    [of_rank_0] = memory(program, TOY)
+    return of_rank_0

@@ -39,14 +39,15 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)
-    again = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
-    none = CheckpointSettings()
-    other = training(REPLICAS, none, str(out.parent / "run" / "iteration_00000009"))(Gloo())
-    whole = training(PIPELINE, none)(transport := Gloo())
-    equal = all(t.equal(whole.tensors[name]) for name, t in again.tensors.items())
+    restarted = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
+    no_saves = CheckpointSettings()
+    other_schedule = training(REPLICAS, no_saves, str(out.parent / "run" / "iteration_00000009"))(Gloo())
+    whole = training(PIPELINE, no_saves)(transport := Gloo())
+    equal = all(t.equal(whole.tensors[name]) for name, t in restarted.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))
     if transport.rank == 0:
-        found = {name: [t.start, t.losses, t.messages] for name, t in {"again": again, "other": other, "whole": whole}.items()}
+        trainings = {"restarted": restarted, "other schedule": other_schedule, "whole": whole}
+        found = {name: [t.start, t.losses, t.messages] for name, t in trainings.items()}
         out.write_text(json.dumps(found | {"equal": [json.loads(text) for text in equal_ranks]}))
     leave()
 

@@ -162,7 +162,7 @@ class _Simulation:
                 operation = self.collectives.setdefault(
                     i, _Operation(len(i.ranks), self.network.all_reduce(i), is_collective=True)
                 )
-                # On `serial` a rank has one queue for everything. On the others its collectives have their own, with -1 as peer.
+                # On `serial` a rank has one queue for everything. On the others its collectives have a queue, with -1 as peer.
                 self._post_end(operation, (g,) if self.program.header.machine == "serial" else (g, -1))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])

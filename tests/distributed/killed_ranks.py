@@ -63,7 +63,10 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
 
 
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
-    """Kill a rank of the current attempt, and return when. known: the ranks of earlier attempts; those of this one are added."""
+    """Kill a rank of the current attempt, and return when.
+
+    known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
+    """
     ranks: list[int] = []
 
     def are_there() -> bool:

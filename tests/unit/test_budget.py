@@ -113,7 +113,7 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
         assert d.help == "take smaller sizes, or fewer and simpler formulas"
 
 
-def test_limits_are_counted_for_every_task_that_they_are_checked_for() -> None:
+def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
     def spent(limits: int, micro_batches: int) -> int:
         order = f"order greedy {{ prefer B, F {'limit F - B <= 4 ' * limits} }}"
         pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"

@@ -97,7 +97,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "version", "empty"])
-def test_a_damaged_file_is_refused_with_the_way_out(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_the_advice_to_delete_it(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     prepared(path, "u2", numbers, limit_s=1)
     content = path.read_bytes()

@@ -8,13 +8,11 @@ import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -24,6 +22,7 @@ import pytest
 from chimerac.interpreter.experiments import __main__ as command
 from chimerac.interpreter.experiments import local, slurm
 from chimerac.interpreter.launch.startup import INTERRUPTED
+from tests.helpers_command import SIGINT_ON
 from tests.helpers_processes import have_ended
 from tools import ROOT
 
@@ -62,9 +61,8 @@ class Folder:
         """Start a runner."""
         command = [sys.executable, str(ROOT / "tests/stub_experiments.py"), str(self.file), *options]
         pipe = subprocess.PIPE
-        default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
         return subprocess.Popen(
-            command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=default
+            command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=SIGINT_ON
         )
 
     def run(self, *options: str, code: int = 0) -> str:
@@ -233,7 +231,7 @@ def cluster(folder: Folder) -> Path:
     for name, text in STUBS.items():
         path = commands / name
         path.write_text("#!/bin/bash\n" + text.format(python=sys.executable, stub=ROOT / "tests/stub_run.py") + "\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        path.chmod(0o755)
     folder.environment["PATH"] = f"{commands}:{os.environ['PATH']}"
     path = folder.path / "cluster.sh"
     path.write_text(CLUSTER.format(python=sys.executable))
@@ -332,7 +330,7 @@ def test_a_cluster_file_and_an_sbatch_that_do_not_answer_are_named(
 
 
 @pytest.mark.distributed
-def test_real_ranks_with_timed_stages(folder: Folder) -> None:
+def test_real_ranks_with_timed_stages_take_the_predicted_time_or_longer(folder: Folder) -> None:
     folder.file.write_text("""
 title: Real
 settings: {timed: 5, iterations: 3, parameters: {D: 2, N: 2}}

@@ -83,7 +83,7 @@ def test_trials_are_not_counted_in_the_budget() -> None:
 
 
 def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long formula has as many edits as it has numbers, and each is a whole text."""
+    """A long formula has as many edits as it has numbers, and each is a whole text. The limit allows a few trials."""
     made, compiled = [], []
     monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
     monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))

@@ -65,7 +65,7 @@ def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
         return generator.continued("a", Choice(40, temperature, top_k, seed))
 
     assert drawn(5.0, None, 0) == drawn(5.0, None, 0) != drawn(5.0, None, 1)
-    assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "hot draws leave the text"
+    assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "at a high temperature other characters are drawn too"
     assert drawn(1e-40, None, 0) == drawn(1e-30, None, 0) == drawn(0, None, 3)
     after_a = CYCLE.index("a") + 1
     assert drawn(5.0, 1, 0) == drawn(0, None, 3) == (CYCLE * 4)[after_a : after_a + 40]

@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / ("x" * 300)
     for code, read in {
         "E861": lambda: load_tokenizer(path),
@@ -180,6 +180,7 @@ def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ChimeraError, match=code):
             read()
     assert main(["train-tokenizer", "-o", str(path)]) == 1
+    assert "error[E861]: the tokenizer cannot be written to" in capsys.readouterr().err
 
 
 def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

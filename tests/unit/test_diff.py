@@ -81,13 +81,24 @@ def test_the_lines_executed_for_a_comparison_grow_linearly() -> None:
         (["1f1b", "zb_h1", "-p", "D=2", "-p", "N=3"], 1, "makespan 12 10 -2 -16.7 %"),
         (["gpipe", "1f1b", "-p", "D=2", "-p", "N=8"], 1, "more that moved; --all shows them"),
         (["gpipe", "1f1b", "-p", "D=2", "--model", "gpt-nano"], 1, "bytes"),
-        (["gpipe", "1f1b", "-p", "D=x"], 2, ""),
-        (["gpipe", "none"], 2, ""),
     ],
 )
 def test_the_command_says_what_differs(words: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", *words]) == status
     assert says in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpipe", "1f1b", "-p", "D=x"], "-p D=x: 'x' is not an integer"),
+        (["gpipe", "none"], "there is no file none, and no schedule of that name"),
+    ],
+)
+def test_wrong_arguments_are_findings(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *words]) == 2
+    out, err = capsys.readouterr()
+    assert not out and message in err
 
 
 def test_a_file_and_its_schedule_are_equal_and_nothing_is_written_over(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its
     layers = model.stage_sums((range(2), range(2, 4)))
     assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
     sends = p.table.op == Op.SEND
-    act_bytes = 4 * 128 * 32 * 4
+    act_bytes = 4 * 128 * 32 * 4  # samples, positions, features, bytes of a number
     assert set(d.latency[sends].tolist()) == {1 * MS} and set(d.occupied[sends].tolist()) == {act_bytes * 1000}
     expected = {c.stage: 2 * MS + layers[c.stage].gradient_bytes for c in p.collectives}
     assert {c.stage: t for c, t in zip(p.collectives, d.collectives.tolist(), strict=True)} == expected
@@ -169,7 +169,8 @@ def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest(
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
     p = profile()
-    twice = tuple(x.between(LayerTimes(0, 0, 0, 0, 0, 0), -1) for x in p.sizes[0].layers)
+    nothing = LayerTimes(0, 0, 0, 0, 0, 0)
+    twice = tuple(nothing.between(layer, 2) for layer in p.sizes[0].layers)
     both = replace(p, sizes=(p.sizes[0], SizeTimes(8, twice)))
     assert both.times(6)[0].forward_s == pytest.approx(0.0015)
     assert both.times(8) == twice
@@ -200,7 +201,7 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
         return measured_durations(p, tasks, Network(Link(0.001, bytes_per_s)), lambda *_: 2**22, lambda _: 2**22)
 
     if (seconds, bytes_per_s) == (0.0, 1e9):
-        assert durations().occupied.max() == 4194304
+        assert durations().occupied.max() == 2**22  # nanoseconds: a byte takes one
         return
     with pytest.raises(ChimeraError, match=r"E002: tasks, messages and all-reduces take more than 2\.3e\+09 s"):
         durations()

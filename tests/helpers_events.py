@@ -228,9 +228,10 @@ class _Simulation:
         costs, op = self.program.costs, i.op
 
         def cost_of(kind: str) -> Time:
-            if kind == "RECOMPUTE" and not (costs.RECOMPUTE if self.costs is None else kind in self.costs):
-                kind = "FWD"
-            return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]
+            """Return the cost of a kind of task. A recomputation without a cost of its own takes as long as a forward."""
+            if self.costs is None:
+                return (getattr(costs, kind) or costs.FWD)[i.stage]
+            return self.costs["FWD" if kind == "RECOMPUTE" and kind not in self.costs else kind]
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-DEATH = 8  # how many iterations are done when rank 1 kills itself
+DEATH = 8  # the first iteration after which rank 1 may kill itself
 PIPELINE, REPLICAS = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
 
 
@@ -32,16 +31,17 @@ def main() -> None:
     join(timeout_s=30)
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
+    run = out.parent / "run"
+
     def die(transport: Transport, done: int, loss: float) -> None:
-        if (restarts, transport.rank, done) == (0, 1, DEATH):
-            while not (out.parent / "run" / "iteration_00000006").exists():  # saved in the background, and renamed at the end
-                time.sleep(0.01)
+        """Kill rank 1 once the checkpoint of iteration 6 is complete, which the save of iteration 9 waits for."""
+        if (restarts, transport.rank) == (0, 1) and done >= DEATH and (run / "iteration_00000006").exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)
+    save = CheckpointSettings(run, every=3, asynchronous=True)
     restarted = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
     no_saves = CheckpointSettings()
-    other_schedule = training(REPLICAS, no_saves, str(out.parent / "run" / "iteration_00000009"))(Gloo())
+    other_schedule = training(REPLICAS, no_saves, str(run / "iteration_00000009"))(Gloo())
     whole = training(PIPELINE, no_saves)(transport := Gloo())
     equal = all(t.equal(whole.tensors[name]) for name, t in restarted.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))

@@ -35,13 +35,14 @@ def three(machine: Machine, window: int = 2) -> Program:
 
 
 # Two layers, so two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
-BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
+BETWEEN = (Tensor((4,), "float32", gradient=True), Tensor((1,), "int64", gradient=False))
+OUTPUT = (Tensor((1,), "float32", gradient=True),)
 TOY = ModelDescription(
-    "toy",
-    2,
-    (
-        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
-        Layer("second", 10, 40, kept_bytes=7, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
+    name="toy",
+    samples=2,
+    layers=(
+        Layer("first", parameters=100, weight_bytes=400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
+        Layer("second", parameters=10, weight_bytes=40, kept_bytes=7, weight_kept_bytes=3, boundary=OUTPUT, cost=1),
     ),
 )
 

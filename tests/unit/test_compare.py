@@ -100,7 +100,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = preset("gpt-nano").description(4)
-    tied = TiedLayers("embedding", (0, 3), 1024, 4096, 4096)
+    tied = TiedLayers("embedding", layers=(0, 3), parameters=1024, weight_bytes=4096, gradient_bytes=4096)
     (tmp_path / "m.json").write_text(model_to_json(replace(model, tied=(tied,))))
     (tmp_path / "t.sched").write_text(find("1f1b").text.replace("order ", "tied embedding on stages 0, 1\norder ", 1))
     words = (str(tmp_path / "t.sched"), "-p", "D=2", "--width", "2", "--model", str(tmp_path / "m.json"))

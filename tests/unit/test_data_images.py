@@ -136,7 +136,7 @@ def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() 
     datasets = pytest.importorskip("sklearn.datasets")
     data, other = image_data(digits(), 0, augments=False), image_data(digits(), 1, augments=False)
     assert data.held_out_count == 359 and data.identity == other.identity
-    count = 1797 - 359
+    count = 1797 - 359  # digits of scikit-learn that are not held out
     (images,), (classes,) = data.train.inputs(range(count)), data.train.targets(range(count))
     assert images.shape == (count, 1, 8, 8) and images.dtype == torch.float32 and set(classes.tolist()) == set(range(10))
     assert float(images.mean()) == pytest.approx(0, abs=1e-5) and float(images.std()) == pytest.approx(1, abs=1e-3)

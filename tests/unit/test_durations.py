@@ -131,15 +131,25 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
 def profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
     model = find_model("gpt-nano", lambda b: b)
-    times = tuple(LayerTimes(k / 1e3, k / 500, k / 1e3, k / 1e3, k / 1e3, 0) for k in range(1, 5))
+    times = tuple(
+        LayerTimes(
+            forward_s=ms / 1e3,
+            backward_s=2 * ms / 1e3,
+            input_s=ms / 1e3,
+            weight_s=ms / 1e3,
+            recompute_s=ms / 1e3,
+            activation_bytes=0,
+        )
+        for ms in (1, 2, 3, 4)
+    )
     return Profile(
         model="gpt-nano",
         hardware="none",
         source="a test",
         layers=layer_bytes(model, 2),
-        sizes=(SizeTimes(4, times),),
-        point_to_point=Link(0.001, 1e6),
-        all_reduce=(AllReduceTime(2, 0.002, 1e9), AllReduceTime(4, 0.008, 1e9)),
+        sizes=(SizeTimes(samples=4, layers=times),),
+        point_to_point=Link(latency_s=0.001, bytes_per_s=1e6),
+        all_reduce=tuple(AllReduceTime(ranks, latency_s, bytes_per_s=1e9) for ranks, latency_s in ((2, 0.002), (4, 0.008))),
     )
 
 

@@ -185,7 +185,7 @@ def test_usage_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith(f"usage: chimerac {verb} ")
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_end_with_status_0_and_the_help_has_at_most_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--help", "--version"):
         with pytest.raises(SystemExit) as stop:
             main([option])

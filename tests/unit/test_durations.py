@@ -54,7 +54,9 @@ def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: floa
         ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it is there, as with a hop of 4
     ],
 )
-def test_messages_computed_by_hand(machine: str, window: int, latency: float, occupied: float, expected: int) -> None:
+def test_makespans_with_messages_are_those_computed_by_hand(
+    machine: str, window: int, latency: float, occupied: float, expected: int
+) -> None:
     p = three(machine, window)
     assert timed(p, latency, occupied).makespan == expected * MS
 
@@ -84,7 +86,7 @@ def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
     assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
 
 
-def test_idle_times_by_cause() -> None:
+def test_idle_times_are_those_computed_by_hand() -> None:
     """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
     first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, 2, 0))
     assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
@@ -92,7 +94,7 @@ def test_idle_times_by_cause() -> None:
     assert first.exposed == second.exposed == 2 * MS
 
 
-def test_a_full_window_is_a_cause() -> None:
+def test_a_full_window_is_a_cause_of_idle_time() -> None:
     p = three("window", 1)
     assert idle_times(timed(p, 4, 0))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
 

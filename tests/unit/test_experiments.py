@@ -99,7 +99,7 @@ def test_runs_that_a_schedule_refuses_are_listed(write: Write) -> None:
     assert "chimera" in impossible[0].title and "N % D == 0" in impossible[0].reason
 
 
-def test_a_schedule_beside_the_file_and_one_with_replaced_text(tmp_path: Path, write: Write) -> None:
+def test_a_schedule_may_be_beside_the_file_or_have_a_replaced_text(tmp_path: Path, write: Write) -> None:
     (tmp_path / "own.sched").write_text(schedule_text("1f1b"))
     text = SMALL.replace("[1f1b, chimera]", "[own.sched, late]").replace("baseline: {schedule: 1f1b}, ", "")
     text += "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
@@ -220,7 +220,7 @@ def write_log(path: Path, times: list[float], **more: Any) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_figures_of_a_log(tmp_path: Path) -> None:
+def test_figures_are_computed_from_the_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     write_log(log, [9.0, 1.0, 2.0, 3.0, 4.0, 5.0], loss=3.5, tokens_per_second=7.0)
     log.write_text(log.read_text() + '{"iteration": 7, "iter')  # killed while it wrote a line

@@ -144,13 +144,14 @@ JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
 
 def run(name: str, model: Model, description: ModelDescription) -> None:
     """Run one rank of a job."""
-    program, prepare = JOBS[name]
+    job_program, prepare = JOBS[name]
     join(60)  # the ranks start at different times
     rendezvous().limit = timedelta(seconds=TIMEOUT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
     transport = LossyGloo()
     settings = Settings(iterations=1, seed=0, micro_batch=1, rate=1e-3)
-    trainer = Trainer(program, partitioned(program, model, description), IntegerSamples(), transport, settings)
+    parts = partitioned(job_program, model, description)
+    trainer = Trainer(job_program, parts, IntegerSamples(), transport, settings)
     prepare(trainer)
     trainer.update(0, trainer.gradients(0))
     leave()

@@ -54,7 +54,8 @@ def main(ranks: int, script: str, *arguments: str) -> int:
         if not pid:
             os._exit(run_rank(script, [*arguments], rank_environment(rank, ranks, port) | STORE))
         running.append(pid)
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # after the forks, because it has a thread
+    # The store exists until the ranks have ended. It is made after the forks, because it has a thread.
+    _store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     while running:
         pid, status = os.wait()
         running.remove(pid)
@@ -64,7 +65,6 @@ def main(ranks: int, script: str, *arguments: str) -> int:
             for other in running:
                 kill(other)
             return 1
-    del store
     return 0
 
 

@@ -43,7 +43,7 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "chimera_fill": ({"D": 2, "N": 3}, {"D": 4, "N": 10}),
 }
 # The same as pairs of a name and parameters, which can be hashed.
-CASES = [(name, tuple(p.items())) for name, both in SMALL.items() for p in both]
+CASES = [(name, tuple(parameters.items())) for name, both in SMALL.items() for parameters in both]
 
 
 @cache

@@ -8,7 +8,8 @@ from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.verify import verify
 
-# Rank 0 sends three activations, rank 1 three gradients; every RECV is posted in time, in one order for both ranks.
+# Rank 0 sends three activations, and rank 1 three gradients. Both ranks post these transfers in the same order, so that they
+# deadlock on no machine.
 THREE = """chimera-program 1
 schedule three
 sizes width=1 ranks=2 stages=2 micro_batches=3 window={window} machine={machine} kind=training micro_batch_size=1/1
@@ -34,13 +35,14 @@ def three(machine: Machine, window: int = 2) -> Program:
 
 
 # Two layers, so two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
-BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
+BETWEEN = (Tensor((4,), "float32", gradient=True), Tensor((1,), "int64", gradient=False))
+OUTPUT = (Tensor((1,), "float32", gradient=True),)
 TOY = ModelDescription(
-    "toy",
-    2,
-    (
-        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
-        Layer("second", 10, 40, kept_bytes=7, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
+    name="toy",
+    samples=2,
+    layers=(
+        Layer("first", parameters=100, weight_bytes=400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
+        Layer("second", parameters=10, weight_bytes=40, kept_bytes=7, weight_kept_bytes=3, boundary=OUTPUT, cost=1),
     ),
 )
 
@@ -57,6 +59,6 @@ rank 0:
 
 def memory_of(*tasks: str) -> RankMemory:
     """Return the memory of one rank that runs these tasks of TOY, with both stages and two micro-batches."""
-    p: Program = verify(program_from_text(ONE_RANK + "".join(f"  {t}\n" for t in tasks)))
-    [m] = memory(p, TOY)
-    return m
+    program = verify(program_from_text(ONE_RANK + "".join(f"  {task}\n" for task in tasks)))
+    [of_rank_0] = memory(program, TOY)
+    return of_rank_0

@@ -34,7 +34,11 @@ TOLERANCE = 1e-5  # relative: other schedules add gradients in another order
 
 @dataclass(frozen=True)
 class Trained:
-    """What rank 0 of a run has: the iterations done before it, the losses of its own, its messages, weights and optimizer."""
+    """What a rank has after a training.
+
+    start: how many iterations were done when the training began. losses: of its iterations. messages: about the checkpoint that
+    it resumed and those that it saved. tensors: weights and optimizer state, as a checkpoint names them.
+    """
 
     start: int
     losses: list[float]
@@ -100,7 +104,7 @@ def training(
 
 
 def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
-    """Return a rank's weights and the state of its optimizer, as a checkpoint names them."""
+    """Return the weights and the optimizer state of a rank, as a checkpoint names them."""
     found = {f"model.{name}": t.clone() for name, t in trainer.pipeline.state_dict().items()}
     for name, p in trainer.pipeline.named_parameters():
         state = trainer.optimizer.state[p] if trainer.optimizer else {}
@@ -113,8 +117,8 @@ def train(program: Program, folder: Path | None = None, source: str = "no", unti
 
     more: arguments of CheckpointSettings and of `training`.
     """
-    fields = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
-    save = CheckpointSettings(folder, **{"every": 5, **fields})
+    saving = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
+    save = CheckpointSettings(folder, **{"every": 5, **saving})
     found = run_in_loopback(program, training(program, save, source, until, **more), seed=3)
     tensors: dict[str, Tensor] = {}
     for rank in found:

@@ -57,7 +57,8 @@ def check_boxes(svg: str, panel: Panel) -> None:
                 assert abs((time - low) / (high - low) - (x - left) / (right - left)) < 1e-4
             assert box.colour == shade(int(table.pipe[boxes.row[k]]), int(table.op[boxes.row[k]]))
             number, stage = boxes.number[k], boxes.stage[k]
-            assert box.texts in (((number, stage), (f"{number}.{stage}",)) if stage else ((number,),))
+            allowed = [(number, stage), (f"{number}.{stage}",)] if stage else [(number,)]  # the stage is below, or after a dot
+            assert box.texts in allowed
 
 
 def _drawn_box(path: ElementTree.Element, texts: list[tuple[str, float, float]]) -> DrawnBox:

@@ -45,9 +45,10 @@ def makespan(
 
 @dataclass(eq=False)
 class _Operation:
-    """A transfer or a collective. missing: how many of its ends are not posted yet; queues: the queues that it is in.
+    """A transfer or a collective.
 
-    latency: how long after it has left its queues it is complete; is_collective: the iteration ends no earlier than it.
+    missing: how many of its ends are not posted yet. duration: how long it stays in its queues after its start. latency: how
+    long it takes from there until it is complete. is_collective: the makespan includes its end. queues: those that it is in.
     """
 
     missing: int
@@ -161,6 +162,7 @@ class _Simulation:
                 operation = self.collectives.setdefault(
                     i, _Operation(len(i.ranks), self.network.all_reduce(i), is_collective=True)
                 )
+                # On `serial` a rank has one queue for everything. On the others its collectives have a queue, with -1 as peer.
                 self._post_end(operation, (g,) if self.program.header.machine == "serial" else (g, -1))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])
@@ -174,11 +176,10 @@ class _Simulation:
     def _send(self, g: int, i: Send) -> bool:
         channel = (g, i.peer)
         number = self.sends.get(channel, 0)
-        if self.window is not None and number >= self.window and (self.window or not self.queued):
-            if self.window == 0 and self.receives.get(channel, 0) <= number:
-                return False
-            if self.window and not self.transfers[channel, number - self.window].complete:
-                return False
+        if self.window == 0 and not self.queued and self.receives.get(channel, 0) <= number:
+            return False  # the RECV of this message is not posted
+        if self.window and number >= self.window and not self.transfers[channel, number - self.window].complete:
+            return False  # the window is full
         self.sends[channel] = number + 1
         operation = self._post(g, i.peer, (channel, number), i)
         if self.window == 0 and self.queued:
@@ -227,9 +228,10 @@ class _Simulation:
         costs, op = self.program.costs, i.op
 
         def cost_of(kind: str) -> Time:
-            if kind == "RECOMPUTE" and not (costs.RECOMPUTE if self.costs is None else kind in self.costs):
-                kind = "FWD"
-            return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]
+            """Return the cost of a kind of task. A recomputation without a cost of its own takes as long as a forward."""
+            if self.costs is None:
+                return (getattr(costs, kind) or costs.FWD)[i.stage]
+            return self.costs["FWD" if kind == "RECOMPUTE" and kind not in self.costs else kind]
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:

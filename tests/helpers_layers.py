@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from chimerac.interpreter.runtime.draws import Dropout
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
-WIDTH, LENGTH, BYTES = 6, 2, 8
+WIDTH, LENGTH, BYTES = 6, 2, 8  # features of a vector; bytes of a sample; how many different bytes there are
 
 
 class WithLinear(nn.Module):
@@ -182,7 +182,7 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
     EndsInSum,
     EndsInRelu,
     EndsInLinear,
-    partial(NormAndDropout, 7),
+    partial(NormAndDropout, 7),  # any number of a layer
     HalfView,
     PassThrough,
     AddedParameter,

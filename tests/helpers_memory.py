@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
@@ -69,16 +70,16 @@ def predicted(program: Program, description: ModelDescription, rank: int) -> lis
     """Return the predicted bytes after each instruction of a rank (chimera_ir/lifetimes.py)."""
     lives = lifetimes(program)
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
-    a, b = program.offsets[rank : rank + 2].tolist()
-    change = [0] * (b - a + 1)
-    for born, freed, size in zip(lives.allocated.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
-        if a <= born < b and freed > born:
-            change[born - a] += size
-            change[freed - a] -= size
-    return [sum(change[: n + 1]) for n in range(b - a)]
+    first, end = program.offsets[rank : rank + 2].tolist()
+    change = [0] * (end - first + 1)
+    for allocated, freed, size in zip(lives.allocated.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
+        if first <= allocated < end and freed > allocated:
+            change[allocated - first] += size
+            change[freed - first] -= size
+    return list(accumulate(change[:-1]))
 
 
-def constants(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
+def weights_and_gradients(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the weights and the gradients of a rank."""
     modules = executor.stages.values()
     weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
@@ -94,7 +95,7 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
     found: list[int] = []
 
     def note() -> None:
-        weights, gradients = constants(executor)
+        weights, gradients = weights_and_gradients(executor)
         losses = [loss for x in (executor, *others) for loss in x.iteration.losses.values()]
         found.append(meter.bytes(without=[*weights, *gradients, *losses]))
 
@@ -109,7 +110,7 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
 
 
 def _place(executor: Executor, number: int) -> str:
-    return f"instruction {number}: {executor.stream[number]}" if number < len(executor.stream) else "epilogue"
+    return f"instruction {number}: {executor.stream[number]}" if number < len(executor.stream) else "the end"
 
 
 def _call_both(first: Callable[[], None], second: Callable[[], None]) -> None:
@@ -152,7 +153,7 @@ def differences(
             for number, (a, b) in enumerate(zip(found, expected, strict=True)):
                 if a != b:
                     yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, not {b}"
-        weights, gradients = (_bytes(tensors) for tensors in constants(training))
+        weights, gradients = (_bytes(tensors) for tensors in weights_and_gradients(training))
         prediction = memory(program, description)[rank]
         if (weights, gradients) != (prediction.weights, prediction.gradients):
             yield f"rank {rank}: weights {weights}, gradients {gradients}, not {prediction}"

@@ -145,8 +145,9 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
             least = max(stages.values(), default=0) * group
             values.append(least + draw(st.sampled_from([0, 0, 1, 4])) if never_stuck else draw(st.integers(0, 5)))
         if not never_stuck:
-            freed_early, added = {"F": 1, "I" if split else "B": -1}, {"F": 1} | ({} if kinds[0] in "FR" else {kinds[0]: 1})
-            signs = draw(st.sampled_from([signs, signs, {"F": 1}, freed_early, added]))
+            freed_by_first_half = {"F": 1, "I" if split else "B": -1}
+            only_added = {"F": 1} | ({} if kinds[0] in "FR" else {kinds[0]: 1})
+            signs = draw(st.sampled_from([signs, signs, {"F": 1}, freed_by_first_half, only_added]))
         limits.append(Limit(signs, scope, tuple(values)))
     if "R" in kinds and draw(st.booleans()):  # such a limit cannot make the scheduler stuck, however small it is
         values = draw(st.lists(st.integers(0, 2), min_size=shape.ranks, max_size=shape.ranks))

@@ -87,15 +87,12 @@ def placements(draw: DrawFn, ranks: int, stages: int) -> str:
     recompute = draw(st.sampled_from(["", "", "", " recompute", " recompute when s % 2 == 0", " recompute when s > 1"]))
     if kind == "formula":
         return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D{recompute}"
-    on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]
+    on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]  # the rank of every stage
     if kind == "chain":
-        return (
-            "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + f"{on[-1]}{recompute}"
-        )
+        return f"stage s on rank {''.join(f'if s == {s} then {r} else ' for s, r in enumerate(on[:-1]))}{on[-1]}{recompute}"
     cut = draw(st.integers(0, stages))
-    ranges = [(0, cut - 1), (cut, stages - 1)]
-    clauses = [f"stage s in {a} .. {b} on rank {on[k]}{recompute}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages]
-    return "  ".join(clauses) or "stage s on rank 0"
+    halves = [(0, cut - 1, on[0]), (cut, stages - 1, on[-1])]  # one of them may be empty
+    return "  ".join(f"stage s in {first} .. {last} on rank {r}{recompute}" for first, last, r in halves if first <= last)
 
 
 # --- syntax trees ---------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class Machine:
         return True
 
     def reads(self, i: AnyTask) -> list[Term]:
-        """Return the values that a task reads."""
+        """Return the values that a task reads. inner: what the weight gradient of a split backward is computed from."""
         values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"], "RECOMPUTE": ["only input"]}
         others = ["kept", *["grad"] * (i.stage < self.header.stages - 1)]
         return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]

@@ -115,10 +115,11 @@ def location(finding: Diagnostic) -> str:
 
 
 def with_edits(text: str, finding: Diagnostic) -> str:
-    """Return the text after the edits that the help of a finding describes. The help has one edit per line:
+    """Return the text after the edits that the help of a finding describes.
 
-    "write 'new' instead of 'old'" and "remove 'old'", at the position that the line names, or at the caret if it names none;
-    "write 'new' at the end of line 7"; "did you mean 'new'?", at the caret.
+    Each line of the help is one edit. "write 'new' instead of 'old'" and "remove 'old'" are at the position that the line
+    names, or at the caret if it names none. "did you mean 'new'?" is at the caret. "write 'new' at the end of line 7" adds to
+    that line.
     """
     lines, edits = text.split("\n"), []
     for edit in finding.help.split("\n"):

@@ -80,6 +80,7 @@ def slice_at(events: list[Event], arrow: Event) -> Event:
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
+    # Here, because the other tests of traces need no tensorboard.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder)).Reload()

@@ -1,4 +1,4 @@
-"""Stands in for interpreter/run.py: it reads the config file of a run, writes a log of figures, and trains nothing.
+"""Replaces interpreter/run.py: it reads the config file of a run, writes a log with invented numbers, and trains nothing.
 
 `timeout` of the settings is how many milliseconds it takes, and a run with `skip_nonfinite` fails. Each start and each end is a
 line of the file that the environment variable STUB_JOURNAL names. STUB_AFTER_MS is how long it runs after its last iteration.

@@ -60,7 +60,8 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
     assert not problems
 
 
-def one(schedule: str = "chimera", costs: dict[str, float] | None = None, **parameters: int) -> str:
+def page_of(schedule: str = "chimera", costs: dict[str, float] | None = None, **parameters: int) -> str:
+    """Return the text of the page of a schedule."""
     compiled = compile_schedule(schedule, parameters)
     panel = viewed(simulate(compiled.program, costs), schedule, ordered=compiled.ordered)
     return page_text([panel], ["chimerac", schedule, "--emit", "html"], compiled.program.header.parameters)
@@ -103,7 +104,7 @@ def test_every_instruction_has_the_text_of_the_program(opened: Opener) -> None:
 
 def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> None:
     p = compile_schedule("chimera", {"D": 4, "N": 4}).program
-    page = opened(one(D=4, N=4, costs={"hop": 1}))
+    page = opened(page_of(D=4, N=4, costs={"hop": 1}))
     row = next(k for k in range(len(p)) if p.text(k) == "BWD up[0] s2 m2")
     page.mouse.move(*place(page, row))
     tip = page.locator("#tip").inner_text()
@@ -118,7 +119,7 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
 
 
 def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
-    page = opened(one("gpipe", D=4, N=4))
+    page = opened(page_of("gpipe", D=4, N=4))
     first = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]
     _, y = place(page, int(first) + 1)
     page.mouse.move(page.evaluate("document.getElementById('figure').getBoundingClientRect().left + viewer.lanes.x(0.5)"), y)
@@ -127,7 +128,7 @@ def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
 
 
 def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> None:
-    page = opened(one(D=4, N=16))
+    page = opened(page_of(D=4, N=16))
     whole = page.evaluate(VIEW)
     x, y = place(page, 4)
     under = page.evaluate(TIME_AT, x)
@@ -156,9 +157,9 @@ def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> No
     assert page.evaluate(VIEW) != selected
 
 
-def test_everything_can_be_done_with_the_keyboard(opened: Opener) -> None:
+def test_keys_select_tasks_zoom_switch_parts_and_search(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 4, "N": 8}).program
-    page = opened(one("1f1b", D=4, N=8))
+    page = opened(page_of("1f1b", D=4, N=8))
     page.locator("#figure").focus()
 
     def press(*keys: str) -> str:
@@ -191,7 +192,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Opener) -> None:
 
 
 def test_a_bubble_is_explained_moment_by_moment(opened: Opener) -> None:
-    page = opened(one("gpipe", costs={"F": 1, "B": 1}, D=4, N=4))
+    page = opened(page_of("gpipe", costs={"F": 1, "B": 1}, D=4, N=4))
     page.keyboard.press("e")
     assert "Moment 1 of 14" in page.locator("#moment").inner_text()
     first = page.locator("#sentences li").all_inner_texts()
@@ -227,17 +228,17 @@ def test_two_programs_share_one_axis(opened: Opener, capsys: pytest.CaptureFixtu
 def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 4}).program
     s = simulate(p)
-    begin = 10**9
-    late = s.timeline.end * 5_000_000 + begin
-    late[3:] += 1_000_000
-    measured = replace(s.timeline, start=s.timeline.start * 5_000_000 + begin, end=late, scale=10**6, unit="ms")
+    begin = 10**9  # nanoseconds, as all times here: a unit of cost takes 5 ms, and each instruction from row 3 on 1 ms longer
+    end = s.timeline.end * 5_000_000 + begin
+    end[3:] += 1_000_000
+    measured = replace(s.timeline, start=s.timeline.start * 5_000_000 + begin, end=end, scale=10**6, unit="ms")
     page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
     assert page.evaluate("viewer.state.layout.rows.every((r) => r.lanes.measured[0] > r.lanes.tasks[0])")
-    row = next(k for k in range(4, len(p)) if p.table.is_task[k])
+    row = next(k for k in range(3, len(p)) if p.table.is_task[k])
     page.mouse.click(*place(page, row))
     text = page.locator("#details").inner_text()
-    taken = 5 * int(s.timeline.end[row] - s.timeline.start[row]) + 1
-    assert f"takes {taken} (" in text and "than predicted" in text
+    taken_ms = 5 * int(s.timeline.end[row] - s.timeline.start[row]) + 1
+    assert f"takes {taken_ms} (" in text and "than predicted" in text
     assert re.search(r"a unit of cost is taken as 5\.\d+ ms", page.locator("#tables").inner_text())
 
 
@@ -252,7 +253,7 @@ def test_measured_times_that_are_much_shorter_are_not_rounded_to_tens(opened: Op
 
 def test_a_search_backwards_begins_at_the_last_instruction(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 2}).program
-    page = opened(one("1f1b", D=2, N=2))
+    page = opened(page_of("1f1b", D=2, N=2))
     page.locator("#find").fill("rank 1")
     page.locator("#find").press("Shift+Enter")
     assert page.evaluate(ROW) == len(p) - 1
@@ -260,9 +261,9 @@ def test_a_search_backwards_begins_at_the_last_instruction(opened: Opener) -> No
 
 def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
     p = compile_schedule("gpipe", {"D": 2, "N": 2}).program
-    page = opened(one("gpipe", D=2, N=2))
+    page = opened(page_of("gpipe", D=2, N=2))
     for row in np.flatnonzero(p.table.is_task).tolist():
-        x, y, z = page.evaluate(
+        red, green, blue = page.evaluate(
             """(row) => {
                 const p = viewer.state.panels[0], ratio = devicePixelRatio;
                 const lane = viewer.state.layout.rows.find((r) => r.rank === p.rankOf[row]).lanes.tasks;
@@ -271,7 +272,7 @@ def test_tasks_have_the_colours_of_pictures(opened: Opener) -> None:
             }""",
             row,
         )
-        assert f"#{x:02x}{y:02x}{z:02x}" == shade(0, int(p.table.op[row]))
+        assert f"#{red:02x}{green:02x}{blue:02x}" == shade(0, int(p.table.op[row]))
 
 
 def has_a_light_background(page: Any) -> bool:
@@ -280,9 +281,9 @@ def has_a_light_background(page: Any) -> bool:
     return sum(page.evaluate(pixel)) > 600  # red + green + blue, each at most 255
 
 
-def test_the_key_t_changes_the_colours_that_the_reader_prefers(opened: Opener) -> None:
+def test_colours_are_those_that_the_reader_prefers_until_the_key_t_changes_them(opened: Opener) -> None:
     for preferred, other in (("light", "dark"), ("dark", "light")):
-        page = opened(one(D=2, N=2), color_scheme=preferred)
+        page = opened(page_of(D=2, N=2), color_scheme=preferred)
         assert has_a_light_background(page) is (preferred == "light")
         page.keyboard.press("t")
         assert has_a_light_background(page) is (other == "light")
@@ -314,7 +315,7 @@ def test_a_page_without_a_program_says_why(opened: Opener) -> None:
 
 
 def test_a_large_program_is_drawn_as_shares_of_the_time_and_zooms_to_bars(opened: Opener) -> None:
-    page = opened(one(D=8, N=1024))
+    page = opened(page_of(D=8, N=1024))
     assert page.evaluate("viewer.state.panels[0].size") > 40_000
     pixels = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"
     page.evaluate("viewer.frame()")

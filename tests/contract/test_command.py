@@ -40,7 +40,7 @@ def test_findings_go_to_stderr_and_the_status_is_one(tmp_path: Path) -> None:
     assert "\x1b[" not in completed.stderr  # no colour into a file
 
 
-def test_wrong_usage_is_two(tmp_path: Path) -> None:
+def test_wrong_usage_has_the_status_two(tmp_path: Path) -> None:
     assert chimerac(cwd=tmp_path).returncode == 2
     assert chimerac("nowhere.sched", cwd=tmp_path).returncode == 2
 
@@ -84,7 +84,7 @@ def wait_until_stdin_is_open(pid: int) -> None:
             links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             links = []
-        if sum(link.startswith("pipe:") for link in links) > 3:
+        if sum(link.startswith("pipe:") for link in links) > 3:  # stdin, stdout, stderr, and /dev/stdin
             return
         time.sleep(0.01)
     pytest.skip("cannot see what another process has opened here (no /proc)")
@@ -153,13 +153,14 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = Path(find("chimera").name).resolve()
-    line = file.read_text().splitlines().index("param N = D          require N >= 1 and N % D == 0") + 1
+    unmet = "param N = D          require N >= 1 and N % D == 0"
+    line, column = file.read_text().splitlines().index(unmet) + 1, unmet.index("require") + 1
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
         monkeypatch.chdir(cwd)
         # An example of `explain` runs in its own folder, but its paths are shown relative to the current one.
         for words in (["chimera", "-p", "N=5"], ["schedules/chimera.sched", "-p", "N=5"], ["explain", "E210"]):
             main(words)
-            assert f" --> {name}:{line}:22\n" in "".join(capsys.readouterr())
+            assert f" --> {name}:{line}:{column}\n" in "".join(capsys.readouterr())
     monkeypatch.chdir(tmp_path)
     assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text
     (tmp_path / "gone").mkdir()
@@ -184,7 +185,7 @@ def test_usage_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith(f"usage: chimerac {verb} ")
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_end_with_status_0_and_the_help_has_at_most_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--help", "--version"):
         with pytest.raises(SystemExit) as stop:
             main([option])
@@ -238,7 +239,7 @@ def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.Captur
         assert {path: Path(path).read_bytes() for path in before} == before
 
 
-def test_a_closed_stderr_gets_no_remark_into_stdout(tmp_path: Path) -> None:
+def test_if_stderr_is_closed_its_messages_do_not_go_to_stdout(tmp_path: Path) -> None:
     words = ("partition", "gpipe", "-p", "D=2", "--model", "gpt-nano", "-o", "cut.json")
     line = f"{shlex.join((*COMMAND, *words))} 2>&-"
     completed = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -303,9 +304,9 @@ def test_the_option_columns_is_refused_without_a_drawing(capsys: pytest.CaptureF
 
 
 def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "gpipe", "--emit", "timeline", "--columns", "3"]) == 2
-    assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
-    assert "at least 20" in capsys.readouterr().err
+    for words in (["compare", "gpipe"], ["chimera"]):
+        assert main([*words, "--emit", "timeline", "--columns", "3"]) == 2
+        assert "at least 20" in capsys.readouterr().err
 
 
 def test_a_wrong_option_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_console_blocks_have_only_commands_whose_output_is_generated() -> None:
             assert line.split()[0] in ("chimerac", SLOW), f"{name(path)}: {line}"
 
 
-def test_make_targets_exist() -> None:
+def test_make_targets_in_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for path in figures.DOCUMENTS:
         named = re.findall(r"(?:^\$ |`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -133,7 +133,7 @@ def test_links_lead_somewhere() -> None:
                 assert anchor in anchors, f"{name(path)}: {target}{anchor}"
 
 
-def test_error_codes_are_those_of_the_code() -> None:
+def test_the_documented_error_codes_are_those_of_the_source() -> None:
     code = {c for path in CODE for c in re.findall(r'"(E\d{3})"', path.read_text(encoding="utf-8"))}
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
     for documented in (r"^\| \[(E\d{3})\]", r"^### (E\d{3}): "):  # the table, the sections
@@ -146,10 +146,11 @@ def test_the_quoted_messages_are_of_different_passes() -> None:
     assert {code[:2] for code in re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)} == {"E1", "E2", "E3", "E4"}
 
 
-def test_options_are_documented_by_the_command() -> None:
+def test_options_in_the_documents_are_in_the_help() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in figures.DOCUMENTS)
-    for option in set(re.findall(r"chimerac(?: [^\n`|]*)? (--[a-z]+)", text)):
-        assert option in chimerac(["--help"]), option
+    options = set(re.findall(r"chimerac(?: [^\n`|]*)? (--[a-z]+)", text))
+    assert len(options) > 10
+    assert options <= set(re.findall(r"--[a-z]+", chimerac(["--help"])))
 
 
 def test_lines_are_at_most_120_characters() -> None:

@@ -64,7 +64,7 @@ def test_every_symbol_of_the_grammar_is_coloured() -> None:
         assert scope(sign).startswith(("keyword.operator.", "punctuation."))
 
 
-def test_tasks_functions_and_definitions() -> None:
+def test_tasks_functions_definitions_and_comments_have_their_scopes() -> None:
     for kind in (*KINDS, "hop"):
         assert scope(kind) == "storage.type.task.sched"
     for function in FUNCTIONS:

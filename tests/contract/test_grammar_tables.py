@@ -15,7 +15,7 @@ from tools.figures import SCHEDULES
 from tools.saved_parser import PARSER
 
 STORED = PARSER.read_bytes()
-FIRST, _, PICKLE = STORED.partition(b"\n")
+FIRST_LINE, _, PICKLE = STORED.partition(b"\n")
 WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { stage s on rank 1 }", "schedule let ranks 1"]
 
 
@@ -47,9 +47,9 @@ def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its other lines are not unpickled, because they may hold anything."""
+    """Its pickle, which follows the first line, is not loaded: it may run any code."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
-    for stored in (b"", b"\n" + PICKLE, harmful, FIRST + b"0\n" + harmful, FIRST):
+    for stored in (b"", b"\n" + PICKLE, harmful, FIRST_LINE + b"0\n" + harmful, FIRST_LINE):
         assert grammar.loaded(stored) is None
     monkeypatch.setattr(lark, "__version__", "0.0")
     assert grammar.loaded(STORED) is None

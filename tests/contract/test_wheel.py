@@ -25,7 +25,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
 ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that need arguments
-MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}  # options of products
+MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}  # further options, by product of --emit
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-DEATH = 8  # how many iterations are done when rank 1 kills itself
+DEATH = 8  # the first iteration after which rank 1 may kill itself
 PIPELINE, REPLICAS = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
 
 
@@ -32,21 +31,23 @@ def main() -> None:
     join(timeout_s=30)
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
+    run = out.parent / "run"
+
     def die(transport: Transport, done: int, loss: float) -> None:
-        if (restarts, transport.rank, done) == (0, 1, DEATH):
-            while not (out.parent / "run" / "iteration_00000006").exists():  # saved in the background, and renamed at the end
-                time.sleep(0.01)
+        """Kill rank 1 once the checkpoint of iteration 6 is complete, which the save of iteration 9 waits for."""
+        if (restarts, transport.rank) == (0, 1) and done >= DEATH and (run / "iteration_00000006").exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)
-    again = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
-    none = CheckpointSettings()
-    other = training(REPLICAS, none, str(out.parent / "run" / "iteration_00000009"))(Gloo())
-    whole = training(PIPELINE, none)(transport := Gloo())
-    equal = all(t.equal(whole.tensors[name]) for name, t in again.tensors.items())
+    save = CheckpointSettings(run, every=3, asynchronous=True)
+    restarted = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
+    no_saves = CheckpointSettings()
+    other_schedule = training(REPLICAS, no_saves, str(run / "iteration_00000009"))(Gloo())
+    whole = training(PIPELINE, no_saves)(transport := Gloo())
+    equal = all(t.equal(whole.tensors[name]) for name, t in restarted.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))
     if transport.rank == 0:
-        found = {name: [t.start, t.losses, t.messages] for name, t in {"again": again, "other": other, "whole": whole}.items()}
+        trainings = {"restarted": restarted, "other schedule": other_schedule, "whole": whole}
+        found = {name: [t.start, t.losses, t.messages] for name, t in trainings.items()}
         out.write_text(json.dumps(found | {"equal": [json.loads(text) for text in equal_ranks]}))
     leave()
 

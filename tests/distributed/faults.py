@@ -1,5 +1,7 @@
 """Jobs of two ranks in which one rank fails. Prints, as JSON, the exit code and the messages of each rank of each job.
 
+Usage: python tests/distributed/faults.py [JOB...]
+
 All jobs run at the same time. Their processes are forks of this one, so torch is imported only once.
 """
 
@@ -53,9 +55,9 @@ rank 1:
   BWD main s1 m0; SEND grad main s0 m0 -> 0
 """,
     "cycle",
-    2,
-    2,
-    1,
+    ranks=2,
+    stages=2,
+    micro_batches=1,
 )
 
 
@@ -83,10 +85,10 @@ def kill_self(*_: object) -> None:
 
 def kill_peer_in_a_wait(*_: object) -> None:
     """Kill rank 1 once it waits for this rank."""
-    while (its := position_of(1)) is None or its.waits_for == NONE or its.number <= 0:
+    while (position := position_of(1)) is None or position.waits_for == NONE or position.number <= 0:
         time.sleep(0.01)
     with suppress(ProcessLookupError):
-        os.kill(its.pid, signal.SIGKILL)
+        os.kill(position.pid, signal.SIGKILL)
 
 
 def fail(*_: object) -> None:
@@ -142,12 +144,14 @@ JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
 
 def run(name: str, model: Model, description: ModelDescription) -> None:
     """Run one rank of a job."""
-    program, prepare = JOBS[name]
+    job_program, prepare = JOBS[name]
     join(60)  # the ranks start at different times
     rendezvous().limit = timedelta(seconds=TIMEOUT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
     transport = LossyGloo()
-    trainer = Trainer(program, partitioned(program, model, description), IntegerSamples(), transport, Settings(1, 0, 1, 1e-3))
+    settings = Settings(iterations=1, seed=0, micro_batch=1, rate=1e-3)
+    parts = partitioned(job_program, model, description)
+    trainer = Trainer(job_program, parts, IntegerSamples(), transport, settings)
     prepare(trainer)
     trainer.update(0, trainer.gradients(0))
     leave()

@@ -25,13 +25,14 @@ from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
 from chimerac.interpreter.errors import InterpreterError
 from tests.helpers_pipeline import Decoder, batch, cross_entropy, gradients, one_process
 
-N = 4
+N = 4  # micro-batches
 
 
-def pipeline(schedule: str, group: Any, seed: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
+def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
+    """Return this rank's pipeline of a decoder in a process group. added: to the weights of its head; more: parameters."""
     model = Decoder(blocks=2)
     with torch.no_grad():
-        model.head.weight.add_(seed)
+        model.head.weight.add_(added)
     sizes = {"N": N} | more
     inputs = batch(0, 1)[0]
     return Pipeline(
@@ -48,6 +49,7 @@ def expected(numbers: list[int]) -> dict[str, Tensor]:
 
 
 def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
+    """Return the parameters of a rank whose gradients differ from these by more than rounding."""
     return [name for name, g in gradients(pipe).items() if not torch.allclose(g, expected_tensors[name], rtol=1e-4, atol=1e-6)]
 
 
@@ -120,7 +122,7 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
         save_checkpoint(folder / "saved", pipe)
     dist.barrier()
     if rank % 2 == 1:
-        pipe = pipeline("gpipe", columns[1], seed=7)
+        pipe = pipeline("gpipe", columns[1], added=7)
         load_checkpoint(folder / "saved", pipe)
     expected_tensors = Decoder(blocks=2).state_dict()
     pipe.close()

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
-WIDTH, LENGTH = 8, 2
+WIDTH, LENGTH = 8, 2  # features of a vector; integers of a sample
+VALUES = 8  # the integers of a sample are 0 to VALUES - 1
+DIVISOR = 64  # of the loss: a power of two, so that the division is exact
 
 
 class Whole(nn.Module):
@@ -32,7 +34,7 @@ class First(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randint(-2, 3, (8, WIDTH)).double())
+        self.table = nn.Parameter(torch.randint(-2, 3, (VALUES, WIDTH)).double())
 
     def forward(self, tokens: Tensor) -> Values:
         return self.table[tokens], (tokens > 0).long().unsqueeze(-1)  # (b, LENGTH, WIDTH), (b, LENGTH, 1)
@@ -52,7 +54,6 @@ def loss(outputs: Values, targets: Values) -> Values:
 
 def integer_model(middle: int) -> LayeredModel:
     """Return a model of middle + 2 layers."""
-
     layers = [("first", First), *((f"whole {k}", Whole) for k in range(middle)), ("last", Last)]
     return LayeredModel(name="integers", layers=tuple(layers), loss=loss, example=example)
 
@@ -64,19 +65,19 @@ def example(samples: int) -> Example:
 
 
 class IntegerSamples(Samples):
-    """Samples computed from their numbers. The loss is divided by a power of two, which is exact."""
+    """Samples computed from their numbers."""
 
     def __init__(self, length: int = LENGTH) -> None:
         self.length = length
 
     def inputs(self, numbers: Sequence[int]) -> Values:
         """Return the inputs of these samples."""
-        return (torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(self.length)] for n in numbers]),)
+        return (torch.tensor([[(7 * n + 3 * j + n * n // 5) % VALUES for j in range(self.length)] for n in numbers]),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
         """Return the targets of these samples."""
-        return ((self.inputs(numbers)[0] * 5 + 1) % 8,)
+        return ((self.inputs(numbers)[0] * 5 + 1) % VALUES,)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return a power of two."""
-        return (64,)
+        """Return the divisor of the loss, the same for all samples."""
+        return (DIVISOR,)

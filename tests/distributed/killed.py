@@ -124,18 +124,21 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 
 
 def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any]], asynchronous: bool) -> None:
-    """Raise WrongError unless these lines of one process are right. before: the iterations done by the one before it."""
+    """Raise WrongError unless these lines of one process are right.
+
+    before: the iterations that the processes before it have logged. The last of them may have saved one more before it was
+    killed. With asynchronous saves, it may have been killed before the last save was complete.
+    """
     losses = [line for line in lines if "done" in line]
     if wrong := [line for line in losses if line != expected[line["done"] - 1]]:
         raise WrongError(f"{wrong[0]} instead of {expected[wrong[0]['done'] - 1]}")
     saved = before // EVERY * EVERY - (EVERY if asynchronous else 0)
-    start = losses[0]["done"] - 1 if losses else None
-    if start is not None and not saved <= start <= before + 1:
+    if losses and not saved <= (start := losses[0]["done"] - 1) <= before + 1:
         raise WrongError(f"a process went on from iteration {start}; the one before it had done {before}")
 
 
-def run_with_kills(number: int, folder: Path, most: int, drawn: random.Random, expected: list[dict[str, Any]]) -> int:
-    """Run to the end, killing at most this many processes; return how many were killed.
+def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Random, expected: list[dict[str, Any]]) -> int:
+    """Run to the end, killing at most `most_kills` processes; return how many were killed.
 
     expected: the log of a run that is never killed. Raises WrongError if the losses or the weights differ from it.
     """
@@ -145,10 +148,10 @@ def run_with_kills(number: int, folder: Path, most: int, drawn: random.Random, e
     was_killed = True
     while was_killed:
         iterations, operation = NEVER, None
-        if killed < most and drawn.random() < 0.5:
-            operation = drawn.randrange(OPERATIONS)
-        elif killed < most:
-            iterations = drawn.randint(1, 2 * EVERY)
+        if killed < most_kills and rng.random() < 0.5:
+            operation = rng.randrange(OPERATIONS)
+        elif killed < most_kills:
+            iterations = rng.randint(1, 2 * EVERY)
         was_killed = in_child(partial(attempt, checkpoints, log, asynchronous, operation), iterations)
         killed += was_killed
         lines = lines_of(log)
@@ -171,11 +174,11 @@ def main(kills: int, seed: int, folder: Path) -> int:
     in_child(lambda iterated: train(folder / "whole", whole_log, asynchronous=False), NEVER)
     expected = lines_of(whole_log)
     print(f"a run that is never killed: {len(expected) - 1} iterations", flush=True)
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     killed = runs = 0
     while killed < kills:
         runs += 1
-        killed += run_with_kills(runs, folder, kills - killed, drawn, expected)
+        killed += run_with_kills(runs, folder, kills - killed, rng, expected)
     print(f"{killed} processes killed in {runs} runs: every loss and the weights at the end are those of the run never killed")
     return 0
 

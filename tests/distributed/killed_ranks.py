@@ -52,18 +52,21 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
     for line in log.read_text().split("\n")[:-1] if log.exists() else []:
         if line:
             try:
-                fields = json.loads(line)
+                iteration = json.loads(line)
             except ValueError:  # an attempt was killed while it wrote this line
                 continue
-            if "format" in fields:
+            if "format" in iteration:  # the first line of an attempt
                 found.append([])
             else:
-                found[-1].append(fields)
+                found[-1].append(iteration)
     return found
 
 
-def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.Random) -> str:
-    """Kill a rank of the current attempt, and return when. known: the ranks of earlier attempts; these are added."""
+def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
+    """Kill a rank of the current attempt, and return when.
+
+    known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
+    """
     ranks: list[int] = []
 
     def are_there() -> bool:
@@ -73,17 +76,17 @@ def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.
     wait_until(are_there, launcher, LIMIT_S)
     known.update(ranks)
     attempts = len(attempts_of(folder / "log"))
-    moment = drawn.choice(["start-up", "training", "training", "save"])
+    moment = rng.choice(["start-up", "training", "training", "save"])
     if moment == "start-up":
-        time.sleep(drawn.uniform(0.0, 4.0))
+        time.sleep(rng.uniform(0.0, 4.0))
     else:
-        least = drawn.randint(1, PER_KILL // 2)
+        least = rng.randint(1, PER_KILL // 2)
         wait_until(lambda: len(found := attempts_of(folder / "log")) > attempts and len(found[-1]) >= least, launcher, LIMIT_S)
-        time.sleep(drawn.uniform(0.0, 0.1))
+        time.sleep(rng.uniform(0.0, 0.1))
     if moment == "save":
         wait_until(lambda: list((folder / "saved").glob(".*.partial")), launcher, LIMIT_S)
-        time.sleep(drawn.uniform(0.0, 0.02))
-    os.kill(drawn.choice(ranks), signal.SIGKILL)
+        time.sleep(rng.uniform(0.0, 0.02))
+    os.kill(rng.choice(ranks), signal.SIGKILL)
     return moment
 
 
@@ -95,27 +98,28 @@ def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
             if line["loss"] != expected[line["iteration"] - 1]:
                 raise WrongError(f"iteration {line['iteration']}: {line['loss']} instead of {expected[line['iteration'] - 1]}")
         if lines:
-            first, saved = lines[0]["iteration"] - 1, max(0, (done - 1) // EVERY * EVERY - EVERY)
-            if not saved <= first <= done:
-                raise WrongError(f"an attempt went on from iteration {first}; the one before it had done {done}")
+            # The save of the last logged iteration may not have begun, and the save before it may not have been complete.
+            start, saved = lines[0]["iteration"] - 1, max(0, (done - 1) // EVERY * EVERY - EVERY)
+            if not saved <= start <= done:
+                raise WrongError(f"an attempt went on from iteration {start}; the one before it had done {done}")
             done = lines[-1]["iteration"]
 
 
-def run(folder: Path, kills: int, iterations: int, drawn: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
+def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
     """Run a job and kill this many of its ranks. Return the iterations of each attempt, and how many ranks died when."""
     folder.mkdir(parents=True)
     moments: dict[str, int] = {}
     known: set[int] = set()
     with start_process(*job(folder, kills, iterations)) as launcher:
         for _ in range(kills):
-            moment = kill_one(launcher, folder, known, drawn)
+            moment = kill_one(launcher, folder, known, rng)
             moments[moment] = moments.get(moment, 0) + 1
         message = launcher.communicate(timeout=LIMIT_S + iterations)[1]
     if launcher.returncode:
         raise WrongError(f"the job ended with {launcher.returncode}: {message}")
     lines = message.splitlines()
-    numbers = [f"restarting all ranks, restart {k} of at most {kills}" for k in range(1, kills + 1)]
-    if lines[1::2] != numbers or not all(map(MESSAGE.fullmatch, lines[::2])):
+    restarts = [f"restarting all ranks, restart {k} of at most {kills}" for k in range(1, kills + 1)]
+    if lines[1::2] != restarts or not all(map(MESSAGE.fullmatch, lines[::2])):
         raise WrongError(f"not one message for each kill: {message}")
     if known and not have_ended(sorted(known), within_s=5):
         raise WrongError("a rank is left")
@@ -124,12 +128,12 @@ def run(folder: Path, kills: int, iterations: int, drawn: random.Random) -> tupl
 
 def main(kills: int, seed: int, folder: Path) -> int:
     """Return the exit code."""
-    drawn, iterations = random.Random(seed), 8 + PER_KILL * kills
-    never_killed, _ = run(folder / "whole", 0, iterations, drawn)
+    rng, iterations = random.Random(seed), 8 + PER_KILL * kills
+    never_killed, _ = run(folder / "whole", 0, iterations, rng)
     expected = [line["loss"] for line in never_killed[0]]
-    attempts, moments = run(folder / "killed", kills, iterations, drawn)
+    attempts, moments = run(folder / "killed", kills, iterations, rng)
     check(attempts, expected)
-    if [line["iteration"] for line in attempts[-1]][-1] != iterations:
+    if attempts[-1][-1]["iteration"] != iterations:
         raise WrongError("the last attempt has not trained to the end")
     whole, killed = (load_file(folder / name / "weights.safetensors") for name in ("whole", "killed"))
     if whole.keys() != killed.keys() or not all(t.equal(killed[name]) for name, t in whole.items()):

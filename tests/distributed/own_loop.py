@@ -24,7 +24,7 @@ from chimerac.interpreter import Pipeline
 sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
 
 
-def of_example(schedule: str, script: str = "train.py") -> list[tuple[float, float]]:
+def trained_by_example(schedule: str, script: str = "train.py") -> list[tuple[float, float]]:
     """Run an example; return the loss and the gradient norm of each iteration, on rank 0."""
     os.environ["SCHEDULE"] = schedule
     with contextlib.redirect_stdout(io.StringIO()) as output:
@@ -32,7 +32,7 @@ def of_example(schedule: str, script: str = "train.py") -> list[tuple[float, flo
     return [(float(a), float(b)) for a, b in re.findall(r"loss (\S+) +gradient norm (\S+)", output.getvalue())]
 
 
-def of_torch() -> list[float]:
+def trained_by_torch() -> list[float]:
     """Train the same model under torch's 1F1B, with gradients clipped here; return each iteration's loss, on the last rank."""
     from data import batches  # type: ignore[import-not-found]
 
@@ -68,11 +68,11 @@ def fail() -> None:
 def main() -> None:
     """Run all trainings; rank 0 writes the losses to result.json."""
     fail()
-    own = {name: of_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
-    stages = {name: of_example(name, "stages.py") for name in ("chimera", "1f1b")}
+    own = {name: trained_by_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
+    stages = {name: trained_by_example(name, "stages.py") for name in ("chimera", "1f1b")}
     dist.init_process_group("gloo")
     torch_losses: list[list[float]] = [[], []]
-    dist.all_gather_object(torch_losses, of_torch())
+    dist.all_gather_object(torch_losses, trained_by_torch())
     if dist.get_rank() == 0:
         Path("result.json").write_text(json.dumps({"own": own, "stages": stages, "torch": torch_losses[1]}))
     dist.destroy_process_group()

@@ -105,16 +105,16 @@ rank 1:
 """
 
 # Two replicas of a rank with one stage per layer. The last layer has no parameters, but its stage is summed too.
-_DOWN = "\n".join(f"  FWD main s{s} m0" for s in range(5))
-_UP = "\n".join(f"  BWD main s{s} m0; ALLREDUCE s{s} over 0,1" for s in reversed(range(5)))
+_FORWARDS = "\n".join(f"  FWD main s{s} m0" for s in range(5))
+_BACKWARDS = "\n".join(f"  BWD main s{s} m0; ALLREDUCE s{s} over 0,1" for s in reversed(range(5)))
 LAYER_BY_LAYER = f"""pipe main on 0 0 0 0 0 micro_batches 0
 
 rank 0:
-{_DOWN}
-{_UP}
+{_FORWARDS}
+{_BACKWARDS}
 rank 1:
-{_DOWN}
-{_UP}
+{_FORWARDS}
+{_BACKWARDS}
 """
 
 # Stages in a V on two ranks (0 and 3 on rank 0): groups of two micro-batches in one message, recomputation, split and full
@@ -151,16 +151,16 @@ EARLY_V = (
 )
 
 TWO_RANKS = {
-    "1f1b": program(ONE_F_ONE_B, "one_f_one_b", 2, 2, 4),
-    "1f1b, window 1": program(ONE_F_ONE_B, "one_f_one_b", 2, 2, 4, window=1),
-    "1f1b, window 9": program(ONE_F_ONE_B, "one_f_one_b", 2, 2, 4, window=9),
-    "two pipes": program(TWO_PIPES, "two_pipes", 2, 2, 4),
-    "two pipes, window 0": program(TWO_PIPES, "two_pipes", 2, 2, 4, window=0),
-    "idle pipe": program(IDLE_PIPE, "idle_pipe", 2, 2, 1),
-    "two replicas": program(TWO_REPLICAS, "two_replicas", 1, 2, 2, width=2),
-    "layer by layer": program(LAYER_BY_LAYER, "layer_by_layer", 1, 5, 1, width=2),
-    "split V": program(SPLIT_V, "split_v", 2, 4, 2),
-    "early V": program(EARLY_V, "early_v", 2, 4, 2),
+    "1f1b": program(ONE_F_ONE_B, "one_f_one_b", ranks=2, stages=2, micro_batches=4),
+    "1f1b, window 1": program(ONE_F_ONE_B, "one_f_one_b", ranks=2, stages=2, micro_batches=4, window=1),
+    "1f1b, window 9": program(ONE_F_ONE_B, "one_f_one_b", ranks=2, stages=2, micro_batches=4, window=9),
+    "two pipes": program(TWO_PIPES, "two_pipes", ranks=2, stages=2, micro_batches=4),
+    "two pipes, window 0": program(TWO_PIPES, "two_pipes", ranks=2, stages=2, micro_batches=4, window=0),
+    "idle pipe": program(IDLE_PIPE, "idle_pipe", ranks=2, stages=2, micro_batches=1),
+    "two replicas": program(TWO_REPLICAS, "two_replicas", ranks=1, stages=2, micro_batches=2, width=2),
+    "layer by layer": program(LAYER_BY_LAYER, "layer_by_layer", ranks=1, stages=5, micro_batches=1, width=2),
+    "split V": program(SPLIT_V, "split_v", ranks=2, stages=4, micro_batches=2),
+    "early V": program(EARLY_V, "early_v", ranks=2, stages=4, micro_batches=2),
 }
 
 # One rank that holds three stages: all tasks, no transfers.
@@ -180,4 +180,4 @@ rank 0:
   BWD main s0 m0,1
   BWD_WEIGHT main s1 m1
 """
-ONE_RANK = program(ALONE, "alone", 1, 3, 2)
+ONE_RANK = program(ALONE, "alone", ranks=1, stages=3, micro_batches=2)

@@ -16,4 +16,4 @@ pytest.importorskip("transformers", reason="needs the extra huggingface")
 def test_the_example_trains(tmp_path: Path) -> None:
     output = run_script("docs/examples/any_model/train.py", 2, folder=tmp_path, HF_HUB_OFFLINE="1")
     losses = [float(loss) for loss in re.findall(r"iteration \d   loss (\S+)", output)]
-    assert len(losses) == 10 and losses[0] > 5.4 and losses[-1] < 4.2, "it learns"
+    assert len(losses) == 10 and losses[0] > 5.4 and losses[-1] < 4.2, "it begins near log 256 = 5.55, and learns"

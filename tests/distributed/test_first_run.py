@@ -50,7 +50,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: Any) -> None:
     found = results[name]
-    assert [rank["differing"] for iterations in found["ranks"] for rank in iterations] == [[]] * 4
+    assert [iteration["differing"] for rank in found["ranks"] for iteration in rank] == [[]] * 4  # two ranks, two iterations
     losses = [sum(rank[t]["loss"] for rank in found["ranks"]) for t in range(2)]
     assert losses == found["one process"] and losses[0] != losses[1]
 
@@ -81,7 +81,7 @@ def test_a_killed_rank_ends_the_job_and_is_the_first_cause_for_torchrun() -> Non
     assert re.search("^error: rank 0, .* failed: rank 1 has ended, in (instruction|the epilogue)", message)
     cause = err[err.index("Root Cause") :]
     assert re.search(r"rank +: 1 ", cause) and "Signal 9 (SIGKILL)" in cause
-    assert f"{ROOT}/interpreter" not in err, "a traceback of ours"
+    assert f"{ROOT}/interpreter" not in err, "a traceback of the interpreter"
 
 
 def test_ctrl_c_ends_every_rank_without_a_traceback_of_the_interpreter() -> None:

@@ -20,12 +20,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_pipelines_in_two_groups_at_the_same_time_have_the_gradients_of_one_process(found: list[dict[str, Any]]) -> None:
-    for rank, its in enumerate(found):
+    for rank, of_rank in enumerate(found):
         named = f"ranks 0, 1 (global ranks {rank % 2}, {rank % 2 + 2})"
         for schedule in ("chimera", "1f1b"):
-            assert its["side by side"][f"{schedule} alone"] == []
-            assert its["side by side"][f"{schedule} with the user's sum"] == []
-            assert its["side by side"][f"{schedule} ranks"] == [rank // 2, named]
+            assert of_rank["side by side"][f"{schedule} alone"] == []
+            assert of_rank["side by side"][f"{schedule} with the user's sum"] == []
+            assert of_rank["side by side"][f"{schedule} ranks"] == [rank // 2, named]
 
 
 def test_the_example_with_a_device_mesh_trains_as_one_process(found: list[dict[str, Any]]) -> None:
@@ -34,22 +34,22 @@ def test_the_example_with_a_device_mesh_trains_as_one_process(found: list[dict[s
 
 
 def test_pipelines_over_the_same_ranks_do_not_disturb_each_other_and_leave_nothing(found: list[dict[str, Any]]) -> None:
-    for its in found:
-        assert its["same ranks"]["wrong"] == []
-        first, *_, last = its["same ranks"]["descriptors"]
+    for of_rank in found:
+        assert of_rank["same ranks"]["wrong"] == []
+        first, *_, last = of_rank["same ranks"]["descriptors"]
         assert last <= first, "every pipeline that is closed has closed its connections"
-        assert len(set(its["same ranks"]["threads"])) == 1
+        assert len(set(of_rank["same ranks"]["threads"])) == 1
 
 
 def test_a_checkpoint_of_one_group_is_loaded_in_another(found: list[dict[str, Any]]) -> None:
-    assert [its["checkpoints"] for its in found] == [[]] * 4
+    assert [of_rank["checkpoints"] for of_rank in found] == [[]] * 4
 
 
 def test_messages_have_the_numbers_in_the_group_and_in_the_world(found: list[dict[str, Any]]) -> None:
-    for rank, its in enumerate(found):
+    for rank, of_rank in enumerate(found):
         named = f"rank 0 (global rank {rank % 2}) and rank 1 (global rank {rank % 2 + 2})"
-        assert its["errors"]["programs"].startswith(named)
-        assert ("not a member" in its["errors"]) == (rank > 0)
+        assert of_rank["errors"]["programs"].startswith(named)
+        assert ("not a member" in of_rank["errors"]) == (rank > 0)
     assert found[1]["errors"]["not a member"].startswith("this rank is not in the process group")
     late = found[1]["errors"]["late"].splitlines()
     assert late[0].startswith("rank 0 (global rank 1), instruction ")

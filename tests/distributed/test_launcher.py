@@ -62,7 +62,7 @@ def test_sigterm_to_one_rank_stops_all_of_them_and_none_is_restarted() -> None:
 
 
 @pytest.mark.parametrize("command", [[sys.executable], TORCHRUN], ids=["launcher", "torchrun"])
-def test_no_rank_outlives_the_process_that_started_it_a_moment_ago(command: list[str]) -> None:
+def test_if_the_process_that_starts_the_ranks_is_killed_no_rank_is_left(command: list[str]) -> None:
     with start_process(*command, *LONG) as parent:
         wait_until(lambda: children(parent.pid), parent)
         ranks = children(parent.pid)

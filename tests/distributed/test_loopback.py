@@ -92,7 +92,7 @@ def test_gradients_are_bit_equal_with_recomputation(name: str, ranks: int) -> No
     equal_or_stuck(p, 8)
 
 
-# The groups of a message differ from those of its readers, because tasks of even and odd stages have different groups.
+# Tasks of even and of odd stages have different groups. So the groups of a message differ from those of its readers.
 EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"
 FORWARDS = {
     "a group read one by one": (PAIR, EACH),
@@ -123,6 +123,7 @@ PLACES = {
 @pytest.mark.parametrize("backwards", BACKWARDS, ids=" ".join)
 @pytest.mark.parametrize("forwards", FORWARDS)
 def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[str, str], place: str) -> None:
+    # The ticks of all forwards are before those of all backwards, and these before those of all weight gradients.
     backward_rules = rules(backwards[0], BACKWARDS[backwards], "900 - 9*s + 4*m")
     weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if backwards[0] == "I" else ""
     p = small(

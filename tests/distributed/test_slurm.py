@@ -82,11 +82,12 @@ def test_one_file_gives_account_partition_modules_and_folders(environment: dict[
     assert len(log) == 3 and log[0]["settings"]["data"] == f"{tmp_path}/data/notes.txt"
 
 
-def test_the_file_as_it_is_shipped_gives_no_options(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_shipped_file_gives_no_option_but_its_own_path(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text('echo "$CHIMERAC_CLUSTER" "$@"\n')
     run = submit(environment, str(SLURM / "cluster.sh"), str(tmp_path / "job.sh"), "one", "two words")
     assert (run.returncode, run.stdout) == (0, f"{SLURM / 'cluster.sh'} one two words\n")
-    assert (tmp_path / "stub" / "options").read_text().splitlines()[0] == "--export"
+    options = (tmp_path / "stub" / "options").read_text().splitlines()
+    assert options == ["--export", f"ALL,CHIMERAC_CLUSTER={SLURM / 'cluster.sh'}"]
 
 
 def test_a_file_that_is_not_there_is_named(environment: dict[str, str], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ EXPORTED = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}}
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_torch_and_we_compute_the_same_gradients_in_each_order(ranks: int, tmp_path: Path) -> None:
+def test_torch_and_pipeline_compute_the_same_gradients_in_each_order(ranks: int, tmp_path: Path) -> None:
     folder = tmp_path / "orders"
     folder.mkdir()
     programs = {name: compile_schedule(name, {"D": ranks, "N": 2 * ranks, **more}).program for name, more in EXPORTED.items()}

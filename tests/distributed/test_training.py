@@ -150,8 +150,8 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
     assert not any(a.equal(b) for a, b in zip(gradients, trained(keeping, 0)[1], strict=True))
 
 
-def figures(table: str) -> dict[str, float]:
-    """Return the numbers of the table that run.py prints at the end."""
+def numbers_of(table: str) -> dict[str, float]:
+    """Return the numbers of the table that run.py prints at the end, by the names of their rows."""
     return {k: float(v.replace(",", "")) for k, v in re.findall(r"^(\S.*?) {2,}([0-9.,e+-]+)", table, re.MULTILINE)}
 
 
@@ -161,7 +161,7 @@ def log_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lines_of(log: Path) -> list[Any]:
-    """Return the lines of a log about iterations, after the first, which is about the run."""
+    """Return the lines of a log about iterations. The first line is about the run."""
     about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert about["format"] == "chimera-log" and about["settings"]["seed"] == 5
     return lines
@@ -191,7 +191,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
     lines = lines_of(log_path)
     assert max(x["rate"] for x in lines) == lines[1]["rate"] == 3e-3  # the warm-up takes a tenth of the iterations
     for x in lines:
-        assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
+        assert x["tokens_per_second"] == pytest.approx(4 * SAMPLES * LENGTH / x["iteration_s"])  # of four micro-batches
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
         waits = [x[name] for name in ("value_wait_s", "send_wait_s", "sum_wait_s")]
         assert all(len(ranks) == 2 and min(ranks) >= 0 for ranks in waits)
@@ -222,14 +222,14 @@ def test_tensorboard_has_the_losses_of_the_log(run: Any, log_path: Path) -> None
 
 def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     lines = lines_of(log_path)
-    found = figures(run.stdout)
+    found = numbers_of(run.stdout)
     assert "chimera: 2 ranks, 2 stages, 4 micro-batches of 2 samples" in run.stdout
     assert found["loss at the start"] == pytest.approx(lines[0]["loss"], abs=1e-3)
     assert found["loss at the end"] == pytest.approx(lines[-1]["loss"], abs=1e-3)
     assert found["held-out loss"] == pytest.approx(lines[-1]["held_out_loss"], abs=1e-3)
     assert 2.5 < found["unigram entropy"] < 4 and found["tokens per second"] > 0
     assert found["gradient difference"] < TOLERANCE
-    assert len(re.findall("held-out loss", run.stdout)) == 4
+    assert len(re.findall("held-out loss", run.stdout)) == 4, "two evaluations, the table, and its remark on the bigram model"
     *_, head, first, second = run.stdout.splitlines()
     assert head.split()[:2] == ["rank", "bubble"] and (first.split()[0], second.split()[0]) == ("0", "1")
     peak = lines[-1]["peak_memory_bytes"][1]
@@ -241,19 +241,19 @@ def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path, cap
     log = tmp_path / "log"
     printed = in_loopback(capsys, "-p", "N=4", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log))
     assert "chimera: 4 ranks" in printed
-    one, two = figures(printed), figures(run.stdout)
+    one, two = numbers_of(printed), numbers_of(run.stdout)
     for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
-        assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
+        assert one[name] == pytest.approx(two[name], abs=1.1e-3), name  # three decimals are printed
     assert lines_of(log)[0].get("oversubscribed", False) == (processors() < 4)
 
 
 def test_a_schedule_trains_a_gpt(capsys: pytest.CaptureFixture[str]) -> None:
     printed = in_loopback(capsys, "-p", "D=2", "-p", "N=8", *TINY, "--iterations", "60", "--lr", "1e-2")
     assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", printed)
-    found = figures(printed)
+    found = numbers_of(printed)
     assert 5.3 < found["loss at the start"] < 5.8  # log 256 = 5.55: the loss of an untrained model
     assert found["loss at the end"] < found["loss at the start"] - 2 and found["held-out loss"] < found["unigram entropy"]
-    assert len(re.findall("^iteration", printed, re.MULTILINE)) == 11
+    assert len(re.findall("^iteration", printed, re.MULTILINE)) == 11, "every sixth iteration, and the last one"
 
 
 def in_loopback(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -267,14 +267,15 @@ def in_loopback(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
-    program = tmp_path / "p.json"
-    program.write_text(program_to_json(TWO_RANKS["two replicas"]))
+    program_file = tmp_path / "p.json"
+    program_file.write_text(program_to_json(TWO_RANKS["two replicas"]))
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     options = [*TINY, "--iterations", "2", "--dropout", "0.1", "--micro-batch", "2"]
-    run = run_command(*TORCHRUN, RUN, str(program), *options, **path)
+    run = run_command(*TORCHRUN, RUN, str(program_file), *options, **path)
     assert run.returncode == 0 and len(run.stderr.splitlines()) == 1
     assert "is not verified again, and nothing is evaluated" in run.stderr
     assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
+    # 0.0e+00, or at most 9.9e-05
     assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
     assert re.search(r"held-out loss +- +not measured", run.stdout)
     refused = run_command(sys.executable, RUN, **path)
@@ -295,5 +296,5 @@ def test_timed_stages_take_the_time_that_the_simulator_says(tmp_path: Path) -> N
     assert predicted * 0.99 < measured < predicted * 1.5
     tasks = [e for e in phase(check_trace(trace, simulated.program), "X") if e["cat"] == "task"]
     traced_us = max(e["ts"] + e["dur"] for e in tasks) - min(e["ts"] for e in tasks)
-    assert 2 * 12 * 30_000 * 0.99 < sum(e["dur"] for e in tasks) <= 2 * traced_us
+    assert 2 * 12 * 30_000 * 0.99 < sum(e["dur"] for e in tasks) <= 2 * traced_us  # two ranks; a unit takes 30 000 us
     assert ratio == pytest.approx(1 - 12 * 0.03 / predicted, abs=1e-3) and abs(bubble - ratio) < 0.3

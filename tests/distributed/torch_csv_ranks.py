@@ -1,6 +1,9 @@
 """The ranks of test_torch_csv.py: torch's pipeline runtime and `Pipeline` on the same orders, compared in every gradient.
 
-Usage: the folder of the exported files, which have names like zb_v.csv and zb_v.comms.csv beside zb_v.json, then the result.
+Usage: torchrun --nproc-per-node RANKS tests/distributed/torch_csv_ranks.py FOLDER OUT
+
+FOLDER has the exported files, with names like zb_v.csv and zb_v.comms.csv beside zb_v.json. OUT gets, as JSON, the largest
+relative difference for each order.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def gradients_of_torch(
     return {f"{s.stage_index}.{name}": p.grad for s in stages for name, p in s.submod.named_parameters() if p.grad is not None}
 
 
-def gradients_of_ours(program: Program) -> Gradients:
+def gradients_of_pipeline(program: Program) -> Gradients:
     """Run one iteration of a program in `Pipeline`."""
     h = program.header
     inputs, targets = batch(h.micro_batches)
@@ -94,13 +97,14 @@ def main(folder: Path, result: Path) -> None:
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
     found: dict[str, float] = {}
-    for path in sorted(folder.glob("*.json")):  # exported by us
+    for path in sorted(folder.glob("*.json")):  # orders that the compiler exported
         program = read_program(Source(path.name, read(path)))
         placement, micro_batches = program.header.pipes[0].placement, program.header.micro_batches
-        ours = gradients_of_ours(program)
+        ours = gradients_of_pipeline(program)
         for form, suffix in (("compute_only", ".csv"), ("compute_comms", ".comms.csv")):
             theirs = gradients_of_torch(from_file(path.with_suffix(suffix), form), placement, micro_batches)
             found[f"{path.stem} {form}"] = difference(theirs, ours)
+    # Orders of torch, which the compiler imports.
     looped = [s % ranks for s in range(2 * ranks)]
     folded = [*range(ranks), *reversed(range(ranks))]
     for cls, placement in ((ScheduleInterleaved1F1B, looped), (ScheduleZBVZeroBubble, folded), (ScheduleDualPipeV, folded)):
@@ -109,7 +113,7 @@ def main(folder: Path, result: Path) -> None:
         theirs = gradients_of_torch(lambda stages, n, c=cls: c(stages, n, loss_fn=loss), placement, micro_batches, csv)  # type: ignore[misc]
         program = program_from_csv(Source(csv.name, read(csv)))
         assert list(program.header.pipes[0].placement) == placement and program.header.micro_batches == micro_batches
-        found[cls.__name__] = difference(theirs, gradients_of_ours(program))
+        found[cls.__name__] = difference(theirs, gradients_of_pipeline(program))
     of_ranks: list[dict[str, float]] = [{}] * ranks
     dist.all_gather_object(of_ranks, found)
     if dist.get_rank() == 0:

@@ -82,7 +82,9 @@ def file_of_case(schedule: str, parameters: tuple[tuple[str, int], ...]) -> str:
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
-def test_streams_and_timeline(schedule: str, parameters: tuple[tuple[str, int], ...], run: Run, compare: Compare) -> None:
+def test_streams_and_timeline_are_those_of_the_golden_file(
+    schedule: str, parameters: tuple[tuple[str, int], ...], run: Run, compare: Compare
+) -> None:
     given = " ".join(f"-p {k}={v}" for k, v in parameters)
     text = ""
     for options in (given, f"{given} --emit timeline --columns 120"):
@@ -110,7 +112,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(name: str, run: Run, compare: Compare) -> None:
+def test_products_are_those_of_the_golden_files(name: str, run: Run, compare: Compare) -> None:
     for given in ("split.sched", "toy.json"):
         shutil.copy(HERE / "inputs" / given, given)
     out, err, status = run(PRODUCTS[name])
@@ -140,7 +142,7 @@ SCHEDULES_WITH_ERRORS = sorted((HERE / "errors").glob("*.sched"))
 
 
 @pytest.mark.parametrize("path", SCHEDULES_WITH_ERRORS, ids=lambda path: path.stem)
-def test_broken_schedules(path: Path, run: Run, compare: Compare) -> None:
+def test_findings_of_wrong_schedules_are_those_of_the_golden_files(path: Path, run: Run, compare: Compare) -> None:
     shutil.copy(path, path.name)
     line = path.read_text().split("\n")[0].removeprefix("# $ ")
     compare(f"errors/{path.stem}.txt", failing_command(line, run, 1))
@@ -169,7 +171,7 @@ COMMANDS = {  # wrong command lines, and files that cannot be read or written: e
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
+def test_messages_for_wrong_usage_are_those_of_the_golden_files(name: str, run: Run, compare: Compare) -> None:
     Path("noise.sched").write_bytes(b"schedule \xff\xfe")
     Path("p.json").write_text(program_to_json(program("1f1b", D=2, N=2)))
     compare(f"programs/{name}.txt", failing_command(COMMANDS[name], run, 2))
@@ -186,7 +188,7 @@ def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
         ("chimerac chimera gpipe", "unrecognized arguments: gpipe; one schedule is expected; chimerac compare chimera gpipe"),
     ],
 )
-def test_usage_that_argparse_refuses(line: str, message: str, run: Run) -> None:
+def test_a_command_line_that_argparse_refuses_has_its_message(line: str, message: str, run: Run) -> None:
     """Only the message is compared, because argparse words the rest differently in each version of Python."""
     out, err, status = run(line)
     assert (out, status) == ("", 2)
@@ -222,7 +224,8 @@ def receives_late(stream: list[Instruction]) -> list[Instruction]:
     return result
 
 
-def field(**changes: object) -> str:
+def with_fields(**changes: object) -> str:
+    """Return the JSON of a correct program with other values of these fields."""
     return json.dumps({**json.loads(JSON), **changes})
 
 
@@ -234,16 +237,16 @@ PROGRAMS = {
     "json_other_version": replaced(JSON, ('"version": 1', '"version": 2')),
     "json_field_missing": replaced(JSON, ('"ranks": 2,\n', "")),
     "json_field_unknown": replaced(JSON, ('"window": 2,\n', '"window": 2,\n"speed": 9,\n')),
-    "json_field_wrong_type": field(ranks="two", micro_batches=-1),
+    "json_field_wrong_type": with_fields(ranks="two", micro_batches=-1),
     "json_instruction_unknown": replaced(JSON, ('"op": "BWD"', '"op": "BACKWARD"')),
-    "json_ids_missing": field(micro_batches=3),
-    "json_too_large": field(stages=2**31 - 1),
+    "json_ids_missing": with_fields(micro_batches=3),
+    "json_too_large": with_fields(stages=2**31 - 1),
     "text_instruction": replaced(TEXT, ("FWD main s0 m0;", "FWD main stage 0 m0;")),
     "text_instruction_unknown": replaced(TEXT, ("BWD main s0 m0", "BWDD main s0 m0")),
     "text_pipe_unknown": replaced(TEXT, ("BWD main s0 m0", "BWD mane s0 m0")),
     "text_header": replaced(TEXT, ("costs", "cost")),
     "text_rank": replaced(TEXT, ("rank 1:", "rank 2:")),
-    "header_streams": field(width=2),
+    "header_streams": with_fields(width=2),
     "header_placement": replaced(TEXT, ("on 0 1", "on 0 2")),
     "stage_unknown": replaced(TEXT, ("BWD main s0 m0", "BWD main s7 m0")),
     "micro_batch_twice": replaced(TEXT, ("BWD main s0 m0", "BWD main s0 m0,0")),
@@ -289,7 +292,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_broken_programs(name: str, run: Run, compare: Compare) -> None:
+def test_findings_of_wrong_programs_are_those_of_the_golden_files(name: str, run: Run, compare: Compare) -> None:
     file = f"{name}.json" if PROGRAMS[name].startswith(("{", "[")) else f"{name}.streams"
     Path(file).write_text(PROGRAMS[name])
     compare(f"programs/{name}.txt", failing_command(f"chimerac {file}", run, 1))

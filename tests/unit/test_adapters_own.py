@@ -68,6 +68,7 @@ def test_a_function_or_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> 
 
 
 def test_the_whole_module_of_a_function_of_a_file_gets_no_memory(tmp_path: Path) -> None:
+    """The function logs how many numbers of its parameters are in memory: none, until the parameters of a stage are needed."""
     path = tmp_path / "mine.py"
     path.write_text(
         MINE

@@ -15,10 +15,20 @@ from tools.bench_overlap import LATE, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
 
-MEASURED_S = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}
+SECONDS = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}  # of an iteration, predicted and measured; of the others: 2
 ROWS = [
-    Row(name, {}, depth, depth, 1, MEASURED_S.get(name, 2.0), MEASURED_S.get(name, 2.0), 0.2, 0.2)
-    for depth in RANKS
+    Row(
+        schedule=name,
+        own={},
+        depth=ranks,
+        micro_batches=ranks,
+        width=1,
+        predicted_s=SECONDS.get(name, 2.0),
+        measured_s=SECONDS.get(name, 2.0),
+        predicted_bubble=0.2,
+        measured_bubble=0.2,
+    )
+    for ranks in RANKS
     for name in names()
 ]
 
@@ -89,6 +99,7 @@ def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, 
 def test_the_report_of_overlap_counts_the_missed_goals() -> None:
     text, met = bench_overlap.report(overlap(0.3, 1.3))
     assert met and "| 4 Gbit/s | `sync eager` | 1300 ms | 300 ms | 0.650 | 0.650 to 0.650 | 0.300 | 0.300 to 0.300 |" in text
+    # Of `sync eager`: the exposed time, the time of an iteration, and how many goals are missed.
     for exposed_s, iteration_s, count in ((0.9, 1.9, 1), (1.1, 1.9, 2), (0.3, 2.1, 1), (1.1, 2.1, 3)):
         text, met = bench_overlap.report(overlap(exposed_s, iteration_s))
         assert not met and len(missed(text)) == count

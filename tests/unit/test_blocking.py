@@ -1,4 +1,4 @@
-"""Operations that can block a rank: for each of them the verifier refuses a program because a rank never gets past it."""
+"""Operations that can block a rank: for each of them the verifier refuses a program in which a rank waits there forever."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_trials_are_not_counted_in_the_budget() -> None:
 
 
 def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long formula has as many edits as it has numbers, and each is a whole text."""
+    """A long formula has as many edits as it has numbers, and each is a whole text. The limit allows a few trials."""
     made, compiled = [], []
     monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
     monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))
@@ -113,7 +113,7 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
         assert d.help == "take smaller sizes, or fewer and simpler formulas"
 
 
-def test_limits_are_counted_for_every_task_that_they_are_checked_for() -> None:
+def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
     def spent(limits: int, micro_batches: int) -> int:
         order = f"order greedy {{ prefer B, F {'limit F - B <= 4 ' * limits} }}"
         pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"

@@ -16,8 +16,8 @@ CYCLE = "0123456789 abcdef"
 
 
 def test_the_bigram_model_is_that_of_its_counts() -> None:
-    draws = np.random.default_rng(0)
-    tokens = draws.choice(256, 3000, p=draws.dirichlet(np.full(256, 0.05))).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    tokens = rng.choice(256, 3000, p=rng.dirichlet(np.full(256, 0.05))).astype(np.uint8)
     text = Text([tokens[:1000], tokens[1000:]])
     singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
 

@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").unlink()
     write_parquet(tmp_path / "b.parquet", TRAIN)
     pages = bytearray((tmp_path / "b.parquet").read_bytes())
-    pages[4:1000] = bytes([255]) * 996
+    pages[4:1000] = bytes([255]) * 996  # after the four bytes that mark a Parquet file
     (tmp_path / "b.parquet").write_bytes(pages)
     refused(r"b.parquet: ")
     write_parquet(tmp_path / "b.parquet", TRAIN[:3])

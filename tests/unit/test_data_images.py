@@ -26,14 +26,15 @@ from chimerac.interpreter.launch.workloads import check_options
 NAMES = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
 
 
-def batch(k: int, count: int = 20) -> dict[bytes, Any]:
-    draws = np.random.default_rng(k)
-    pixels = draws.integers(0, 256, (count, 3072)).astype(np.uint8)
-    return {b"batch_label": b"batch", b"labels": draws.integers(0, 10, count).tolist(), b"data": pixels, b"filenames": [b"x"]}
+def batch(seed: int, count: int = 20) -> dict[bytes, Any]:
+    """Return a batch of random images, as a file of CIFAR-10 has it."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 256, (count, 3072)).astype(np.uint8)
+    return {b"batch_label": b"batch", b"labels": rng.integers(0, 10, count).tolist(), b"data": pixels, b"filenames": [b"x"]}
 
 
 def python_2_pickle(batch: dict[bytes, Any]) -> bytes:
-    """Return a pickle as Python 2 wrote the published ones: texts are bytes, and numpy has its old names."""
+    """Return a pickle like the published ones, which Python 2 wrote: texts are bytes, and numpy has its old names."""
     pixels = batch[b"data"]
     raw = pixels.tobytes()
 
@@ -135,7 +136,7 @@ def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() 
     datasets = pytest.importorskip("sklearn.datasets")
     data, other = image_data(digits(), 0, augments=False), image_data(digits(), 1, augments=False)
     assert data.held_out_count == 359 and data.identity == other.identity
-    count = 1797 - 359
+    count = 1797 - 359  # digits of scikit-learn that are not held out
     (images,), (classes,) = data.train.inputs(range(count)), data.train.targets(range(count))
     assert images.shape == (count, 1, 8, 8) and images.dtype == torch.float32 and set(classes.tolist()) == set(range(10))
     assert float(images.mean()) == pytest.approx(0, abs=1e-5) and float(images.std()) == pytest.approx(1, abs=1e-3)
@@ -163,13 +164,14 @@ def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> Non
         assert any(image.equal(m) for m in moved)
     # The same image is changed in another way in the next pass.
     train, count = changed.train, len(digits().train)
-    numbers = [k for e in range(8) for k in _of_image(train, 5, e, count)]
-    assert len(numbers) == 8 and len({tuple(train.inputs([k])[0].flatten().tolist()) for k in numbers}) > 1
+    numbers = [_number_of(train, 5, epoch, count) for epoch in range(8)]
+    assert len({tuple(train.inputs([k])[0].flatten().tolist()) for k in numbers}) > 1
 
 
-def _of_image(images: Any, image: int, epoch: int, count: int) -> list[int]:
-    """Return the number of the sample that is this image in an epoch, as a list of one. count: the samples of an epoch."""
-    return [k for k in range(epoch * count, (epoch + 1) * count) if images._place(k) == images.part[image]]
+def _number_of(images: Any, image: int, epoch: int, count: int) -> int:
+    """Return the number of the sample that is this image in an epoch. count: the samples of an epoch."""
+    (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if images._place(k) == images.part[image])
+    return number
 
 
 def test_mirrored_images_are_half_of_all() -> None:

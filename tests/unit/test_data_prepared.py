@@ -39,7 +39,7 @@ def test_a_file_is_written_once_and_mapped(tmp_path: Path) -> None:
 
 
 def slowly(writer: Writer) -> dict[str, Any]:
-    for k in range(10):
+    for k in range(20):
         writer.append(np.array([k]))
         time.sleep(0.1)
     return {"process": os.getpid()}
@@ -47,7 +47,7 @@ def slowly(writer: Writer) -> dict[str, Any]:
 
 def prepare_slowly(path: Path, start: Any, results: Any) -> None:
     start.wait()
-    found = prepared(path, "u1", slowly, limit_s=0.5)  # shorter than the work takes: progress counts
+    found = prepared(path, "u1", slowly, limit_s=1.5)  # less than the 2 s of the work, but more than any pause of its progress
     results.put((found.about["process"], found.array.tolist()))
 
 
@@ -61,7 +61,7 @@ def test_of_processes_that_start_at_once_one_prepares_and_the_others_wait(tmp_pa
     found = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join(60)
-    assert len({pid for pid, _ in found}) == 1 and all(array == list(range(10)) for _, array in found)
+    assert len({pid for pid, _ in found}) == 1 and all(array == list(range(20)) for _, array in found)
 
 
 def test_a_process_that_hangs_is_named_and_one_that_was_killed_is_replaced(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "version", "empty"])
-def test_a_damaged_file_is_refused_with_the_way_out(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_the_advice_to_delete_it(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     prepared(path, "u2", numbers, limit_s=1)
     content = path.read_bytes()

@@ -27,8 +27,9 @@ TEXT = "the quick brown fox jumps over the lazy dog while several small birds si
 
 
 def prose(count: int, seed: int = 0) -> str:
-    draws = np.random.default_rng(seed)
-    return "".join(word + (".\n" if k % 11 == 10 else " ") for k, word in enumerate(draws.choice(TEXT.split(), count)))
+    """Return this many words of TEXT in a random order, in sentences of eleven words."""
+    rng = np.random.default_rng(seed)
+    return "".join(word + (".\n" if k % 11 == 10 else " ") for k, word in enumerate(rng.choice(TEXT.split(), count)))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,8 @@ def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path
 def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = tokenizer_of(folder, "wordpiece")
+    assert tokenizer.encoding.marks is not None
+    pad, start, separator, mask_token = tokenizer.encoding.marks
     text = tokenized(text_documents(folder), tokenizer, tmp_path, 5)
     source = Pairs(text, 64, seed=0)
     numbers = range(400)
@@ -117,9 +120,9 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
 
     def shares(tokens: torch.Tensor, targets: torch.Tensor) -> list[float]:
         chosen = targets != IGNORED
-        words = torch.isin(original, torch.tensor([0, 2, 3, 4]), invert=True)
+        words = torch.isin(original, torch.tensor(tokenizer.encoding.marks), invert=True)
         assert not (chosen & ~words).any(), "marks are no targets"
-        count, masked, kept = chosen.sum(), (tokens == 4) & chosen, (tokens == targets) & chosen
+        count, masked, kept = chosen.sum(), (tokens == mask_token) & chosen, (tokens == targets) & chosen
         return [float(count / words.sum()), float(masked.sum() / count), float(kept.sum() / count)]
 
     ours, expected = shares(tokens, targets), shares(theirs["input_ids"], theirs["labels"])
@@ -132,8 +135,9 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
         strict=True,
     ):
         used = sum(mask)
-        first, second = row.index(3), row.index(3, row.index(3) + 1)
-        assert row[0] == 2 and second == used - 1 and row[used:] == [0] * (64 - used)
+        first = row.index(separator)
+        second = row.index(separator, first + 1)
+        assert row[0] == start and second == used - 1 and row[used:] == [pad] * (64 - used)
         assert types == [0] * (first + 1) + [1] * (used - first - 1) + [0] * (64 - used)
 
 
@@ -166,7 +170,7 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / ("x" * 300)
     for code, read in {
         "E861": lambda: load_tokenizer(path),
@@ -176,6 +180,7 @@ def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ChimeraError, match=code):
             read()
     assert main(["train-tokenizer", "-o", str(path)]) == 1
+    assert "error[E861]: the tokenizer cannot be written to" in capsys.readouterr().err
 
 
 def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def rendered_lines(span: Span | None, label: str = "here", **more: object) -> li
     return render([Diagnostic("E123", "a fact", span, label, **more)]).splitlines()
 
 
-def test_a_finding_in_full() -> None:
+def test_a_finding_has_its_code_place_line_caret_notes_and_help() -> None:
     found = rendered_lines(span_at(1, 7, 11), notes=("how it came about", "another\n    drawing"), help="one change")
     assert found == [
         "error[E123]: a fact",
@@ -81,7 +81,7 @@ def test_the_margin_has_the_width_of_the_line_number() -> None:
     assert found[1:5] == ["  --> a.sched:10:1", "   |", "10 | x", "   | ^ here"]
 
 
-def test_a_finding_without_a_place() -> None:
+def test_a_finding_without_a_place_has_notes_and_help_alone() -> None:
     assert rendered_lines(None, notes=("n",), help="h") == ["error[E123]: a fact", " = note: n", " = help: h"]
 
 
@@ -99,7 +99,7 @@ def test_colour_changes_no_text_of_a_finding() -> None:
     assert without_colour(coloured) == render([d])
 
 
-def test_spans_join() -> None:
+def test_a_span_to_another_one_covers_both() -> None:
     a, b = span_at(1, 7, 11), span_at(2, 10, 16)
     assert a.to(b) == span_at(1, 7, 16, end_line=2)
     assert str(a.to(b)) == "a.sched:1:7"

@@ -128,7 +128,7 @@ def test_colour_changes_no_text() -> None:
     p = program("chimera", D=2)
     plain, coloured = draw_lines(p), draw_lines(p, colour=True)
     assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == [without_colour(line) for line in coloured[:-1]]
-    assert coloured[1].count("\x1b[0m") == 4
+    assert coloured[1].count("\x1b[0m") == 4  # after each task of rank 0
 
 
 def test_tasks_that_take_no_time_can_be_drawn() -> None:
@@ -155,8 +155,8 @@ def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
 def test_numbers_of_the_ruler_have_no_exponent() -> None:
     p = program("1f1b", D=2, N=4)
     s = simulate(p, {"F": 1234567, "B": 2 * 1234567})
-    ruler = draw_timeline(p, s.timeline, columns=51).splitlines()[3]  # above lines too short for a mark: where they begin
-    assert ruler.split() == ["17283938"]
+    ruler = draw_timeline(p, s.timeline, columns=51).splitlines()[3]  # of the second part, which has no room for a mark
+    assert ruler.split() == ["17283938"], "the time at which the second part begins"
     microseconds = replace(simulate(p).timeline, scale=10**6)
     assert draw_timeline(p, microseconds).splitlines()[0].split() == ["0", "0.000005", "0.00001"]
 
@@ -165,14 +165,15 @@ def test_long_numbers_of_the_ruler_do_not_touch() -> None:
     p = program("1f1b", D=2, N=8)
     costs = dict.fromkeys("FBIW", 3 * 10**11)
     numbers = draw_timeline(p, simulate(p, costs).timeline).splitlines()[0].split()
-    assert [int(x) // 10**12 for x in numbers] == [0, 1, 3, 5]
+    assert [int(x) for x in numbers] == [0, 10**12, 3 * 10**12, 5 * 10**12], "marks without room for their number are left out"
 
 
 def test_a_timeline_has_a_maximal_width() -> None:
     p = program("1f1b", D=2, N=2)
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):
-        s = simulate(p, costs)
-        assert max(map(len, draw_timeline(p, s.timeline).split("\n"))) <= MAX_WIDTH + 20
+        ruler, *rows, _ = draw_timeline(p, simulate(p, costs).timeline).splitlines()
+        assert max(map(len, rows)) <= MAX_WIDTH + len("rank 0 |") + len("|")
+        assert len(ruler) <= MAX_WIDTH + 20, "its last number may end after the rows"
 
 
 def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:

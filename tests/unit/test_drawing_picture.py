@@ -71,7 +71,7 @@ def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
 
 
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
-    """Stage 3 at 9, 2 and 1 on the ranks that hold both at 14, 0 at 16: computed by another simulator."""
+    """Stages 3, 1 and 0 at 9, 14 and 16, as another simulator computes. Ranks 1 and 2 hold stages 1 and 2, which end at 14."""
     s = simulate(program("chimera", D=4, N=4))
     found = all_reduces_of(simulated_panel(s))
     marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
@@ -171,7 +171,7 @@ def test_numbers_that_do_not_fit_are_left_out_and_the_picture_says_so() -> None:
     assert "Boxes that are too narrow" not in svg_of("1f1b", D=4, N=8)
 
 
-def test_too_many_rows_are_refused_with_a_way_out() -> None:
+def test_too_many_rows_are_refused_with_help_and_some_of_them_can_be_drawn() -> None:
     s = simulate(program("gpipe", D=MAX_ROWS + 2, N=1))
     with pytest.raises(ChimeraError, match=f"at most {MAX_ROWS} rows") as caught:
         draw_picture([simulated_panel(s)], "svg", time_label(s))
@@ -254,7 +254,7 @@ def test_the_command_writes_pictures(tmp_path: Path, capfdbinary: pytest.Capture
         (["compare", "chimera", "-p", "D=3", "--emit", "svg"], "--emit svg: no schedule can run at this size"),
     ],
 )
-def test_wrong_options_of_pictures(
+def test_wrong_options_of_pictures_are_findings(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -54,7 +54,9 @@ def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: floa
         ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it is there, as with a hop of 4
     ],
 )
-def test_messages_computed_by_hand(machine: str, window: int, latency: float, occupied: float, expected: int) -> None:
+def test_makespans_with_messages_are_those_computed_by_hand(
+    machine: str, window: int, latency: float, occupied: float, expected: int
+) -> None:
     p = three(machine, window)
     assert timed(p, latency, occupied).makespan == expected * MS
 
@@ -84,7 +86,7 @@ def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
     assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
 
 
-def test_idle_times_by_cause() -> None:
+def test_idle_times_are_those_computed_by_hand() -> None:
     """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
     first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, 2, 0))
     assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
@@ -92,7 +94,7 @@ def test_idle_times_by_cause() -> None:
     assert first.exposed == second.exposed == 2 * MS
 
 
-def test_a_full_window_is_a_cause() -> None:
+def test_a_full_window_is_a_cause_of_idle_time() -> None:
     p = three("window", 1)
     assert idle_times(timed(p, 4, 0))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
 
@@ -131,15 +133,25 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
 def profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
     model = find_model("gpt-nano", lambda b: b)
-    times = tuple(LayerTimes(k / 1e3, k / 500, k / 1e3, k / 1e3, k / 1e3, 0) for k in range(1, 5))
+    times = tuple(
+        LayerTimes(
+            forward_s=ms / 1e3,
+            backward_s=2 * ms / 1e3,
+            input_s=ms / 1e3,
+            weight_s=ms / 1e3,
+            recompute_s=ms / 1e3,
+            activation_bytes=0,
+        )
+        for ms in (1, 2, 3, 4)
+    )
     return Profile(
         model="gpt-nano",
         hardware="none",
         source="a test",
         layers=layer_bytes(model, 2),
-        sizes=(SizeTimes(4, times),),
-        point_to_point=Link(0.001, 1e6),
-        all_reduce=(AllReduceTime(2, 0.002, 1e9), AllReduceTime(4, 0.008, 1e9)),
+        sizes=(SizeTimes(samples=4, layers=times),),
+        point_to_point=Link(latency_s=0.001, bytes_per_s=1e6),
+        all_reduce=tuple(AllReduceTime(ranks, latency_s, bytes_per_s=1e9) for ranks, latency_s in ((2, 0.002), (4, 0.008))),
     )
 
 
@@ -151,7 +163,7 @@ def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its
     layers = model.stage_sums((range(2), range(2, 4)))
     assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
     sends = p.table.op == Op.SEND
-    act_bytes = 4 * 128 * 32 * 4
+    act_bytes = 4 * 128 * 32 * 4  # samples, positions, features, bytes of a number
     assert set(d.latency[sends].tolist()) == {1 * MS} and set(d.occupied[sends].tolist()) == {act_bytes * 1000}
     expected = {c.stage: 2 * MS + layers[c.stage].gradient_bytes for c in p.collectives}
     assert {c.stage: t for c, t in zip(p.collectives, d.collectives.tolist(), strict=True)} == expected
@@ -169,7 +181,8 @@ def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest(
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
     p = profile()
-    twice = tuple(x.between(LayerTimes(0, 0, 0, 0, 0, 0), -1) for x in p.sizes[0].layers)
+    nothing = LayerTimes(0, 0, 0, 0, 0, 0)
+    twice = tuple(nothing.between(layer, 2) for layer in p.sizes[0].layers)
     both = replace(p, sizes=(p.sizes[0], SizeTimes(8, twice)))
     assert both.times(6)[0].forward_s == pytest.approx(0.0015)
     assert both.times(8) == twice
@@ -200,7 +213,7 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
         return measured_durations(p, tasks, Network(Link(0.001, bytes_per_s)), lambda *_: 2**22, lambda _: 2**22)
 
     if (seconds, bytes_per_s) == (0.0, 1e9):
-        assert durations().occupied.max() == 4194304
+        assert durations().occupied.max() == 2**22  # nanoseconds: a byte takes one
         return
     with pytest.raises(ChimeraError, match=r"E002: tasks, messages and all-reduces take more than 2\.3e\+09 s"):
         durations()

@@ -29,7 +29,7 @@ def test_a_condition_is_negated_in_the_names_and_before_the_tick_of_another_rule
     texts = [edited(edit) for edit in condition_edits(order.rules)]
     assert any("F p(m, s) when m >= s at (m + s)" in text for text in texts)
     for text in texts:
-        parse(Source("x", text))
+        parse(Source("x", text))  # every edit is a text that can be parsed
 
 
 def test_ranks_are_counted_from_the_end_whatever_their_formula() -> None:

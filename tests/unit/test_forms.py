@@ -131,7 +131,9 @@ def test_a_text_with_a_wrong_word_is_refused(old: str, new: str) -> None:
         ("on 0 1", "on 0x 1", "'0x' is not an integer of at most 20 characters", ""),
     ],
 )  # fmt: skip
-def test_another_way_to_write_an_instruction_is_refused(old: str, new: str, message: str, help: str) -> None:
+def test_an_instruction_written_in_any_other_way_is_refused_with_the_right_one(
+    old: str, new: str, message: str, help: str
+) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
     [d] = findings_of_call(program_from_text, text)
     assert (d.code, d.message, d.help) == ("E605", message, help)
@@ -277,7 +279,7 @@ def test_a_wrong_header_line_is_the_place_of_its_finding(old: str, new: str, mes
     assert d.span.line == 1 + text[: text.index(new)].count("\n")
 
 
-def test_text_may_be_spaced_and_commented() -> None:
+def test_spaces_empty_lines_and_comments_do_not_change_what_a_text_means() -> None:
     text = program_to_text(RIGHT).replace("; ", "\n    ").replace("\n\n", "\n# a remark\n\n   \n")
     assert program_from_text(text) == RIGHT
 
@@ -310,7 +312,7 @@ def test_programs_are_equal_exactly_when_their_digests_are() -> None:
     assert len(RIGHT.digest) == 64
 
 
-def test_instructions_by_row_and_by_rank() -> None:
+def test_the_instructions_of_all_rows_are_those_of_all_ranks_in_order() -> None:
     assert [i for g in range(RIGHT.world) for i in RIGHT.stream(g)] == RIGHT.instructions(range(len(RIGHT)))
     assert RIGHT.place(int(RIGHT.offsets[1])).startswith("rank 1, instruction 0: ")
     assert RIGHT.header.holders([0]) == (0, 1, 2, 3)

@@ -43,11 +43,11 @@ def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameter
     assert length == simulate(p).makespan == makespan(p) == longest(graph)
     assert sum(graph.nodes[node]["cost"] for node in node_names) == length
     assert all(graph.has_edge(a, b) for a, b in pairwise(node_names))
-    tasks = p.header.stages * p.header.micro_batches
+    cells = p.header.stages * p.header.micro_batches  # pairs of a stage and a micro-batch
     assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
-    if len(graph) == 2 * tasks:  # neither groups nor split backwards nor recomputation
+    if len(graph) == 2 * cells:  # neither groups nor split backwards nor recomputation
         # For each micro-batch S - 1 activations, S - 1 gradients, and S edges from a forward to its backward.
-        assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) == 3 * tasks - 2 * p.header.micro_batches
+        assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) == 3 * cells - 2 * p.header.micro_batches
 
 
 def longest(graph: nx.DiGraph[str]) -> int:

@@ -47,7 +47,7 @@ from tests.helpers_layers import (
     model_of_layers,
 )
 from tests.helpers_loopback import stages_of
-from tests.helpers_memory import Meter, constants, measured
+from tests.helpers_memory import Meter, measured, weights_and_gradients
 from tools.shown_models import RandomImages
 
 
@@ -262,7 +262,7 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
         executor = executor_of(p, model, parts, transport)
         batch = Batch(samples(), 0, 0, 0, 1, p.header.micro_batches, 2)
         executor.run(batch)  # so that the gradients are there
-        weights, gradients = constants(executor)
+        weights, gradients = weights_and_gradients(executor)
         with PeakMeter(seen, [*weights, *gradients]) as meter:
             executor.run(batch)
             return meter.peak

@@ -80,7 +80,7 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     is_task = p.table.is_task
     predicted_lengths = np.where(is_task, s.lengths, 0) / s.scale
     measured_lengths = np.where(is_task, measured.end - measured.start, 0) / measured.scale
-    factor, unit_of_cost = _factor(s, measured, float(predicted_lengths.sum()), float(measured_lengths.sum()))
+    factor, unit_of_cost = time_factor(s, measured)
     predicted = _figures(p, s.timeline, predicted_lengths * factor, s.makespan / s.scale * factor, factor)
     found = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
     kinds = _kinds(p, predicted_lengths * factor, measured_lengths)
@@ -90,13 +90,16 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
 SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
 
 
-def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
-    """Return by what predicted times are multiplied to be in the measured unit, and the same if they are costs, else None."""
+def time_factor(s: Simulation, measured: Timeline) -> tuple[float, float | None]:
+    """Return by what predicted times are multiplied to be in the measured unit, and `Beside.unit_of_cost`."""
     if s.unit == measured.unit:
         return 1.0, None
     if s.unit in SECONDS and measured.unit in SECONDS:
         return float(SECONDS[s.unit] / SECONDS[measured.unit]), None
-    factor = measured_sum / predicted_sum if predicted_sum else 1.0
+    is_task = s.program.table.is_task
+    predicted_sum = int(s.lengths[is_task].sum()) / s.scale
+    measured_sum = int((measured.end - measured.start)[is_task].sum()) / measured.scale
+    factor = measured_sum / predicted_sum if measured_sum and predicted_sum else 1.0
     return factor, factor
 
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, stage_group
-from chimerac.chimera_ir.program import Costs, Ints, Program
+from chimerac.chimera_ir.program import OVERLAP, Costs, Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations, cost_durations
 from chimerac.compiler.analyze.machines import Waits, waits
@@ -93,6 +93,14 @@ class Simulation:
         launched = np.zeros(len(p.collectives), np.int64)
         np.maximum.at(launched, p.table.operand[rows], self.timeline.end[rows])
         return launched, launched
+
+    @property
+    def separate_bars(self) -> tuple[Ints, Ints]:
+        """Return when each row starts and ends; the tasks of an overlapped pair, which run as one, follow each other."""
+        start, end = self.timeline.start.copy(), self.timeline.end.copy()
+        first = np.flatnonzero(self.program.table.flags & OVERLAP)
+        end[first] = start[first + 1] = start[first] + self.lengths[first]
+        return start, end
 
     def time(self, units: int) -> str:
         """Return a time as a number in the unit of the times."""

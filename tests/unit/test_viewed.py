@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chimerac.chimera_ir.instructions import Recv, Task
 from chimerac.chimera_ir.program import OVERLAP
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.causes import CAUSES, idle_bars, idle_times
@@ -68,7 +69,17 @@ def test_each_row_has_the_line_that_findings_name(schedule: str) -> None:
     compiled = compile_schedule(schedule, {"D": 4, "N": 8}, width=2)
     found = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
     lines = [found["lines"][k][0] for k in numbers(found["of"])]
-    assert lines == [span.line for span in order_spans(compiled.ordered, compiled.program, range(len(compiled.program)))]
+    program, ordered = compiled.program, compiled.ordered
+    assert lines == [span.line for span in order_spans(ordered, program, range(len(program)))]
+    for rank in range(program.world):
+        own = lines[program.offsets[rank] : program.offsets[rank + 1]]
+        tasks = [k for k, i in enumerate(program.stream(rank)) if isinstance(i, Task)]
+        local = rank % ordered.program.world
+        assert [own[k] for k in tasks] == [ordered.span(row).line for row in range(*ordered.program.offsets[local : local + 2])]
+        for k, i in enumerate(program.stream(rank)):
+            before, after = [x for x in tasks if x < k], [x for x in tasks if x > k]
+            if k not in tasks:
+                assert own[k] == own[after[0] if isinstance(i, Recv) else before[-1]]
 
 
 def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:

@@ -32,10 +32,9 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
 
 def measured_panel(program: Program, timeline: Timeline, title: str = "", memory: MemoryCurve | None = None) -> Panel:
     """Return what is drawn of a measured timeline. Of messages and all-reduces it has the launches only."""
-    end = int(timeline.end.max(initial=0))
     unit = f" {timeline.unit}" if timeline.unit else ""
-    facts = f"{end / timeline.scale:.4g}{unit}"
-    return Panel(title or program_title(program), facts, program, timeline, end, memory=memory)
+    facts = f"{timeline.makespan / timeline.scale:.4g}{unit}"
+    return Panel(title or program_title(program), facts, program, timeline, timeline.makespan, memory=memory)
 
 
 def panels_beside(

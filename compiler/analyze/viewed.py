@@ -126,7 +126,8 @@ def _text(p: Program, ordered: Ordered) -> dict[str, Any]:
 def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
     """Return the measured bars. `factor`: what a measured integer of time is in the simulation's integers.
 
-    The first measured bar is moved to the start of the first predicted one. `unitOfCost`: `Beside.unit_of_cost`.
+    The first measured bar is moved to the start of the first predicted one. `makespan`: until the iteration ended, with its
+    all-reduces. `unitOfCost`: `Beside.unit_of_cost`.
     """
     factor, unit_of_cost = time_factor(s, measured)
     begin = int(measured.start.min()) if len(measured) else 0
@@ -135,5 +136,6 @@ def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
         "scale": measured.scale,
         "factor": s.scale / measured.scale / factor,
         "unitOfCost": unit_of_cost,
+        "makespan": measured.makespan - begin,
         **_columns(start=measured.start - begin, end=measured.end - begin),
     }

@@ -230,7 +230,8 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     begin = 10**9
     late = s.timeline.end * 5_000_000 + begin
     late[3:] += 1_000_000
-    measured = replace(s.timeline, start=s.timeline.start * 5_000_000 + begin, end=late, scale=10**6, unit="ms")
+    start, finish = s.timeline.start * 5_000_000 + begin, int(late.max()) + 3_000_000
+    measured = replace(s.timeline, start=start, end=late, scale=10**6, unit="ms", finish=finish)
     page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
     assert page.evaluate("viewer.state.layout.rows.every((r) => r.lanes.measured[0] > r.lanes.tasks[0])")
     row = next(k for k in range(4, len(p)) if p.table.is_task[k])
@@ -238,7 +239,9 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     text = page.locator("#details").inner_text()
     taken = 5 * int(s.timeline.end[row] - s.timeline.start[row]) + 1
     assert f"takes {taken} (" in text and "than predicted" in text
-    assert re.search(r"a unit of cost is taken as 5\.\d+ ms", page.locator("#tables").inner_text())
+    facts = page.locator("#tables").inner_text()
+    assert re.search(r"a unit of cost is taken as 5\.\d+ ms", facts)
+    assert f"measured makespan {5 * s.makespan + 4} ms" in facts
 
 
 def test_measured_times_that_are_much_shorter_are_not_rounded_to_tens(opened: Opener) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -89,6 +90,14 @@ def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:
     start, end = numbers(found["start"]), numbers(found["end"])
     assert len(first) and (end[first] > start[first]).all()
     assert (start[first + 1] == end[first]).all() and (end[first + 1] > start[first + 1]).all()
+
+
+def test_a_measured_iteration_ends_with_its_all_reduces() -> None:
+    s = simulate(compile_schedule("1f1b", {"D": 2, "N": 2}).program)
+    begun = 10
+    bars = replace(s.timeline, start=s.timeline.start + begun, end=s.timeline.end + begun)
+    for finish, makespan in ((None, s.makespan), (begun + s.makespan + 5, s.makespan + 5)):
+        assert viewed(s, "1f1b", measured=replace(bars, finish=finish))["measured"]["makespan"] == makespan
 
 
 class Elements(HTMLParser):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.report import table
@@ -123,7 +124,7 @@ def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask,
 def beside_lines(b: Beside) -> Iterator[str]:
     """Yield the figures as tables in text, predicted beside measured."""
     if b.unit_of_cost is not None:
-        yield f"1 unit of cost is {_number(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
+        yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
     p, m = b.predicted, b.measured
     unit = f", in {b.unit}" if b.unit else ""
     rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.tasks, m.tasks)]
@@ -146,12 +147,8 @@ def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 def _row(name: str, predicted: float, measured: float) -> list[str]:
     change = f"{100 * (measured / predicted - 1):+.1f} %" if predicted else ""
-    return [name, _number(predicted), _number(measured), f"{measured - predicted:+.4g}", change]
+    return [name, number_text(predicted), number_text(measured), number_text(measured - predicted, flags="+"), change]
 
 
 def _share_row(name: str, predicted: float, measured: float) -> list[str]:
     return [name, f"{predicted:.4f}", f"{measured:.4f}", f"{measured - predicted:+.4f}", ""]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory_over_time
@@ -33,7 +36,7 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
 def measured_panel(program: Program, timeline: Timeline, title: str = "", memory: MemoryCurve | None = None) -> Panel:
     """Return what is drawn of a measured timeline. Of messages and all-reduces it has the launches only."""
     unit = f" {timeline.unit}" if timeline.unit else ""
-    facts = f"{timeline.makespan / timeline.scale:.4g}{unit}"
+    facts = f"{number_text(Fraction(timeline.makespan, timeline.scale))}{unit}"
     return Panel(title or program_title(program), facts, program, timeline, timeline.makespan, memory=memory)
 
 

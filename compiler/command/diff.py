@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, visible
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.diff import ProgramDiff, RankDiff, diff
 from chimerac.compiler.analyze.memory import held_bytes
@@ -106,8 +107,7 @@ def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
 def _row(name: str, text_a: str, text_b: str, a: float, b: float) -> list[str]:
     if a == b:
         return [name, text_a, text_b, "", ""]
-    change = f"{b - a:+,}" if isinstance(a, int) and isinstance(b, int) else f"{b - a:+,.4g}"
-    return [name, text_a, text_b, change, f"{100 * (b / a - 1):+.1f} %" if a else ""]
+    return [name, text_a, text_b, number_text(b - a, flags="+,"), f"{100 * (b / a - 1):+.1f} %" if a else ""]
 
 
 def _counts(rank: RankDiff) -> tuple[int, ...]:

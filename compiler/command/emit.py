@@ -10,6 +10,7 @@ from functools import partial
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.chimera_ir.timeline import Timeline
@@ -131,7 +132,7 @@ def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequenc
         in_own_unit = Fraction(timeline.makespan, timeline.scale)
         longest = max(makespans) * in_own_unit / makespan if makespan else in_own_unit
         drawn = draw_overview(s.program, timeline, in_own_unit, longest, columns, ranks)
-        parts.append(f"{name}: {float(makespan):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
+        parts.append(f"{name}: {number_text(makespan)} {found.unit}".rstrip() + f"\n{drawn}\n")
     return "\n".join([*parts, *beside_lines(found)]) + "\n"
 
 

@@ -23,6 +23,7 @@ from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_memory import SearchMemory
 from chimerac.compiler.command.search_progress import Progress, figure, summary
 from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
@@ -153,7 +154,7 @@ def _search_orders(options: argparse.Namespace) -> int:
         memory.lower(found)
     write_product(text, options.output)
     if certificate_path is not None:
-        write_product(certificate(state, name, found.digest), certificate_path)
+        write_product(certificate(state, name, found.digest), path_or_stdout(certificate_path))
     write_stderr("".join(f"{line}\n" for line in lines))
     if profile is not None:
         before, after = (_milliseconds(x, profile, options) for x in (program, found))

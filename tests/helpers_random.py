@@ -89,12 +89,16 @@ def placements(draw: DrawFn, ranks: int, stages: int) -> str:
         return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D{recompute}"
     on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]
     if kind == "chain":
-        return (
-            "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + f"{on[-1]}{recompute}"
-        )
+        conditions = [f"if s == {stage} then {rank} else " for stage, rank in enumerate(on[:-1])]
+        return f"stage s on rank {''.join(conditions)}{on[-1]}{recompute}"
     cut = draw(st.integers(0, stages))
     ranges = [(0, cut - 1), (cut, stages - 1)]
-    clauses = [f"stage s in {a} .. {b} on rank {on[k]}{recompute}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages]
+    # One of the two ranges may be empty, and a single stage has a single rank.
+    clauses = [
+        f"stage s in {first} .. {last} on rank {rank}{recompute}"
+        for (first, last), rank in zip(ranges, on, strict=False)
+        if first <= last
+    ]
     return "  ".join(clauses) or "stage s on rank 0"
 
 

@@ -105,7 +105,7 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 
     s = simulate(program, options.costs, options.durations)
     if options.measured is not None:
-        return _both(s, options.measured, options.columns, options.ranks)
+        return _timelines(s, options.measured, options.columns, options.ranks)
     return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
 
 
@@ -119,7 +119,7 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
     return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
-def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
+def _timelines(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
     """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
     from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only

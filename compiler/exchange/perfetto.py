@@ -29,10 +29,10 @@ from chimerac.chimera_ir.trace_events import (
     slice_event,
     trace_document,
 )
-from chimerac.compiler.analyze.beside import beside
+from chimerac.compiler.analyze.beside import SECONDS, beside
 from chimerac.compiler.analyze.simulate import Simulation
 
-US_OF = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+US_OF = {unit: float(10**6 * seconds) for unit, seconds in SECONDS.items()}  # microseconds, by unit of time
 US_OF_COST = 1e3  # a unit of cost is drawn as a millisecond
 
 

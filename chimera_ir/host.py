@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+# The environment of a process whose memory is limited: further threads of numpy would only take some of it.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def processors() -> int:

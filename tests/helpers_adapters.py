@@ -1,21 +1,25 @@
-"""Training of a model that is cut between calls, under a schedule in the loopback and in one process with plain torch."""
+"""A module that is cut between calls, and its training: under a schedule in the loopback, and in one process with torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter import Pipeline
-from chimerac.interpreter.adapters.model import CallModel
+from chimerac.interpreter.adapters.model import CallModel, cut
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_pipeline import LENGTH, VOCABULARY, WIDTH, cross_entropy
 
 SAMPLES, MICRO_BATCHES = 2, 4
+TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
 Batch = tuple[Mapping[str, Tensor], Tensor]
 State = dict[str, Tensor]
 
@@ -65,3 +69,47 @@ def train_plainly(
         optimizer.zero_grad()
         losses.append(total)
     return losses
+
+
+class Block(nn.Module):
+    """Takes and returns several tensors in a dictionary, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.bias = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor, state: Mapping[str, Tensor], scale: int = 1) -> tuple[Tensor, dict[str, Tensor], int]:
+        y = torch.tanh(self.inner(x)) * scale + state["first"]
+        return y, {"first": state["first"], "sum": state.get("sum", 0) + y}, scale + 1
+
+
+class Skips(nn.Module):
+    """A U-shaped module: skip connections across cuts, parameters of its own, a shared module, a tied weight, a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.down, self.up = nn.ModuleList(Block() for _ in range(2)), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.scale = nn.Parameter(torch.randn(WIDTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
+        self.unused = nn.Linear(2, 2)
+        self.register_buffer("offset", torch.randn(WIDTH), persistent=False)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        x = first = self.embed(tokens) * mask.unsqueeze(-1) + self.offset
+        skips, state, scale = [], {"first": first}, 1
+        for block in self.down:
+            x, state, scale = block(self.norm(x), state, scale)
+            skips.append(x)
+        x = state["sum"]
+        for layer in self.up:
+            x += skips.pop()  # in place, on the output of a call or on a sum of them
+            x = F.relu(layer(x)) * self.scale
+        return self.head(self.norm(x) + first * scale)
+
+
+def skips(**options: Any) -> CallModel:
+    fields = {"tokens": TOKENS, "mask": torch.ones(SAMPLES, LENGTH)}
+    return cut(Skips, fields, loss=cross_entropy, targets=TOKENS, **options)

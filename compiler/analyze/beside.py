@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.report import table
@@ -80,7 +81,7 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     is_task = p.table.is_task
     predicted_lengths = np.where(is_task, s.lengths, 0) / s.scale
     measured_lengths = np.where(is_task, measured.end - measured.start, 0) / measured.scale
-    factor, unit_of_cost = _factor(s, measured, float(predicted_lengths.sum()), float(measured_lengths.sum()))
+    factor, unit_of_cost = time_factor(s, measured)
     predicted = _figures(p, s.timeline, predicted_lengths * factor, s.makespan / s.scale * factor, factor)
     of_measured = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
     kinds = _kinds(p, predicted_lengths * factor, measured_lengths)
@@ -90,13 +91,16 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
 SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}  # by unit of time
 
 
-def _factor(s: Simulation, measured: Timeline, predicted_sum: float, measured_sum: float) -> tuple[float, float | None]:
-    """Return by what predicted times are multiplied to be in the measured unit, and the same if they are costs, else None."""
+def time_factor(s: Simulation, measured: Timeline) -> tuple[float, float | None]:
+    """Return by what predicted times are multiplied to be in the measured unit, and `Beside.unit_of_cost`."""
     if s.unit == measured.unit:
         return 1.0, None
     if s.unit in SECONDS and measured.unit in SECONDS:
         return float(SECONDS[s.unit] / SECONDS[measured.unit]), None
-    factor = measured_sum / predicted_sum if predicted_sum else 1.0
+    is_task = s.program.table.is_task
+    predicted_sum = int(s.lengths[is_task].sum()) / s.scale
+    measured_sum = int((measured.end - measured.start)[is_task].sum()) / measured.scale
+    factor = measured_sum / predicted_sum if measured_sum and predicted_sum else 1.0
     return factor, factor
 
 
@@ -122,7 +126,7 @@ def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask,
 def beside_lines(b: Beside) -> Iterator[str]:
     """Yield the figures as tables in text, predicted beside measured."""
     if b.unit_of_cost is not None:
-        yield f"1 unit of cost is {_number(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
+        yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
     p, m = b.predicted, b.measured
     unit = f", in {b.unit}" if b.unit else ""
     rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.tasks, m.tasks)]
@@ -145,12 +149,8 @@ def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 def _row(name: str, predicted: float, measured: float) -> list[str]:
     change = f"{100 * (measured / predicted - 1):+.1f} %" if predicted else ""
-    return [name, _number(predicted), _number(measured), f"{measured - predicted:+.4g}", change]
+    return [name, number_text(predicted), number_text(measured), number_text(measured - predicted, flags="+"), change]
 
 
 def _share_row(name: str, predicted: float, measured: float) -> list[str]:
     return [name, f"{predicted:.4f}", f"{measured:.4f}", f"{measured - predicted:+.4f}", ""]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"

@@ -42,11 +42,12 @@ def critical_path(s: Simulation) -> list[Step]:
     members = _all_reduces(s)
     member_of = dict(zip(p.table.operand[members].tolist(), members.tolist(), strict=True))
     path: list[Step] = []
+    bars = s.separate_bars
     while node >= 0:
         begin, stop = int(start[node]), int(end[node])
         if stop > begin:
             if node < len(p):
-                path += _tasks(s, node, begin, stop)[::-1]
+                path += _tasks(s, node, bars)[::-1]
             elif node in message_of:
                 path.append(Step("message", message_of[node], begin, stop))
             else:
@@ -69,13 +70,14 @@ def _merged(path: Sequence[Step]) -> list[Step]:
     return found
 
 
-def _tasks(s: Simulation, row: int, begin: int, end: int) -> list[Step]:
-    """Return the step of a task, or the steps of both tasks of an overlapped pair, without those that take no time."""
-    middle = end
-    if s.program.table.flags[row] & OVERLAP:
-        middle = begin + int(s.lengths[row])
-    path = (Step("task", row, begin, middle), Step("task", row + 1, middle, end))
-    return [step for step in path if step.end > step.start]
+def _tasks(s: Simulation, row: int, bars: tuple[Ints, Ints]) -> list[Step]:
+    """Return the step of a task, or the steps of both tasks of an overlapped pair, without those that take no time.
+
+    bars: `Simulation.separate_bars`.
+    """
+    start, end = bars
+    rows = (row, row + 1) if s.program.table.flags[row] & OVERLAP else (row,)
+    return [Step("task", k, int(start[k]), int(end[k])) for k in rows if end[k] > start[k]]
 
 
 def _all_reduces(s: Simulation) -> Ints:

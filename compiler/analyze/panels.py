@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory_over_time
@@ -32,10 +35,9 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
 
 def measured_panel(program: Program, timeline: Timeline, title: str = "", memory: MemoryCurve | None = None) -> Panel:
     """Return what is drawn of a measured timeline. Of messages and all-reduces it has the launches only."""
-    end = int(timeline.end.max(initial=0))
     unit = f" {timeline.unit}" if timeline.unit else ""
-    facts = f"{end / timeline.scale:.4g}{unit}"
-    return Panel(title or program_title(program), facts, program, timeline, end, memory=memory)
+    facts = f"{number_text(Fraction(timeline.makespan, timeline.scale))}{unit}"
+    return Panel(title or program_title(program), facts, program, timeline, timeline.makespan, memory=memory)
 
 
 def panels_beside(

@@ -16,7 +16,8 @@ from fractions import Fraction
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, stage_group
-from chimerac.chimera_ir.program import Costs, Ints, Program
+from chimerac.chimera_ir.numbers import number_text
+from chimerac.chimera_ir.program import OVERLAP, Costs, Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.durations import Durations, cost_durations
 from chimerac.compiler.analyze.machines import Waits, waits
@@ -94,19 +95,17 @@ class Simulation:
         np.maximum.at(launched, p.table.operand[rows], self.timeline.end[rows])
         return launched, launched
 
+    @property
+    def separate_bars(self) -> tuple[Ints, Ints]:
+        """Return when each row starts and ends; the tasks of an overlapped pair, which run as one, follow each other."""
+        start, end = self.timeline.start.copy(), self.timeline.end.copy()
+        first = np.flatnonzero(self.program.table.flags & OVERLAP)
+        end[first] = start[first + 1] = start[first] + self.lengths[first]
+        return start, end
+
     def time(self, units: int) -> str:
         """Return a time as a number in the unit of the times."""
         return number_text(Fraction(units, self.scale))
-
-
-def number_text(value: Fraction, digits: int = 4) -> str:
-    """Return an integer as it is, and any other number with `digits` significant digits.
-
-    A number that has more digits before its decimal point is rounded to an integer. So no large number has an exponent.
-    """
-    if value.denominator == 1:
-        return str(value.numerator)
-    return f"{float(value):.0f}" if value >= 10 ** (digits - 1) else f"{float(value):.{digits}g}"
 
 
 def simulate(

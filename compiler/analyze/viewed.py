@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from chimerac.chimera_ir.diagnostics import visible
-from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.diagnostics import Source, visible
+from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.chimera_ir.program import Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
-from chimerac.compiler.analyze.beside import SECONDS
+from chimerac.compiler.analyze.beside import time_factor
 from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_bars
 from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, memory_over_time
 from chimerac.compiler.analyze.report import costs_text
@@ -40,7 +40,7 @@ def viewed(
     `partition_for`.
     """
     p, h, t = s.program, s.program.header, s.program.table
-    start, end = _bars(s)
+    start, end = s.separate_bars
     edges, w, bars = data_edges(p, TaskIndex.of(p), 0), s.waits, idle_bars(s)
     path = critical_path(s)
     over_time = memory_over_time(p, s.timeline, model, state)
@@ -104,65 +104,38 @@ def _columns(**numbers: Any) -> dict[str, Column]:
     return {name: column(values) for name, values in numbers.items()}
 
 
-def _bars(s: Simulation) -> tuple[Ints, Ints]:
-    """Return when each row starts and ends. The tasks of an overlapped pair run as one; here one follows the other."""
-    start, end = s.timeline.start.copy(), s.timeline.end.copy()
-    first = np.flatnonzero(s.program.table.flags & OVERLAP)
-    end[first] = start[first] + s.lengths[first]
-    start[first + 1] = end[first]
-    return start, end
-
-
 def _text(p: Program, ordered: Ordered) -> dict[str, Any]:
-    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row the index of its line.
+    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row the index of its line or -1.
 
-    A SEND or ALLREDUCE has the line of the task before it, a RECV that of the task after it (diagnose/source_lines.py).
+    `Ordered.origins` says which line that is for an instruction that is no task.
     """
-    is_task, tasks = p.table.is_task, ordered.program
-    count = np.concatenate([[0], np.cumsum(is_task)])
-    before = count[:-1] - count[p.offsets[p.rank_of]]  # tasks of the rank before this row
-    number = np.where(is_task | (p.table.op == Op.RECV), before, before - 1)
-    local = p.rank_of % tasks.world
-    first, stop = tasks.offsets[local], tasks.offsets[local + 1]
-    known = np.flatnonzero(first < stop)
-    row = first[known] + np.clip(number[known], 0, stop[known] - first[known] - 1)
-    span = np.full(len(p), -1, np.int64)
-    span[known] = ordered.origin[row]
-    used, index = np.unique(span[known], return_inverse=True)
-    lines = [ordered.spans[k] for k in used.tolist()]
-    numbers, place = np.unique(_ints([x.line for x in lines]), return_inverse=True)
-    of_rows = np.full(len(p), -1, np.int64)
-    if len(known):
-        of_rows[known] = place[index]
-    texts = lines[0].source.text.split("\n") if lines else []
+    origin = ordered.origins(p)
+    known = origin >= 0
+    lines = np.full(len(p), -1, np.int64)
+    lines[known] = _ints([span.line for span in ordered.spans])[origin[known]]
+    numbers = np.unique(lines[known])
+    source = ordered.spans[0].source if ordered.spans else Source("", "")
+    texts = source.text.split("\n")
     return {
-        "name": visible(lines[0].source.name) if lines else "",
+        "name": visible(source.name),
         "lines": [[number, visible(texts[number - 1].strip())] for number in numbers.tolist()],
-        "of": column(of_rows),
+        "of": column(np.where(known, np.searchsorted(numbers, lines), -1)),
     }
 
 
 def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
     """Return the measured bars. `factor`: what a measured integer of time is in the simulation's integers.
 
-    The first measured bar is moved to the start of the first predicted one. Where the predicted times are costs, a unit of cost
-    is as long as makes all tasks together take the measured time; `unitOfCost` is that time.
+    The first measured bar is moved to the start of the first predicted one. `makespan`: until the iteration ended, with its
+    all-reduces. `unitOfCost`: `Beside.unit_of_cost`.
     """
-    tasks = s.program.table.is_task
-    predicted, taken = (float(np.sum((x[1] - x[0])[tasks])) for x in (_bars(s), (measured.start, measured.end)))
-    fitted = None
-    if s.unit == measured.unit:
-        factor = s.scale / measured.scale
-    elif s.unit in SECONDS and measured.unit in SECONDS:
-        factor = float(SECONDS[measured.unit]) / measured.scale / float(SECONDS[s.unit]) * s.scale
-    else:
-        factor = predicted / taken if taken and predicted else 1.0
-        fitted = s.scale / factor / measured.scale
-    begin = int(measured.start.min(initial=0 if not len(measured) else int(measured.start[0])))
+    factor, unit_of_cost = time_factor(s, measured)
+    begin = int(measured.start.min()) if len(measured) else 0
     return {
         "unit": measured.unit,
         "scale": measured.scale,
-        "factor": factor,
-        "unitOfCost": fitted,
+        "factor": s.scale / measured.scale / factor,
+        "unitOfCost": unit_of_cost,
+        "makespan": measured.makespan - begin,
         **_columns(start=measured.start - begin, end=measured.end - begin),
     }

@@ -11,10 +11,10 @@ from typing import Any
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, visible
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
-from chimerac.compiler.analyze.simulate import number_text
 from chimerac.compiler.command.files import check_columns, check_keeps_inputs, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import (
     check_model_options,

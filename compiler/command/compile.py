@@ -53,9 +53,9 @@ def _refuse_rest(
     rest: Sequence[str], options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]
 ) -> NoReturn:
     """Refuse the arguments that the command line does not know, by the likeliest cause."""
-    parameters_of(options.parameters)  # -p D 4
+    parameters_of(options.parameters)  # refuses `-p D 4`, where 4 is the rest
     if options.schedule is not None and options.schedule != "-":
-        find(options.schedule, verbs)  # explian E303
+        find(options.schedule, verbs)  # refuses `explian E303`, a misspelt verb
     if options.schedule is not None and not rest[0].startswith("-"):
         advice = f"; one schedule is expected; chimerac compare {options.schedule} {rest[0]} compares two"
     else:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, visible
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, visible
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.diff import ProgramDiff, RankDiff, diff
 from chimerac.compiler.analyze.memory import held_bytes
@@ -36,6 +37,8 @@ def run(argv: Sequence[str]) -> int:
     """Print the differences, and return the exit status: 0 for equal programs, 1 for different ones, 2 for an error."""
     options = diff_parser().parse_args(argv)
     try:
+        if options.a == options.b == "-":
+            raise refuse("E002", "both programs are -, and stdin has only one", help="give the path of the other one")
         check_model_options(options)
         a, b = (_side(path, options) for path in (options.a, options.b))
         found = diff(a.program, b.program)
@@ -106,8 +109,7 @@ def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
 def _row(name: str, text_a: str, text_b: str, a: float, b: float) -> list[str]:
     if a == b:
         return [name, text_a, text_b, "", ""]
-    change = f"{b - a:+,}" if isinstance(a, int) and isinstance(b, int) else f"{b - a:+,.4g}"
-    return [name, text_a, text_b, change, f"{100 * (b / a - 1):+.1f} %" if a else ""]
+    return [name, text_a, text_b, number_text(b - a, flags="+,"), f"{100 * (b / a - 1):+.1f} %" if a else ""]
 
 
 def _counts(rank: RankDiff) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from functools import partial
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.chimera_ir.timeline import Timeline
@@ -104,7 +105,7 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 
     s = simulate(program, options.costs, options.durations)
     if options.measured is not None:
-        return _both(s, options.measured, options.columns, options.ranks)
+        return _timelines(s, options.measured, options.columns, options.ranks)
     return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
 
 
@@ -118,7 +119,7 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
     return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
-def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
+def _timelines(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
     """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
     from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
@@ -131,7 +132,7 @@ def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequenc
         in_own_unit = Fraction(timeline.makespan, timeline.scale)
         longest = max(makespans) * in_own_unit / makespan if makespan else in_own_unit
         drawn = draw_overview(s.program, timeline, in_own_unit, longest, columns, ranks)
-        parts.append(f"{name}: {float(makespan):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
+        parts.append(f"{name}: {number_text(makespan)} {found.unit}".rstrip() + f"\n{drawn}\n")
     return "\n".join([*parts, *beside_lines(found)]) + "\n"
 
 

@@ -31,8 +31,8 @@ def stdin() -> Source:
 
 
 def write_product(product: str | bytes, path: str | None) -> None:
-    """Write a product to a file, or to stdout for no path or `-`. Raises ChimeraError E003."""
-    if path is None or path == "-":
+    """Write a product to a file, or to stdout if the path is None. Raises ChimeraError E003."""
+    if path is None:
         write_stdout(product)
     else:
         write(product, path)

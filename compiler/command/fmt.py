@@ -18,7 +18,7 @@ def run(argv: Sequence[str]) -> int:
     """
     options = format_parser().parse_args(argv)
     status = 0
-    for name in options.files:
+    for name in dict.fromkeys(options.files):  # stdin can be read only once
         try:
             status = max(status, _format_one(name, options.check))
         except ChimeraError as error:

@@ -18,8 +18,8 @@ def output_path(text: str) -> str:
     return text
 
 
-def output(text: str) -> str | None:
-    """Return the path of -o; None for '-', which means stdout."""
+def path_or_stdout(text: str) -> str | None:
+    """Return the path of a product; None for '-', which means stdout. Raises ArgumentTypeError if it is empty."""
     return None if text == "-" else output_path(text)
 
 
@@ -47,7 +47,7 @@ def add_parameters(p: argparse.ArgumentParser) -> None:
 
 
 def add_output(p: argparse.ArgumentParser, help: str = "write to a file instead of stdout") -> None:
-    p.add_argument("-o", metavar="PATH", dest="output", type=output, help=help)
+    p.add_argument("-o", metavar="PATH", dest="output", type=path_or_stdout, help=help)
 
 
 def add_compiling(p: argparse.ArgumentParser) -> None:

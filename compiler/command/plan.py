@@ -25,7 +25,7 @@ from chimerac.compiler.pipeline import parse_source
 from chimerac.compiler.plan.evaluate import Evaluator, Outcome, samples_per_second
 from chimerac.compiler.plan.explore import PlanResult, search
 from chimerac.compiler.plan.space import Configuration, Problem, parameters
-from chimerac.compiler.plan.space import names as parameters_of
+from chimerac.compiler.plan.space import names as parameter_names
 from chimerac.compiler.profiles import find_profile, link_from_text
 
 INTERRUPTED = 130
@@ -88,7 +88,7 @@ def _problem(options: argparse.Namespace) -> Problem:
         state=state,
         zero={"auto": None, "always": True, "never": False}[options.zero],
         network=None if options.link is None else link_from_text(options.link),
-        own=_own(options, {name for source in schedules.values() for name in parameters_of(parse_source(source))}),
+        own=_own(options, {name for source in schedules.values() for name in parameter_names(parse_source(source))}),
         sizes=None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
         recompute={"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
     )

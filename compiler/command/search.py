@@ -23,6 +23,7 @@ from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_memory import SearchMemory
 from chimerac.compiler.command.search_progress import Progress, figure, summary
 from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
@@ -39,8 +40,8 @@ ATTEMPTS = 4  # searches with lower and lower limits, until the found order need
 MOST_SECONDS = 7 * 24 * 3600
 SEEDS = 2**31
 SIZES = ("D=4,N=16", "D=8,N=32")
-MOST_HOP = 1000
-SPLIT = {"split": True, "fused": False, None: None}
+MOST_HOP = 1000  # of --hops: its value, and the denominator of its fraction
+SPLIT = {"split": True, "fused": False, None: None}  # whether every backward is split; None: as in the schedule
 OF_TEXTS = ("sizes", "hops", "tries")
 OF_ORDERS: dict[str, object] = {  # options that a search for a text does not have, and their defaults
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
@@ -118,7 +119,7 @@ def _search_orders(options: argparse.Namespace) -> int:
     program, statements = _placement(options)
     if options.model is not None:
         program = _with_partition(program, profile, options)
-    given = _given(options) if profile is None else _measured(program, profile, options)
+    given = _given_by_options(options) if profile is None else _given_by_profile(program, profile, options)
     memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.exchange.listing_text import with_suffix
@@ -154,7 +155,7 @@ def _search_orders(options: argparse.Namespace) -> int:
         memory.lower(found)
     write_product(text, options.output)
     if certificate_path is not None:
-        write_product(certificate(state, name, found.digest), certificate_path)
+        write_product(certificate(state, name, found.digest), path_or_stdout(certificate_path))
     write_stderr("".join(f"{line}\n" for line in lines))
     if profile is not None:
         before, after = (_milliseconds(x, profile, options) for x in (program, found))
@@ -219,7 +220,7 @@ def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
     return program, statements
 
 
-def _given(options: argparse.Namespace) -> Given:
+def _given_by_options(options: argparse.Namespace) -> Given:
     """Return the costs and limits of the options, each of which replaces that of the file."""
     given = Given() if options.costs_path is None else given_from_json(read(options.costs_path), options.costs_path)
     costs = dict(costs_of(options.costs))
@@ -272,8 +273,8 @@ def _milliseconds(program: Program, profile: Profile, options: argparse.Namespac
     return Fraction(s.makespan, s.scale)
 
 
-def _measured(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
-    """Return the costs and links of a profile."""
+def _given_by_profile(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
+    """Return the costs and links of a profile, with the limit and the kind of backward of the options."""
     given = given_from_durations(program, _durations(program, profile, options))
     return replace(given, limits=None if options.limit is None else _limit(options.limit), split=SPLIT[options.backward])
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.files import write_stderr
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.simulate import number_text
 
 if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State

@@ -11,6 +11,7 @@ from pathlib import Path
 import chimerac
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, write_stderr, write_stdout
+from chimerac.chimera_ir.host import ONE_THREAD
 from chimerac.chimera_ir.limits import TEXT
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.files import print_findings
@@ -81,7 +82,7 @@ def server_for(port: int, offered: Content) -> Playground:
         raise refuse("E002", f"--port {port}: a port is 1 to 65535, or 0 for any that is free")
     root = str(Path(chimerac.__file__).parents[1])  # -P: modules of the current folder are not imported
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **ONE_THREAD}
     command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]
     try:
         return Playground(port, offered, command, environment)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
-from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose import collectives
 from chimerac.compiler.diagnose.cycle import shown
@@ -70,19 +67,6 @@ def order_notes(spans: Iterable[Span]) -> list[str]:
 
 
 def order_spans(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:
-    """Return the spans of the schedule's text that determine the order of these rows of a lowered program.
-
-    A SEND or ALLREDUCE has the span of the task before it, a RECV that of the task after it.
-    """
-    tasks = ordered.program
-    is_task = program.table.is_task
-    spans = []
-    for row in rows:
-        rank = int(program.rank_of[row])
-        before = int(np.count_nonzero(is_task[program.offsets[rank] : row]))  # tasks of the rank before this row
-        number = before if is_task[row] or program.table.op[row] == Op.RECV else before - 1
-        local = rank % tasks.world
-        first, stop = tasks.offsets[local : local + 2].tolist()
-        if first < stop:
-            spans.append(ordered.span(first + min(max(number, 0), stop - first - 1)))
-    return spans
+    """Return the spans of the schedule's text that determine the order of these rows of a lowered program."""
+    origins = ordered.origins(program)
+    return [ordered.spans[origins[row]] for row in rows if origins[row] >= 0]

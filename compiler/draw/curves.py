@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.compiler.draw.layout import CURVE, GAP, LINE, MIDDLE
 from chimerac.compiler.draw.panels import MemoryCurve, Panel
 from chimerac.compiler.draw.sheet import EDGE, FRAME, Sheet
@@ -31,7 +33,7 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
         amounts = [int(x) for x in curve.amount[own].tolist()]
         peak = max(amounts, default=0)
         sheet.text(sheet.left - 0.05, top + base - CURVE / 2 - MIDDLE, f"rank {rank}", ha="right")
-        shown = f"{peak / curve.unit:.4g}{curve.suffix}"
+        shown = f"{number_text(Fraction(peak, curve.unit))}{curve.suffix}"
         sheet.text(right + 0.04, top + base - CURVE / 2 - MIDDLE, shown)
         times, amounts = _visible(times, amounts)
         times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.compiler.draw.extent import Extent
 from chimerac.compiler.draw.panels import Boxes, Panel
 from chimerac.compiler.draw.shades import PIPES, shade
@@ -73,7 +74,7 @@ def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], at: Extent, hides_num
     if at.left_out is not None:
         low, high = at.left_out
         missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], at)
-        found.append(f"The time from {low:.4g} to {high:.4g} is not drawn{missing}.")
+        found.append(f"The time from {number_text(low)} to {number_text(high)} is not drawn{missing}.")
     if any(len(b.row) for b in boxes) and any(
         len(set(b.rank.tolist())) < p.program.world for p, b in zip(panels, boxes, strict=True)
     ):

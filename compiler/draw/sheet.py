@@ -61,10 +61,9 @@ class Sheet:
             part.spines["bottom"].set_visible(True)
             part.spines["bottom"].set_linewidth(0.6)
             part.spines["bottom"].set_color(EDGE)
-        for part, x in zip(axes, (1.0, 0.0), strict=False):
-            if len(axes) > 1:
-                mark: dict[str, Any] = {"transform": part.transAxes, "clip_on": False, "color": EDGE, "linestyle": "none"}
-                part.plot([x], [0], marker=[(-1, -2), (1, 2)], markersize=6, markeredgewidth=0.7, **mark)
+        for part, x in zip(axes, (1.0, 0.0), strict=True) if len(axes) > 1 else ():
+            mark: dict[str, Any] = {"transform": part.transAxes, "clip_on": False, "color": EDGE, "linestyle": "none"}
+            part.plot([x], [0], marker=[(-1, -2), (1, 2)], markersize=6, markeredgewidth=0.7, **mark)
 
     def legend_line(self, placed: Sequence[tuple[float, Entry]], top: float) -> None:
         """Draw a line of the legend: entries with where they begin, in inches from the left."""

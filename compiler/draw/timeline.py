@@ -25,8 +25,6 @@ _PALETTE = (
     (218, 162, 169, 132, 225),
     (189, 98, 104, 60, 183),
 )
-
-
 # What the letter of a task stands for.
 WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient", "R": "recomputation"}
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank

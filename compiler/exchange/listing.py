@@ -33,7 +33,7 @@ def program_to_listing(program: Program) -> str:
     lines += [f"size {part}/{whole}"] if part != whole else []
     again = _recomputed(program)
     for own, pipe in zip(names, h.pipes, strict=True):
-        clauses = re.sub(r"(?<!^)(?= stage s)|$", again, stage_clauses(pipe.placement))
+        clauses = stage_clauses(pipe.placement, again)
         lines.append(f"pipe {own} {{ {clauses}   micro_batches {len(pipe.micro_batches)} }}")
     costs = program.costs
     given_costs = costs.given()
@@ -123,8 +123,7 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
             weighed.add((p, s, micro_batches))
         if letter in "FBIW" and is_next:
             done[key] += letter != "W"
-            several = stages[p] > 1
-            where = f"({s})" if several else ""
+            where = f"({s})" if stages[p] > 1 else ""
             word = f"{letter}{where}" if is_only_pipe else f"{letter} {names[p]}{where}"
         else:
             given.add(key)

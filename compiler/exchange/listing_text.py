@@ -8,6 +8,7 @@ from itertools import count
 
 from chimerac.chimera_ir import limits
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.kinds import TASKS
 
 LINE_WIDTH = 110  # the most characters of a line of tasks
 MAX_PERIOD = 256  # the most tasks of the body of a loop
@@ -19,7 +20,7 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     for name in given:
         word = re.sub(r"\W+", "_", name).strip("_") or "pipe"
         candidates = (with_suffix(word, "_" * k) for k in count())
-        found.append(next(x for x in candidates if x not in found and x not in {"F", "B", "I", "W", "R", *keywords()}))
+        found.append(next(x for x in candidates if x not in found and x not in {*TASKS, *keywords()}))
     return found
 
 
@@ -28,8 +29,8 @@ def with_suffix(name: str, suffix: str) -> str:
     return name[: limits.NAME - len(suffix)] + suffix
 
 
-def stage_clauses(placement: Sequence[int]) -> str:
-    """Return stage clauses: runs of stages on ranks that ascend, descend or stay."""
+def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
+    """Return stage clauses: runs of stages on ranks that ascend, descend or stay. suffix: the end of each clause."""
     runs: list[list[int]] = []
     for s, r in enumerate(placement):
         slope = r - placement[s - 1] if s else 0
@@ -44,7 +45,7 @@ def stage_clauses(placement: Sequence[int]) -> str:
         sign = f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
         where = {0: f"{a}", 1: f"s{sign}", -1: f"{offset} - s"}[slope]
         span = "" if len(runs) == 1 else f" in {run[0]} .. {run[-1]}"
-        clauses.append(f"stage s{span} on rank {where}")
+        clauses.append(f"stage s{span} on rank {where}{suffix}")
     return " ".join(clauses)
 
 

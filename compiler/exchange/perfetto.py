@@ -15,7 +15,7 @@ from heapq import heappush, heapreplace
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import OVERLAP, Program
+from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.chimera_ir.trace_events import (
     COMMUNICATION,
@@ -29,10 +29,10 @@ from chimerac.chimera_ir.trace_events import (
     slice_event,
     trace_document,
 )
-from chimerac.compiler.analyze.beside import beside
+from chimerac.compiler.analyze.beside import SECONDS, beside
 from chimerac.compiler.analyze.simulate import Simulation
 
-US_OF = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+US_OF = {unit: float(10**6 * seconds) for unit, seconds in SECONDS.items()}  # microseconds, by unit of time
 US_OF_COST = 1e3  # a unit of cost is drawn as a millisecond
 
 
@@ -70,14 +70,8 @@ def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
 def _predicted(s: Simulation, found: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
     """Yield the events of a simulation. us: microseconds of an integer of time."""
     p, t, w = s.program, s.program.table, s.waits
-    start, end = s.timeline.start.copy(), s.timeline.end.copy()
-    pairs = np.flatnonzero(t.flags & OVERLAP)  # one after the other within the time of the pair
-    end[pairs] = start[pairs + 1] = start[pairs] + s.lengths[pairs]
-    end[pairs + 1] = s.timeline.end[pairs]
-    begun = (
-        s.node_start[w.transfer - len(p)] if len(w.transfer) else np.maximum(s.timeline.end[w.send], s.timeline.end[w.receive])
-    )
-    times = dict(zip(w.send.tolist(), zip(begun.tolist(), s.arrivals.tolist(), strict=True), strict=True))
+    start, end = s.separate_bars
+    times = dict(zip(w.send.tolist(), zip(s.departures.tolist(), s.arrivals.tolist(), strict=True), strict=True))
     bars: dict[int, list[_Bar]] = defaultdict(list)
     for number, m in enumerate(found):
         begin, arrival = times[m.send]

@@ -235,7 +235,7 @@ def _parse(source: Source) -> list[list[_Cell]]:
             end = begin + len(word)
             if found := _TASK.fullmatch(word) or _MESSAGE.fullmatch(word):
                 streams[-1].append(_Cell(rank, begin, end, int(found[1]), found[2], int(found[3])))
-            elif found := _PAIR.fullmatch(word):
+            elif found := _PAIR.fullmatch(word):  # its groups: each task, followed by the three groups of _TASK
                 for k, overlap in ((2, True), (6, False)):
                     streams[-1].append(_Cell(rank, begin, end, int(found[k]), found[k + 1], int(found[k + 2]), overlap))
             elif word and not _SHARD.fullmatch(word):  # an empty one is an idle slot

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from chimerac.chimera_ir.host import ONE_THREAD
+
 SECONDS = 10.0  # a compilation that takes longer is stopped
 MAX_REPLY = 2**26  # bytes of a reply
 
@@ -45,8 +47,7 @@ class Worker:
         if self._process is None or self._process.returncode is not None:
             pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
             command = (sys.executable, "-m", "chimerac.compiler.language_server.worker")
-            # More threads would only take more of the memory that the process may allocate.
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, **ONE_THREAD}
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=pipe, stdout=pipe, stderr=nothing, limit=MAX_REPLY, env=environment
             )

@@ -26,6 +26,22 @@ class Ordered:
         """Return the text that placed the task of a row."""
         return self.spans[int(self.origin[row])]
 
+    def origins(self, lowered: Program) -> Ints:
+        """Return for every row of a program that was lowered from this one the index of its text in `spans`.
+
+        A SEND or ALLREDUCE has the text of the task before it, a RECV that of the task after it; -1 on a rank without tasks.
+        """
+        tasks, is_task = self.program, lowered.table.is_task
+        count = np.concatenate([[0], np.cumsum(is_task)])
+        before = count[:-1] - count[lowered.offsets[lowered.rank_of]]  # tasks of the rank before this row
+        number = np.where(is_task | (lowered.table.op == Op.RECV), before, before - 1)
+        local = lowered.rank_of % tasks.world
+        first, stop = tasks.offsets[local], tasks.offsets[local + 1]
+        known = np.flatnonzero(first < stop)
+        found = np.full(len(lowered), -1, np.int64)
+        found[known] = self.origin[first[known] + np.clip(number[known], 0, stop[known] - first[known] - 1)]
+        return found
+
 
 class MicroBatchLists:
     """The distinct lists of micro-batches of a program, numbered: list m is (m,)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from chimerac.chimera_ir.numbers import number_text
 from chimerac.compiler.analyze.compare import Figures, Setting, compare
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.analyze.simulate import number_text
 from chimerac.compiler.library import find
 from chimerac.compiler.tour.guide import Guide, schedules
 

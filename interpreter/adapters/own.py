@@ -59,7 +59,7 @@ def check_own(name: str) -> None:
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error) or "it is nested too deeply"
         raise refuse("E801", f"--model {name}: cannot read {path}: {reason}") from None
-    known = list(_names(tree.body))
+    known = list(_names(tree))
     if function not in known and "*" not in known:
         raise refuse("E801", f"--model {name}: {path} has no function {function}", help=did_you_mean(function, known))
 
@@ -171,22 +171,22 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield the names that the statements of a file define or import; * for an import of all names."""
-    for node in body:
+def _names(module: ast.Module) -> Iterator[str]:
+    """Yield the names that a file binds outside functions and classes; * for an import of all names."""
+    remaining: list[ast.AST] = [module]
+    while remaining:  # no recursion: an expression may be nested more deeply than Python's calls
+        node = remaining.pop()
         match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
-            case ast.Assign(targets=targets):
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)):
+                continue
+            case ast.Lambda():
+                continue
+            case ast.Name(id=name, ctx=ast.Store()):
                 yield name
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                yield from (alias.asname or alias.name for alias in names)
-            case ast.If(body=first, orelse=second):
-                yield from (*_names(first), *_names(second))
-            case ast.Try(body=first, handlers=handlers):
-                yield from (*_names(first), *(name for handler in handlers for name in _names(handler.body)))
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+        remaining += ast.iter_child_nodes(node)
 
 
 def _file_of(name: str) -> tuple[Path, str]:

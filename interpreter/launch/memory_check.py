@@ -12,6 +12,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.interpreter.launch import available_memory
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.transport.gloo import gpu_of
 
 HELP = "take a smaller model, smaller micro-batches or more hosts; --no-memory-check starts without this check"
 
@@ -60,5 +61,5 @@ def _sharing(settings: RunSettings, ranks_here: int) -> tuple[torch.device, Sequ
     here = range(first, first + ranks_here)
     if settings.transport == "gloo":
         return torch.device("cpu"), here
-    gpus = torch.cuda.device_count()
-    return torch.device("cuda", local % gpus), here[local % gpus :: gpus]
+    gpu = gpu_of(local)
+    return gpu, [rank for k, rank in enumerate(here) if gpu_of(k) == gpu]

@@ -71,7 +71,7 @@ def _join(settings: RunSettings, local_rank: int) -> Processes:
             nccl.join(settings.timeout, local_rank)
             return nccl.Nccl()
         case "staged":
-            gpu = torch.device("cuda", local_rank % torch.cuda.device_count())
+            gpu = gloo.gpu_of(local_rank)
             torch.cuda.set_device(gpu)
             gloo.join(settings.timeout)
             return gloo.Gloo(gpu)

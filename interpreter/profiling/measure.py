@@ -70,12 +70,13 @@ def _joined(device: str, local: int, here: int) -> Processes:
     if device == "cpu":
         gloo.join(TIMEOUT_S)
         return gloo.Gloo()
-    torch.cuda.set_device(local % torch.cuda.device_count())
     if torch.cuda.device_count() >= here:
         nccl.join(TIMEOUT_S, local)
         return nccl.Nccl()
+    gpu = gloo.gpu_of(local)
+    torch.cuda.set_device(gpu)
     gloo.join(TIMEOUT_S)
-    return gloo.Gloo(torch.device("cuda", local % torch.cuda.device_count()))
+    return gloo.Gloo(gpu)
 
 
 def profile_of(choice: Choice, transport: Processes) -> Profile:

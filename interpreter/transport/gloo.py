@@ -22,6 +22,11 @@ def leave() -> None:
     shutdown()
 
 
+def gpu_of(local_rank: int) -> torch.device:
+    """Return the GPU of a rank. local_rank: its number on its host. If a host has more ranks than GPUs, they share them."""
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks must have joined.
 

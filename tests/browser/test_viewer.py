@@ -231,7 +231,8 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     begin = 10**9  # nanoseconds, as all times here: a unit of cost takes 5 ms, and each instruction from row 3 on 1 ms longer
     end = s.timeline.end * 5_000_000 + begin
     end[3:] += 1_000_000
-    measured = replace(s.timeline, start=s.timeline.start * 5_000_000 + begin, end=end, scale=10**6, unit="ms")
+    start, finish = s.timeline.start * 5_000_000 + begin, int(end.max()) + 3_000_000
+    measured = replace(s.timeline, start=start, end=end, scale=10**6, unit="ms", finish=finish)
     page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
     assert page.evaluate("viewer.state.layout.rows.every((r) => r.lanes.measured[0] > r.lanes.tasks[0])")
     row = next(k for k in range(3, len(p)) if p.table.is_task[k])
@@ -239,7 +240,9 @@ def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     text = page.locator("#details").inner_text()
     taken_ms = 5 * int(s.timeline.end[row] - s.timeline.start[row]) + 1
     assert f"takes {taken_ms} (" in text and "than predicted" in text
-    assert re.search(r"a unit of cost is taken as 5\.\d+ ms", page.locator("#tables").inner_text())
+    facts = page.locator("#tables").inner_text()
+    assert re.search(r"a unit of cost is taken as 5\.\d+ ms", facts)
+    assert f"measured makespan {5 * s.makespan + 4} ms" in facts
 
 
 def test_measured_times_that_are_much_shorter_are_not_rounded_to_tens(opened: Opener) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -40,8 +39,8 @@ from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
+from tools import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # Lower limits, so that every program that is within them compiles quickly.
 LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "REPETITIONS": 2**12}
 

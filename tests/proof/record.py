@@ -18,7 +18,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "proof.md"
+from tools import ROOT
+
+PAGE = ROOT / "docs" / "proof.md"
 PARTS = ("explorer", "kills", "fuzz", "growth")
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from tests.helpers import SMALL, chimera_pairs, program, streams, tasks, with_st
 from tests.helpers_events import makespan
 from tests.helpers_random import programs, schedules, trees
 from tests.helpers_reference import find_error
+from tools import ROOT
 
 
 def check_exactly_once(p: Program) -> None:
@@ -147,11 +147,10 @@ sys.stdout.write(json_schema())
 
 
 def test_the_same_bytes_under_two_hash_seeds() -> None:
-    root = Path(__file__).parents[2]
     outputs = []
     for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, check=True)
         outputs.append(completed.stdout)
     assert len(outputs[0]) > 100_000
     assert outputs[0] == outputs[1]

@@ -67,6 +67,46 @@ def test_a_function_or_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> 
         check_own(f"{tmp_path}/none.py:Net")
 
 
+def test_names_that_any_statement_of_the_file_binds_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        """
+import torch.nn as nn, os.path
+with open(__file__) as opened:
+    def in_with(): ...
+for in_for in ():
+    pass
+else:
+    def in_else(): ...
+try:
+    in_try = 1
+except ImportError:
+    in_except = 1
+else:
+    first, (second, *rest) = 1, (2, 3)
+finally:
+    def in_finally(): ...
+while False:
+    class InWhile:
+        in_class = 1
+        def method(self): ...
+match 1:
+    case 1:
+        async def in_case(): ...
+def function(argument):
+    in_function = 1
+short = lambda parameter: (in_lambda := parameter)
+"""
+    )
+    found = ("nn", "os", "opened", "in_with", "in_for", "in_else", "in_try", "in_except", "first", "second", "rest",
+             "in_finally", "InWhile", "in_case", "function", "short")  # fmt: skip
+    for name in found:
+        check_own(f"{path}:{name}")
+    for name in ("in_class", "method", "argument", "in_function", "in_lambda", "torch", "path"):
+        with pytest.raises(ChimeraError, match=f"E801.*has no function {name}"):
+            check_own(f"{path}:{name}")
+
+
 def test_the_whole_module_of_a_function_of_a_file_gets_no_memory(tmp_path: Path) -> None:
     """The function logs how many numbers of its parameters are in memory: none, until the parameters of a stage are needed."""
     path = tmp_path / "mine.py"

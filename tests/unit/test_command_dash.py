@@ -15,10 +15,10 @@ from chimerac.interpreter.data.__main__ import main as data
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.profiling.__main__ import main as profiling
 from chimerac.models.__main__ import main as models
+from tests.helpers import EXAMPLE_PROFILE
 
 SEARCH = ("search", "1f1b", "-p", "D=2", "-p", "N=2", "--time", "0.3")
 PLAN = ("plan", "1f1b", "--model", "gpt-nano", "--ranks", "2", "--memory", "1GiB", "--batch", "4", "--profile")
-PROFILE = Path(__file__).parents[2] / "compiler" / "explain" / "examples" / "profile.json"
 
 # By verb, "" for none: a command line that ends with - for an output file, and how its product begins on stdout.
 TO_STDOUT: dict[str, tuple[tuple[str, ...], str]] = {
@@ -29,7 +29,7 @@ TO_STDOUT: dict[str, tuple[tuple[str, ...], str]] = {
 }
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "partition": (("partition", "1f1b", "--model", "gpt-nano", "-o", "-"), "-o -: stdout gets the table"),
-    "plan": ((*PLAN, str(PROFILE), "--emit", "json", "-o", "-"), "-o -: stdout gets the JSON"),
+    "plan": ((*PLAN, str(EXAMPLE_PROFILE), "--emit", "json", "-o", "-"), "-o -: stdout gets the JSON"),
     "search": ((*SEARCH, "--certificate", "-"), "--certificate -: stdout gets the schedule"),
 }
 

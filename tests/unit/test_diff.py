@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from io import BytesIO, TextIOWrapper
 from itertools import combinations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.diff import _longest_ascending, diff
 from chimerac.compiler.command.main import main
+from chimerac.compiler.library import find
 from tests.helpers import streams, with_streams
 from tests.helpers_cost import lines
 
@@ -99,6 +101,14 @@ def test_wrong_arguments_are_findings(words: list[str], message: str, capsys: py
     assert main(["diff", *words]) == 2
     out, err = capsys.readouterr()
     assert not out and message in err
+
+
+def test_stdin_is_one_of_the_two_programs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = find("1f1b").text
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
+    assert main(["diff", "-", "1f1b"]) == 0
+    assert main(["diff", "-", "-"]) == 2
+    assert "E002]: both programs are -, and stdin has only one" in capsys.readouterr().err
 
 
 def test_a_file_and_its_schedule_are_equal_and_nothing_is_written_over(tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ def test_a_measured_timeline_is_drawn() -> None:
     measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
     (alone,), label = panels_beside(s, measured)
     assert label == "time in ms" and alone.facts == "6.3 ms"
+    (later,), _ = panels_beside(s, replace(measured, finish=123_456))
+    assert later.facts == "12346 ms" and later.length == 12345.6, "with the all-reduces after the last bar"
     both, label = panels_beside(s, replace(measured, unit=""))
     svg = draw_picture(both, "svg", label).decode()
     assert "1f1b D=2 N=2, predicted" in svg.replace("one_f_one_b", "1f1b") and len(drawn_boxes(svg, panel=1)) == 2

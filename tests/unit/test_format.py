@@ -196,7 +196,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_a_dash_is_stdin_and_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for options, out, status in (([], FORMATTED, 0), (["--check"], "<stdin> is not formatted\n", 1)):
+    for options, out, status in (([], FORMATTED, 0), (["-"], FORMATTED, 0), (["--check"], "<stdin> is not formatted\n", 1)):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(UNFORMATTED.encode())))
         assert main(["fmt", *options, "-"]) == status
         assert capsys.readouterr().out == out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chimerac.chimera_ir.instructions import Recv, Task
 from chimerac.chimera_ir.program import OVERLAP
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.causes import CAUSES, idle_bars, idle_times
@@ -68,7 +70,17 @@ def test_each_row_has_the_line_that_findings_name(schedule: str) -> None:
     compiled = compile_schedule(schedule, {"D": 4, "N": 8}, width=2)
     found = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
     lines = [found["lines"][k][0] for k in numbers(found["of"])]
-    assert lines == [span.line for span in order_spans(compiled.ordered, compiled.program, range(len(compiled.program)))]
+    program, ordered = compiled.program, compiled.ordered
+    assert lines == [span.line for span in order_spans(ordered, program, range(len(program)))]
+    for rank in range(program.world):
+        own = lines[program.offsets[rank] : program.offsets[rank + 1]]
+        tasks = [k for k, i in enumerate(program.stream(rank)) if isinstance(i, Task)]
+        local = rank % ordered.program.world
+        assert [own[k] for k in tasks] == [ordered.span(row).line for row in range(*ordered.program.offsets[local : local + 2])]
+        for k, i in enumerate(program.stream(rank)):
+            before, after = [x for x in tasks if x < k], [x for x in tasks if x > k]
+            if k not in tasks:
+                assert own[k] == own[after[0] if isinstance(i, Recv) else before[-1]]
 
 
 def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:
@@ -78,6 +90,14 @@ def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:
     start, end = numbers(found["start"]), numbers(found["end"])
     assert len(first) and (end[first] > start[first]).all()
     assert (start[first + 1] == end[first]).all() and (end[first + 1] > start[first + 1]).all()
+
+
+def test_a_measured_iteration_ends_with_its_all_reduces() -> None:
+    s = simulate(compile_schedule("1f1b", {"D": 2, "N": 2}).program)
+    begun = 10
+    bars = replace(s.timeline, start=s.timeline.start + begun, end=s.timeline.end + begun)
+    for finish, makespan in ((None, s.makespan), (begun + s.makespan + 5, s.makespan + 5)):
+        assert viewed(s, "1f1b", measured=replace(bars, finish=finish))["measured"]["makespan"] == makespan
 
 
 class Elements(HTMLParser):

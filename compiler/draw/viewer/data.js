@@ -77,14 +77,15 @@ function readPanel(raw, number) {
   return p;
 }
 
-/** Return the measured bars. start, end: in the integers of the panel's times; late: how much later each row ended. */
+/** Return the measured bars. start, end: in the integers of the panel's times; late: how much later each row ended;
+ * makespan: until its iteration ended. */
 function readMeasured(p, raw) {
-  const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), makespan: 0, mostLate: 0 };
+  const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), mostLate: 0 };
+  m.makespan = raw.makespan * raw.factor;
   m.start = Float64Array.from(m.ownStart, (time) => time * raw.factor);
   m.end = Float64Array.from(m.ownEnd, (time) => time * raw.factor);
   m.late = m.end.map((end, row) => end - p.end[row]);
   for (let row = 0; row < p.size; row++) {
-    m.makespan = Math.max(m.makespan, m.end[row]);
     if (p.isTask[p.op[row]]) m.mostLate = Math.max(m.mostLate, Math.abs(m.late[row]));
   }
   return m;

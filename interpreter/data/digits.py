@@ -16,7 +16,7 @@ HELD_OUT = 5  # one image in five is held out
 def digits() -> ImageSet:
     """Return the digits. The split is the same for every seed. Raises ChimeraError E802 without scikit-learn."""
     try:
-        from sklearn.datasets import load_digits  # optional: an extra of this project; 2 s
+        from sklearn.datasets import load_digits  # optional: an extra of this project; takes 2 s
     except ImportError:
         message = "the digits come with scikit-learn, which is not installed"
         raise refuse("E802", message, help="pip install 'chimerac[images]'") from None

@@ -23,7 +23,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
 from chimerac.chimera_ir.files import read
 from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.grid import RunValues, as_axis, combinations
-from chimerac.interpreter.launch.config import convert, expected, mapping_of, short, types
+from chimerac.interpreter.launch.config import convert, expected, field_types, mapping_of, short
 from chimerac.interpreter.pipeline.programs import schedule_text
 
 Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a value
@@ -244,8 +244,8 @@ class Reader:
 
     def _check_value(self, place: Place, key: str, value: Any) -> None:
         name = key.replace("-", "_")
-        if name not in types():
-            near = did_you_mean(name, [*types(), "labels"])
+        if name not in field_types():
+            near = did_you_mean(name, [*field_types(), "labels"])
             help = (
                 near if near.startswith("did you mean") else f"a parameter of the schedule belongs below parameters: {key}: ..."
             )

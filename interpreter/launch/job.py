@@ -206,7 +206,7 @@ class TrainingJob:
 class Training:
     """One rank's iterations.
 
-    tokens: of an iteration; an image counts as one. evaluated: the number of held-out samples of an evaluation.
+    tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples are evaluated.
     difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
     """
 
@@ -215,11 +215,11 @@ class Training:
         self.tokens = trainer.samples_per_iteration * job.data.tokens
         self.unit = "images" if job.data.target == "image" else "tokens"
         self.difference: float | None = None
-        self.ranks = RankSummary()
+        self.rank_summary = RankSummary()
         self.evaluator = None
-        self.evaluated = min(job.settings.eval_samples, job.data.held_out_count)
+        self.eval_samples = min(job.settings.eval_samples, job.data.held_out_count)
         if job.plan.evaluation is not None:
-            self.evaluator = Evaluator(trainer, job.data.held_out, self.evaluated)
+            self.evaluator = Evaluator(trainer, job.data.held_out, self.eval_samples)
 
     def run(self) -> int:
         """Run all iterations, or end early if a rank is asked to stop; return the exit code."""
@@ -250,7 +250,7 @@ class Training:
             # The last figure of each rank is its stop request. All ranks have the figures of all, so they stop together.
             stops = not is_last and any(requested for *_, requested in result.figures)
             measured = MeasuredTimes.of([row for *row, _ in result.figures])
-            self.ranks.add(measured)
+            self.rank_summary.add(measured)
             speed = self.tokens / taken_s
             if iteration % print_every == 0 or is_last or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} {self.unit}/s"
@@ -343,11 +343,11 @@ class Training:
         ]
         if held_out is not None and held_out.accuracy is not None:
             rows.append(("held-out accuracy", f"{held_out.accuracy:.2%}", f"of {held_out.targets} {data.target}s"))
-        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(self.evaluated)]
+        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(self.eval_samples)]
         rows.append((f"{self.unit} per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
         if recomputed := job.plan.program.recomputed_stages:
             rows.append(("stages that recompute", stages_text(recomputed), "their forwards ran again"))
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)
-        self.record.print_text(f"\n{self.ranks.table()}")
+        self.record.print_text(f"\n{self.rank_summary.table()}")

@@ -22,7 +22,7 @@ class RankSummary:
         m = measured
         figures = np.array([m.bubbles, m.recompute_s, m.value_waits_s, m.send_waits_s, m.sum_waits_s])
         self._count += 1
-        self._sums = figures if self._count <= 2 else self._sums + figures
+        self._sums = figures if self._count <= 2 else self._sums + figures  # the second iteration replaces the first one
         self._last = measured
 
     def table(self) -> str:

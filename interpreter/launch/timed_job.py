@@ -60,7 +60,7 @@ class TimedJob:
         return Comparison(self.predicted, median_times(times))
 
     def trainer(self, transport: Transport) -> Trainer:
-        """Return the trainer of this rank, after an iteration whose tasks do not sleep; called by all ranks together."""
+        """Return the trainer of this rank, after a warm-up iteration without sleeping; called by all ranks together."""
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
         self.sleeper.unit_s = 0.0

@@ -63,8 +63,8 @@ class BoundPipeline:
     seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
     profile_ranges: as in `Pipeline`. iteration: how many times `step` has run.
 
-    Three of its members measure the last step. `times` has the start and the end of each instruction of this rank. `figures`
-    has their sums, such as the time that this rank waited. `measured` has the figures of all ranks. `predicted` has what the
+    The last step is measured: `times` has the start and the end of each instruction of this rank, `figures` has their sums,
+    such as the time that this rank waited, and `measured` returns the figures of all ranks. `predicted` returns what the
     simulator predicts for a step.
 
     Raises ChimeraError on all ranks if two of them differ: E806 in the program, E807 in the boundary values, E810 in the copies
@@ -220,7 +220,7 @@ class BoundPipeline:
         """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all."""
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
-            note = "run again from gradients of zero, every value is finite: gradients were there before, or a layer is random"
+            note = "run again without earlier gradients, every value is finite: these were not, or a layer is not deterministic"
             return refuse("E812", message, notes=(note,), help=help)
         return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
 
@@ -263,7 +263,7 @@ class BoundPipeline:
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
-        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, 0.2 s
+        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, whose import takes 0.2 s
 
         return predicted_times(self.program)
 

@@ -135,7 +135,8 @@ def _optimizer_state(
 ) -> dict[str, Any]:
     """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
     kind = type(optimizer).__name__
-    saved = {name: values for names_of_group, values in (settings or {"groups": ()})["groups"] for name in names_of_group}
+    saved_groups = [] if settings is None else settings["groups"]
+    saved = {name: of_group for names_of_group, of_group in saved_groups for name in names_of_group}  # settings by parameter
     by_name: dict[str, dict[str, Any]] = {}
     for place, value in values.items():
         if place[0] == "optimizer":

@@ -118,7 +118,7 @@ class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
     inputs: None on ranks without the first stage; targets: None on ranks without the last one. fields: those that this rank
-    reads, by name. divisors: as of `MicroBatches`. draws: of each micro-batch.
+    reads, by name. divisors: as in `MicroBatches`. draws: of each micro-batch.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 class Objective(Protocol):
-    """What stages are run with: the losses of their last output, and the precision in which they compute."""
+    """What stages need besides their layers: the loss, and the precision in which they compute."""
 
     @property
     def loss(self) -> Callable[[Values, Values], Values]:

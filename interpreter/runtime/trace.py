@@ -1,9 +1,9 @@
 """Traces: the times of one iteration of all ranks as Chrome trace events, a JSON format that Perfetto opens.
 
 Each rank is a process of the trace. It has two tracks of slices, its tasks and its communication. The wait of an instruction
-is a slice before it.
-An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows how many messages for
-a rank have been sent and not yet read. Times are in microseconds after the start of the first instruction of all ranks.
+is a slice before it. An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows
+how many messages for a rank have been sent and not yet read. Times are in microseconds after the start of the first
+instruction of all ranks.
 """
 
 from __future__ import annotations

@@ -84,5 +84,5 @@ class Evaluator:
             totals[1] += pipeline.correct
         trainer.transport.all_reduce(totals)
         loss, correct = totals.tolist()
-        counts = pipeline.objective.correct is not None
-        return Evaluation(loss, self.targets, correct / max(1, self.targets) if counts else None)
+        counts_correct = pipeline.objective.correct is not None
+        return Evaluation(loss, self.targets, correct / max(1, self.targets) if counts_correct else None)

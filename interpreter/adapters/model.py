@@ -16,7 +16,7 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from chimerac.interpreter.adapters.construction import Built, Given, Source
+from chimerac.interpreter.adapters.construction import Built, Given, ModuleSource
 from chimerac.interpreter.adapters.intercept import Intercepted
 from chimerac.interpreter.adapters.stages import CallStage, Own, Select
 from chimerac.interpreter.adapters.trace import Weight, trace
@@ -35,12 +35,12 @@ class Pretrained(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CallModel(Model):
-    """A module that is cut between the calls of its units. A layer is one call. `cut` makes it.
+    """A module that is cut between the calls of its units: a layer is one call. `cut` returns it.
 
     names: of units in the full model, where these are not their paths in the module.
     """
 
-    source: Source
+    source: ModuleSource
     structure: Structure
     select: Select
     pretrained: Pretrained | None = None
@@ -81,7 +81,7 @@ class Structure:
     names: by the first name of each parameter and buffer, all its names. fields: examples of its keyword arguments.
     """
 
-    def __init__(self, source: Source, layers: Sequence[str], fields: Fields, select: Select) -> None:
+    def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:
         self._source, self.fields = source, fields
         module = source.structure()
         self.name = type(module).__name__
@@ -228,7 +228,7 @@ def cut(
 
     Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
     """
-    source: Source = Given(module) if isinstance(module, nn.Module) else Built(module)
+    source: ModuleSource = Given(module) if isinstance(module, nn.Module) else Built(module)
     structure = Structure(source, layers, fields, select or tensors_in)
     target_tensors = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
 

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels, always there."""
+"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.images import ImageSet, statistics
 from chimerac.interpreter.data.order import sample_at
 
-HELD_OUT = 5  # one image in five is held out
+HELD_OUT = 5  # one image in 5 is held out
 
 
 def digits() -> ImageSet:

@@ -20,9 +20,11 @@ PREPARED = "prepared"  # folder of prepared files, in the working folder
 
 @dataclass(frozen=True)
 class Source:
-    """Where data comes from. name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder
-    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
-    column: the one of a data set in a folder that has the texts; limit_s: as of `prepared`.
+    """Where data comes from.
+
+    name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: where
+    data sets are; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes; column: of a data set in
+    a folder, the one that has the texts; limit_s: as in `prepared`.
     """
 
     name: str

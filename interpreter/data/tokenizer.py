@@ -12,7 +12,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, short_path
-from chimerac.interpreter.data.text import MARK_NAMES, Array, Encoding, Marks
+from chimerac.interpreter.data.text import SPECIAL_NAMES, Array, Encoding, SpecialTokens
 
 if TYPE_CHECKING:
     import tokenizers
@@ -36,13 +36,13 @@ class Tokenizer:
         self._tokenizer.no_padding()
         numbers = tokenizer.get_vocab(with_added_tokens=True)
         special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        marks = [numbers.get(name) for name in MARK_NAMES]
+        of_pairs = [numbers.get(name) for name in SPECIAL_NAMES]
         self.end: int | None = next((numbers[name] for name in ENDS if name in numbers), None)
         self.encoding = Encoding(
             vocabulary=max(numbers.values()) + 1,
             unit="token",
             name=f"tokenizer {digest[:12]}",
-            marks=None if None in marks else Marks(*(m for m in marks if m is not None)),
+            special=None if None in of_pairs else SpecialTokens(*(number for number in of_pairs if number is not None)),
             words=tuple(sorted(set(numbers.values()) - special)),
         )
 

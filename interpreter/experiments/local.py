@@ -125,6 +125,7 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     left = [run for run in runs if state_of(run) in (*states, "running")]
     progress, failed = Progress(runs), 0
     while left:
+        # The first run that has ended: executed here, or in the meantime by another runner.
         taken = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
         if taken is None:
             break  # other runners execute all that is left

@@ -236,7 +236,7 @@ _NUMBER = Spec((1,), "float32", gradient=True)
 
 
 class _Empty(nn.Module):
-    """A layer that does next to nothing."""
+    """A layer that only adds a number, so that its time is that of a stage without work."""
 
     def __init__(self) -> None:
         super().__init__()

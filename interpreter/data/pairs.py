@@ -38,7 +38,8 @@ Array = npt.NDArray[np.int64]
 class Pair(NamedTuple):
     """One sample of L tokens.
 
-    tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second sentence is from any place, else 0.
+    tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second sentence is from any place,
+    otherwise 0.
     """
 
     tokens: Array

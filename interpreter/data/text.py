@@ -125,8 +125,8 @@ class Text:
         if digest is None:
             ends = (self.read(0, min(trained, CHECKED_BYTES)), self.read(max(0, trained - CHECKED_BYTES), trained))
             digest = hashlib.sha256(b"".join(end.tobytes() for end in ends)).hexdigest()
-        of = "" if self.encoding == BYTES else f", {self.encoding.name}"
-        return f"{digest[:12]}, of {trained} {self.encoding.unit}s{of}"
+        encoding = "" if self.encoding == BYTES else f", {self.encoding.name}"
+        return f"{digest[:12]}, of {trained} {self.encoding.unit}s{encoding}"
 
     def _cut(self, begin: int, end: int) -> Iterator[Array]:
         for k in range(int(np.searchsorted(self._ends, begin, "right")), len(self._parts)):

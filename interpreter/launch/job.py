@@ -92,7 +92,7 @@ def products(plan: Plan, model: PartitionedModel) -> list[Product]:
     return [
         ("E806", "program", plan.program.digest),
         ("E806", "program of evaluations", evaluation),
-        ("E807", "table of boundary values", table_digest(model.table)),
+        ("E807", "table of boundary values", table_digest(model.boundary_table)),
         *(("E817", f"partition, stage {s}", f"layers {layers.start} to {layers.stop - 1}") for s, layers in partition),
     ]
 

@@ -46,7 +46,7 @@ class StagedModel(Protocol):
         """Return the name of the model, for messages."""
 
     @property
-    def table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[Specs, ...]:
         """Return the tensors that each stage passes to the next."""
 
     @property
@@ -82,10 +82,11 @@ class BoundPipeline:
         compile_stages: bool | Mapping[str, Any] = False,
         profile_ranges: bool = False,
     ) -> None:
-        self.program, self.name, self.objective, self.table = program, model.name, model.objective, model.table
+        self.program, self.name = program, model.name
+        self.objective, self.boundary_table = model.objective, model.boundary_table
         self.transport, self._profile_ranges, header = transport, profile_ranges, program.header
         check_equal(transport, "program", "E806", program.digest)
-        check_equal(transport, "table of boundary values", "E807", table_digest(self.table))
+        check_equal(transport, "table of boundary values", "E807", table_digest(self.boundary_table))
         transport.connect(program)
         self.stages = {s: model.build(s, seed).to(transport.device) for s in local_stages(header, transport.rank)}
         self.executor = self._executor(program)
@@ -100,7 +101,7 @@ class BoundPipeline:
         self.iteration = 0
 
     def _executor(self, program: Program) -> Executor:
-        return Executor(program, self.objective, self.stages, self.table, self.transport, self._profile_ranges)
+        return Executor(program, self.objective, self.stages, self.boundary_table, self.transport, self._profile_ranges)
 
     @property
     def rank(self) -> int:

@@ -57,9 +57,9 @@ Invoke = Callable[[int, Call], None]
 class Executor:
     """Executes the stream of one rank.
 
-    stages: the stages of this rank, by number. table: for each stage, the tensors that it passes to the next one. groups: this
-    rank's parameters by group, each once. profile_ranges: whether each instruction is a range, named by its text, for
-    torch.profiler and the profilers that read torch's ranges.
+    stages: the stages of this rank, by number. boundary_table: for each stage of the model, the tensors that it passes to the
+    next one. groups: this rank's parameters by group, each once. profile_ranges: whether each instruction is a range, named by
+    its text, for torch.profiler and the profilers that read torch's ranges.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ.
@@ -70,13 +70,13 @@ class Executor:
         program: Program,
         objective: Objective,
         stages: Mapping[int, Stage],
-        table: Sequence[Specs],
+        boundary_table: Sequence[Specs],
         transport: Transport,
         profile_ranges: bool = False,
     ) -> None:
         self.header, self.pipe_names = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
-        self.stages, self.table, self.transport = stages, table, transport
+        self.stages, self.boundary_table, self.transport = stages, boundary_table, transport
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
         trained = self.groups if program.header.kind == "training" else {}
@@ -123,12 +123,12 @@ class Executor:
         position = transport.progress.begin(self._key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate(self._calls_of(sync, invoke), 1):
-                position[NUMBER] = number - 1
+            for number, call in enumerate(self._calls_of(sync, invoke)):
+                position[NUMBER] = number
                 call()
-                stamps[number], waits[number] = clock(), transport.waited_ns
+                stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:
-            raise self._failure(number - 1, cause) from cause
+            raise self._failure(number, cause) from cause
         for gradients in self.gradients.values():
             gradients.end(sync)
         return self.iteration.total_loss()
@@ -212,9 +212,9 @@ class Executor:
                 self.stages[stage],
                 m,
                 input=None if first else self.store.slot(Key("act", pipe, stage, m)),
-                needs_gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
+                needs_gradient=() if first else [spec.gradient for spec in self.boundary_table[stage - 1]],
                 output=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
-                kept=[spec.kept for spec in self.table[stage]],
+                kept=[spec.kept for spec in self.boundary_table[stage]],
                 output_gradient=None if last else self.store.slot(Key("grad", pipe, stage, m)),
                 input_gradient=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
             )
@@ -226,7 +226,7 @@ class Executor:
         The `act` that stage s reads is the output of stage s - 1.
         """
         slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
-        return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
+        return slots, self.boundary_table[i.stage - 1] if i.value == "act" else with_gradient(self.boundary_table[i.stage])
 
     def _launch(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
         self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))

@@ -39,7 +39,7 @@ class PartitionedModel:
         return self.model
 
     @property
-    def table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[Specs, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 

@@ -24,7 +24,7 @@ from chimerac.interpreter.data.images import ImageSet, Pixels, statistics
 from chimerac.interpreter.data.prepared import Writer, key_of, prepared
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
-PIXELS = CHANNELS * SIDE * SIDE  # of an image
+PIXELS = CHANNELS * SIDE * SIDE  # numbers of an image, one for each channel of a pixel
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 FOLDER, ARCHIVE, ARCHIVE_BYTES = "cifar-10-batches-py", "cifar-10-python.tar.gz", 170_498_071
 ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"

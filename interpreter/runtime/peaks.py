@@ -137,7 +137,7 @@ class LayerRun:
                 torch.autograd.backward(edges, gradients)
             backward = meter.since_last_call()
             if splitting is not None:
-                splitting.weights()
+                splitting.add_weight_gradients()
         return forward, backward, meter.since_last_call()
 
     def _outputs(self, inputs: Values) -> Values:

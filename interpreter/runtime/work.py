@@ -185,7 +185,7 @@ class Work:
         """Add the weight gradients."""
         self._check_forward()
         assert self.split is not None
-        self.split.weights()
+        self.split.add_weight_gradients()
         self._finish()
 
     def _inputs(self) -> Values:

@@ -69,8 +69,8 @@ class Rendezvous:
         """Return the number of ranks."""
         return 1 if self.liveness is None else self.liveness.world
 
-    def keys(self) -> Store:
-        """Return a store with keys of its own for a transport; called by all ranks together."""
+    def new_store(self) -> Store:
+        """Return a store for a transport, with keys that nothing else uses; called by all ranks together."""
         assert self._store is not None, "the ranks have not joined"
         self._transports += 1
         return PrefixStore(f"transport {self._transports}", self._store)

@@ -45,7 +45,7 @@ class _RefusedError(Exception):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds only what the published files have, and copies of them that a later Python has written."""
+    """Builds only the objects of the published files, and of copies that a later Python has written."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object that a name in a pickle refers to. Raises _RefusedError for all other names."""

@@ -111,7 +111,7 @@ def train_tokenizer(
 
 
 def _library() -> Any:
-    # It warns when a process forks after threads of its own have run, unless this is set. Ranks are started by exec.
+    # Unless this is set, tokenizers warns when a process forks after its threads have run. Ranks are started by exec.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
         import tokenizers  # optional: an extra of this project

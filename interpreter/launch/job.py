@@ -236,7 +236,7 @@ class Training:
         trained_s = 0.0
         record.start(resumed.iteration)
         for iteration in range(resumed.iteration, iterations):
-            start = time.perf_counter()
+            start = time.perf_counter()  # taken_s leaves out the check of the gradients
             loss = trainer.gradients(iteration)
             taken_s = time.perf_counter() - start
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():

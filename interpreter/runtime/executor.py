@@ -89,7 +89,7 @@ class Executor:
         self.iteration = Iteration(objective, transport.device, evaluates=program.header.kind == "evaluation")
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
-        self._key = transport.progress.add(program)
+        self._program_key = transport.progress.add(program)
         for i in self.stream:
             if isinstance(i, Free):
                 for slot in self._message(i)[0]:
@@ -120,7 +120,7 @@ class Executor:
             gradients.begin()
         clock, transport, number = time.perf_counter_ns, self.transport, 0
         stamps, waits = self._stamps, self._waits
-        position = transport.progress.begin(self._key)
+        position = transport.progress.begin(self._program_key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
             for number, call in enumerate(self._calls_of(sync, invoke)):

@@ -211,6 +211,7 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
+        # Most stages need no context, so none is entered for them: that saves time in every task.
         if iteration.objective.autocast is not None:
             with iteration.objective.autocasting(iteration.device), split or nullcontext():
                 return self._apply(inputs)

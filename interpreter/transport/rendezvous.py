@@ -96,7 +96,7 @@ class Rendezvous:
     def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
         """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text.
 
-        Raises PeerLostError if one fails.
+        Raises PeerLostError if one of the calls fails.
         """
         others = tuple(r for r in (range(self.world) if ranks is None else ranks) if r != self.rank)
         if kind == "all":

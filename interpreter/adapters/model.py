@@ -110,7 +110,8 @@ class Structure:
     def modules_of(self, intercepted: Intercepted, calls: range) -> dict[str, nn.Module]:
         """Return, by their paths, the modules that have the parameters and buffers of a stage.
 
-        They are its units. Of a module that is not called but has a tensor that the stage needs, they are its own tensors.
+        They are the units that it calls and, for each other module with a tensor that the stage needs, an `Own` with the
+        tensors of that module.
         """
         modules = {unit: intercepted.units[unit] for unit in self._units_of(calls)}
         inside = {name for unit in modules for name in self._names_in(unit)}
@@ -137,7 +138,7 @@ class Structure:
         return found
 
     def free_others(self, module: nn.Module, calls: range) -> None:
-        """Put the buffers of other stages' units on the meta device, but those that are read between calls."""
+        """Put the buffers of other stages' units on the meta device, except those that are read between calls."""
         for unit in set(self.units).difference(self._units_of(calls)):
             for path, m in module.get_submodule(unit).named_modules(prefix=unit):
                 if path not in self._with_buffers:
@@ -164,9 +165,9 @@ class Structure:
         return {self._first_name[s.name] for sources in readers for s in sources if isinstance(s, Weight)}
 
     def _paths_with_buffers(self) -> list[str]:
-        """Return the paths of the modules with buffers that every stage has.
+        """Return the paths of the modules whose buffers every stage has.
 
-        They are those outside of units, and those of which the module reads a buffer between calls, as of a table of positions.
+        They are those outside of units, and those with a buffer that is read between calls, such as a table of positions.
         """
         read = self._read_between_calls()
         return [
@@ -182,7 +183,7 @@ class Structure:
         parameters = {name for name, _ in module.named_parameters()}
 
         def beside(name: str) -> set[str]:
-            """Return the parameters of the module that has this one: `Own` has all of them."""
+            """Return all parameters of the module that has this one, because an `Own` has all of them."""
             path = name.rpartition(".")[0]
             own = module.get_submodule(path)._parameters
             return {self._first_name[joined(path, other)] for other, p in own.items() if p is not None}

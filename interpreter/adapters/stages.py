@@ -76,8 +76,8 @@ class CallStage(Stage):
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
-        values: the outputs of calls that the stage before returns; fields: those of `reads`.
-        The model may change them in place: it gets copies of those that it changes.
+        values: the outputs of calls that the stage before returns; fields: those of `reads`. If the model changes some of them
+        in place, it gets copies of these.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)

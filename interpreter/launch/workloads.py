@@ -138,9 +138,10 @@ def _source_of_preset(settings: RunSettings, model: str) -> Source:
 
 
 def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, int] | None) -> Source:
-    """Return the source of the data of a model that reads images of this side and number of channels; None if it reads text.
+    """Return the source of the data of a model.
 
-    Raises ChimeraError E802 if --data is something else, or there is no data set of such images.
+    image_size: side and number of channels of the images that the model reads; None if it reads text. Raises ChimeraError E802
+    if --data is something else, or there is no data set of such images.
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))

@@ -149,19 +149,19 @@ class Reader:
 
     def experiment(self) -> Experiment:
         """Return the experiment of the file."""
-        c = self._content()
-        self._check_comparison(c.compare)
-        self._check_parts(c)
-        runs, unused = combinations(c.settings, c.grid, c.cases, c.include, c.exclude)
+        content = self._content()
+        self._check_comparison(content.compare)
+        self._check_parts(content)
+        runs, unused = combinations(content.settings, content.grid, content.cases, content.include, content.exclude)
         if unused is not None:
-            raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(c.exclude[unused]))}")
+            raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(content.exclude[unused]))}")
         if not runs:
             raise self._wrong((), "the file names no run: all of them are excluded")
         located = tuple(RunValues(self._with_located_schedule(run.settings), run.labels) for run in runs)
-        about = " ".join(c.about.split())
-        schedules = {name: self._variant(name, variant) for name, variant in c.schedules.items()}
-        parts = (c.repetitions, c.discard, c.minutes, c.compare)
-        return Experiment(self.path.stem, self.path, c.title, about, schedules, located, *parts)
+        about = " ".join(content.about.split())
+        schedules = {name: self._variant(name, variant) for name, variant in content.schedules.items()}
+        parts = (content.repetitions, content.discard, content.minutes, content.compare)
+        return Experiment(self.path.stem, self.path, content.title, about, schedules, located, *parts)
 
     def _content(self) -> Content:
         content = mapping_of(self.path, self.text)
@@ -212,10 +212,10 @@ class Reader:
             if name not in FIGURES:
                 raise self._wrong(("compare", "figures", number), f"unknown figure '{name}'; {did_you_mean(name, FIGURES)}")
 
-    def _check_parts(self, c: Content) -> None:
+    def _check_parts(self, content: Content) -> None:
         """Check every setting of the file. The schedule of some run may still refuse its parameters."""
-        self._check_values(("settings",), c.settings)
-        for key, value in c.grid.items():
+        self._check_values(("settings",), content.settings)
+        for key, value in content.grid.items():
             if key == "labels":
                 raise self._wrong(("grid", key), "labels belong to settings, cases or include: they change nothing of a run")
             if key == "parameters":
@@ -228,7 +228,7 @@ class Reader:
             for k, one in enumerate(self._axis(("grid", key), value)):
                 self._check_value(("grid", key, k), key, one)
         for section in ("cases", "include", "exclude"):
-            for number, values in enumerate(getattr(c, section)):
+            for number, values in enumerate(getattr(content, section)):
                 self._check_values((section, number), values)
 
     def _axis(self, place: Place, value: Any) -> Sequence[Any]:

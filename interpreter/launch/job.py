@@ -58,24 +58,23 @@ class Job(Protocol):
 
 def training_settings(settings: RunSettings) -> Settings:
     """Return the part of a run's settings that the trainer needs."""
-    s = settings
     return Settings(
-        s.iterations or (200 if s.timed is None else 5),
-        s.seed,
-        s.micro_batch,
-        s.lr,
-        clip=s.clip,
-        warm_up=s.warm_up,
-        rate_schedule=s.lr_schedule,
-        rate_floor=s.lr_floor,
-        betas=s.betas,
-        weight_decay=s.weight_decay,
-        accumulate=s.accumulate,
-        dtype=s.dtype,
-        skip_nonfinite=s.skip_nonfinite,
-        max_skipped=s.max_skipped,
-        zero=s.zero,
-        compile_stages=s.compile,
+        settings.iterations or (200 if settings.timed is None else 5),
+        settings.seed,
+        settings.micro_batch,
+        settings.lr,
+        clip=settings.clip,
+        warm_up=settings.warm_up,
+        rate_schedule=settings.lr_schedule,
+        rate_floor=settings.lr_floor,
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        accumulate=settings.accumulate,
+        dtype=settings.dtype,
+        skip_nonfinite=settings.skip_nonfinite,
+        max_skipped=settings.max_skipped,
+        zero=settings.zero,
+        compile_stages=settings.compile,
     )
 
 
@@ -185,8 +184,9 @@ class TrainingJob:
             record.close()
 
     def _checkpoints(self, trainer: Trainer) -> Checkpoints:
-        s = self.settings
-        return Checkpoints(trainer, CheckpointSettings(s.save_dir, s.save_every, s.keep, s.async_save), self.data.identity)
+        options = self.settings
+        settings = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
+        return Checkpoints(trainer, settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
         """Return the fields of the first line of the log: the settings and sizes of the run."""
@@ -195,10 +195,10 @@ class TrainingJob:
         return {**log_header(self.plan, self.settings), **about_model}
 
     def _print_header(self, record: Record) -> None:
-        h, d = self.plan.program.header, self.model.description
-        ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
-        record.print_text(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
-        record.print_text(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
+        header, model = self.plan.program.header, self.model.description
+        ranks = f"{self.plan.program.world} ranks, {header.stages} stages, {header.micro_batches} micro-batches"
+        record.print_text(f"{header.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
+        record.print_text(f"{model.name}: {model.parameters:,} parameters; {self.data.summary}")
         if recomputed := self.plan.program.recomputed_stages:
             record.print_text(f"stages that recompute: {stages_text(recomputed)}")
 

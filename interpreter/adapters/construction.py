@@ -52,7 +52,10 @@ class Built:
         return module
 
     def part(self, names: Collection[str], seed: int) -> nn.Module:
-        """Return the module with initial values of the parameters of these names, and the others on the meta device."""
+        """Return the module with initial values of the parameters of these names, and the others on the meta device.
+
+        Raises TypeError if the function returns parameters that an earlier call has returned.
+        """
         if not self._numbers:
             self.structure()
         chosen = {self._numbers[name] for name in names}

@@ -147,7 +147,10 @@ class _StageRun:
         self._seed(-1, _AFTER_CALL)
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place."""
+        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place.
+
+        Raises ChimeraError E853 if the traced forward makes another call here, or if this call returns another structure.
+        """
         if self._is_inside:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, calls = self._number, self._stage.calls

@@ -174,7 +174,10 @@ class _TracingRun:
         return f"after the call of {self.calls[-1].name}" if self.calls else "before the first call of a layer"
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the unit, and record what its call needs and returns."""
+        """Run the unit, and record what its call needs and returns.
+
+        Raises ChimeraError E852 if the call uses a tensor that another call did not return, or returns something unknown.
+        """
         if self._inside is not None:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, tracking = len(self.calls), self._tracking

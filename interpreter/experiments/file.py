@@ -148,7 +148,7 @@ class Reader:
         self.path, self.text = path, text
 
     def experiment(self) -> Experiment:
-        """Return the experiment of the file."""
+        """Return the experiment of the file. Raises ValueError."""
         content = self._content()
         self._check_comparison(content.compare)
         self._check_parts(content)

@@ -39,7 +39,8 @@ class TimedJob:
         record = Record(transport.rank, iterations, self.settings.log_file, log_header(self.plan, self.settings))
         record.print_text(
             f"{header.schedule}: {self.plan.program.world} ranks, {header.stages} stages, "
-            f"{header.micro_batches} micro-batches; timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
+            f"{header.micro_batches} micro-batches; timed stages, {self.unit_s * 1000:g} ms for a unit of cost, "
+            f"{iterations} iterations"
         )
         try:
             record.print_text("\n" + self.measure(transport, record).table())

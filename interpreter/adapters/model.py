@@ -37,7 +37,9 @@ class Pretrained(Protocol):
 class CallModel(Model):
     """A module that is cut between the calls of its units: a layer is one call. `cut` returns it.
 
-    names: of units in the full model, where these are not their paths in the module.
+    source: builds the parts of the module. structure: its units, its trace, and which calls need which parameters. select:
+    from what the module returns, the tensors for the loss. pretrained: where stages read their parameters; None: they have
+    initial values. names: of units in the full model, where these are not their paths in the module.
     """
 
     source: ModuleSource
@@ -78,7 +80,8 @@ class CallModel(Model):
 class Structure:
     """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
 
-    names: by the first name of each parameter and buffer, all its names. fields: examples of its keyword arguments.
+    layers: the paths of lists of layers, or of single layers. fields: examples of its keyword arguments. select: as in
+    `CallModel`. names: by the first name of each parameter and buffer, all its names.
     """
 
     def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:

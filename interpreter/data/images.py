@@ -22,9 +22,9 @@ Pixels = npt.NDArray[np.uint8]
 class ImageSet:
     """A data set.
 
-    pixels: (n, channels, side, side); classes: (n,); train, held_out: the numbers of the images of each part.
-    mean, deviation: of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most;
-    flips: whether it also mirrors images. identity: equal for equal data.
+    pixels: (n, channels, side, side); classes: (n,); train, held_out: the numbers of the images of each part. mean, deviation:
+    of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most; flips: whether it
+    also mirrors images. identity: equal for equal data.
     """
 
     name: str

@@ -43,7 +43,10 @@ class Prepared:
 
 
 class Writer:
-    """A prepared file that is being written. Numbers are appended; they are not kept in memory."""
+    """A prepared file that is being written. Numbers are appended; they are not kept in memory.
+
+    lock: the lock file, if this file system has locks; kind: the type of the numbers, one of TYPES; count: how many there are.
+    """
 
     def __init__(self, file: IO[bytes], lock: IO[str] | None, kind: str) -> None:
         self._file, self._lock, self._type, self._hash = file, lock, np.dtype(TYPES[kind]).newbyteorder("<"), hashlib.sha256()

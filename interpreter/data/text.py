@@ -80,9 +80,8 @@ def special_tokens_of(encoding: Encoding) -> SpecialTokens:
 class Text:
     """A sequence of tokens in several parts, each an array of its own.
 
-    note: what was read and skipped, for the user.
-    border: how many tokens are to train on; the others are held out. None: the data does not say. digest: of the contents, if
-    it is known.
+    note: what was read and skipped, for the user. encoding: what the tokens are. border: how many tokens are to train on; the
+    others are held out. None: the data does not say. digest: of the contents, if it is known.
     """
 
     def __init__(

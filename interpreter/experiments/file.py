@@ -98,7 +98,7 @@ class Content(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file.
+    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file; about: a text for the report.
 
     schedules: texts of the schedules that the file defines, by name. repetitions: how often each run is made. discard:
     iterations at the start of a run that are not counted. minutes: the longest time of one run.

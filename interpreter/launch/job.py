@@ -204,7 +204,7 @@ class TrainingJob:
 
 
 class Training:
-    """One rank's iterations.
+    """One rank's iterations of a job.
 
     tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples are evaluated.
     difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.

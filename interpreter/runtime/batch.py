@@ -64,9 +64,9 @@ class Samples(ABC):
 class Batch:
     """One batch of one replica, read from a source.
 
-    number: of the batch, from 0; width: the number of replicas; size: samples of a micro-batch. accumulated: how many batches
-    one iteration has. The loss is then a mean over all of them: iteration i has the batches i * accumulated to
-    (i + 1) * accumulated - 1.
+    number: of the batch, from 0; width: the number of replicas; micro_batches: how many the replica has; size: samples of a
+    micro-batch. accumulated: how many batches one iteration has. The loss is then a mean over all of them: iteration i has the
+    batches i * accumulated to (i + 1) * accumulated - 1.
     """
 
     source: Samples
@@ -118,7 +118,7 @@ class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
     inputs: None on ranks without the first stage; targets: None on ranks without the last one. fields: those that this rank
-    reads, by name. divisors: as in `MicroBatches`. draws: of each micro-batch.
+    reads, by name. micro_batches: how many. divisors: as in `MicroBatches`. draws: of each micro-batch.
     """
 
     def __init__(

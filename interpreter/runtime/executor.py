@@ -57,9 +57,9 @@ Invoke = Callable[[int, Call], None]
 class Executor:
     """Executes the stream of one rank.
 
-    stages: the stages of this rank, by number. boundary_table: for each stage of the model, the tensors that it passes to the
-    next one. groups: this rank's parameters by group, each once. profile_ranges: whether each instruction is a range, named by
-    its text, for torch.profiler and the profilers that read torch's ranges.
+    objective: the loss and the precision. stages: the stages of this rank, by number. boundary_table: for each stage of the
+    model, the tensors that it passes to the next one. groups: this rank's parameters by group, each once. profile_ranges:
+    whether each instruction is a range, named by its text, for torch.profiler and the profilers that read torch's ranges.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ.

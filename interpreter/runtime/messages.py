@@ -43,8 +43,8 @@ class Layout:
     memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
     block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    device: where messages are, also a message without tensors, because NCCL accepts no CPU tensor. starts: the number of the
-    first byte of each tensor in the block. bytes: the size of the block.
+    specs: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
+    accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
     """
 
     def __init__(self, specs: Specs, device: torch.device) -> None:

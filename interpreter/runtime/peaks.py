@@ -30,7 +30,10 @@ _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=Fal
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes held after each operation, in the fields of Peaks. Each field counts from the beginning of its part."""
+    """The bytes that a layer holds after each operation. Each list counts from the beginning of its part.
+
+    forward: with a graph; no_graph: a forward without one; backward: a full one; input, weight: the halves of a split backward.
+    """
 
     forward: Sequence[int]
     no_graph: Sequence[int]

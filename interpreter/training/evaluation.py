@@ -65,7 +65,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """One rank's part in evaluations. samples: how many samples of `held_out` are evaluated."""
+    """One rank's part in evaluations by the pipeline of a trainer. samples: how many samples of `held_out` are evaluated."""
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples

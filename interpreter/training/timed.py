@@ -65,7 +65,7 @@ class Sleeper:
 
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
-    """The costs of a stage's tasks for one micro-batch, in units."""
+    """The costs of a stage's tasks for one micro-batch, in units. input, weight: of the halves of a split backward."""
 
     forward: int
     recompute: int

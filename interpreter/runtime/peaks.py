@@ -47,18 +47,18 @@ class HeldBytes:
 
 
 class _Meter(TorchDispatchMode):
-    """Records how many bytes are held after each operation. known: tensors that do not count."""
+    """Records how many bytes are held after each operation. excluded: tensors that do not count."""
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
+    def __init__(self, excluded: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known = {storage_address(t) for t in known}
+        self._excluded = {storage_address(t) for t in excluded}
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._bytes_after = [0]  # at the last call of `since_last_call`, and after each operation from then on
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for t in tree_leaves(result):
-            if isinstance(t, Tensor) and (address := storage_address(t)) not in self._known:
+            if isinstance(t, Tensor) and (address := storage_address(t)) not in self._excluded:
                 storage = t.untyped_storage()
                 self._held[address] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
         self._bytes_after.append(self._bytes())
@@ -79,7 +79,7 @@ class _Meter(TorchDispatchMode):
 class LayerRun:
     """A layer alone. inputs, fields, targets: fake tensors on `device`.
 
-    targets: those of the loss, for the last layer; None for the other layers, and if they are not known.
+    targets: those of the loss, for the last layer; None for the other layers, and if they are not excluded.
     """
 
     model: Model
@@ -102,9 +102,9 @@ class LayerRun:
             for p in parameters:
                 p.grad = None
 
-    def _meter(self, *known: Tensor) -> _Meter:
+    def _meter(self, *excluded: Tensor) -> _Meter:
         weights = [t for x in (*self.stage.parameters(), *self.stage.buffers()) for t in (x, x.grad) if t is not None]
-        return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *known])
+        return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *excluded])
 
     def _without_graph(self, forward: list[int]) -> list[int]:
         """Return the bytes of a forward without autograd.

@@ -79,7 +79,7 @@ class _Meter(TorchDispatchMode):
 class LayerRun:
     """A layer alone. inputs, fields, targets: fake tensors on `device`.
 
-    targets: those of the loss, for the last layer; None for the other layers, and if they are not excluded.
+    targets: those of the loss, for the last layer; None for the other layers, and if they are not known.
     """
 
     model: Model

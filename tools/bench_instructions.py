@@ -160,7 +160,7 @@ class BareLoop:
         kept = self.kept[key]
         assert kept is not None
         assert kept[1] is not None
-        kept[1].weights()
+        kept[1].add_weight_gradients()
 
 
 def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, float]:

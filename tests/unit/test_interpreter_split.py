@@ -159,7 +159,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     split = Splitting()
     with split:
         y = module(x)
-    of_inputs, of_weights = flops(y.sum().backward), flops(split.weights)
+    of_inputs, of_weights = flops(y.sum().backward), flops(split.add_weight_gradients)
     assert of_inputs + of_weights == full
     assert of_weights == products
     # The input of a first stage has no gradient, so its first linear has no product for it.

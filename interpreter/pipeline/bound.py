@@ -221,7 +221,8 @@ class BoundPipeline:
         """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all."""
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
-            note = "run again without earlier gradients, every value is finite: these were not, or a layer is not deterministic"
+            reason = "the earlier gradients were not, or a layer is not deterministic"
+            note = f"in a second run, without the gradients of earlier steps, every value is finite: {reason}"
             return refuse("E812", message, notes=(note,), help=help)
         return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
 

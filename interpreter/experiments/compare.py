@@ -12,7 +12,7 @@ from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.file import Comparison
 
 Row = Mapping[str, Any]  # of the table: the labels and figures of a run, by column
-ITERATION_TIME = ("iteration_s", "samples_per_s")  # whose quartiles over the iterations of a run are known
+ITERATION_TIME = ("iteration_s", "samples_per_s")  # the figures whose quartiles over the iterations of a run are known
 
 
 @dataclass(frozen=True, slots=True)

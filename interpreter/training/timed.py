@@ -38,8 +38,8 @@ NO_WAIT_NS = 100_000  # a shorter wait is not counted: what the rank needed was 
 class Sleeper:
     """Sleeps for costs. unit_s: seconds for one unit of cost.
 
-    A task that follows another one without a wait for other ranks begins when that one was due to end. So the lateness of a
-    sleep and the work of the runtime between two tasks are a part of the second task, and do not add up.
+    A task that follows another one without a wait for other ranks begins when the earlier task was due to end. So the lateness
+    of a sleep and the work of the runtime between two tasks are a part of the second task, and do not add up.
     """
 
     def __init__(self, unit_s: float) -> None:

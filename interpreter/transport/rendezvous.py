@@ -211,7 +211,7 @@ def initialize(timeout_s: float) -> None:
     host = "rank 0" if hosted else "torchrun"
     with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
-        # The liveness check has its own connection: a wait may block the other one.
+        # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness_store = PrefixStore(f"chimerac/liveness/{attempt}", liveness_connection)

@@ -222,7 +222,7 @@ class BoundPipeline:
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
             reason = "the earlier gradients were not, or a layer is not deterministic"
-            note = f"in a second run, without the gradients of earlier steps, every value is finite: {reason}"
+            note = f"run again without the gradients of earlier steps, every value is finite: {reason}"
             return refuse("E812", message, notes=(note,), help=help)
         return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
 

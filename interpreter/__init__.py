@@ -17,5 +17,6 @@ def __getattr__(name: str) -> Any:
         # Importing torch takes 2.6 s. run.py reports wrong options before that.
         from chimerac.interpreter.pipeline import checkpoint, pipeline, stages
 
-        return getattr({"Pipeline": pipeline, "held_stages": stages}.get(name, checkpoint), name)
+        module = {"Pipeline": pipeline, "held_stages": stages}.get(name, checkpoint)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

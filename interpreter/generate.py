@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"argument --seed: expected a number from 0 to 2^63 - 1, found {given.seed}")
     try:
         # torch takes 2 s to import. Errors in options are reported before that.
-        from chimerac.interpreter.launch.generating import Choice, generator_of
+        from chimerac.interpreter.launch.generating import Sampling, generator_of
 
         generator = generator_of(given.weights, given.model, given.seq_len, given.tokenizer)
-        choice = Choice(given.tokens, given.temperature, given.top_k, given.seed)
-        write_stdout(given.prompt + generator.continued(given.prompt, choice) + "\n")
+        sampling = Sampling(given.tokens, given.temperature, given.top_k, given.seed)
+        write_stdout(given.prompt + generator.continued(given.prompt, sampling) + "\n")
     except ChimeraError as error:
         write_stderr(render(error.diagnostics))
         return 1

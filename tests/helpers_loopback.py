@@ -82,7 +82,7 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
     def run_rank(transport: Transport) -> RankResult:
         transport.connect(program)
         stages = stages_of(program, parts, transport.rank, SEED)
-        executor = Executor(program, model, stages, parts.table, transport)
+        executor = Executor(program, model, stages, parts.boundary_table, transport)
         total = 0.0
         for iteration in range(iterations):
             for stage in stages.values():

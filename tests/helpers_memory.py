@@ -140,9 +140,9 @@ def differences(
         rank = transport.rank
         transport.connect(program)
         stages = stages_of(program, parts, rank, SEED)
-        training = Executor(program, model, stages, parts.table, transport)
+        training = Executor(program, model, stages, parts.boundary_table, transport)
         transport.connect(forwards)
-        evaluation = Executor(forwards, model, stages, parts.table, transport)
+        evaluation = Executor(forwards, model, stages, parts.boundary_table, transport)
         meter.forget()
         for p, executor in [(program, training), (forwards, evaluation), (program, training)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)

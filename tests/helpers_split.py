@@ -117,7 +117,7 @@ def gradients_of_both(
         y = module(x)
     assert torch.equal(y, expected_y)
     y.backward(g)
-    assert (x.grad is None) == (expected[0] is None), "the gradient of the input is there before split.weights()"
+    assert (x.grad is None) == (expected[0] is None), "the gradient of the input is there before split.add_weight_gradients()"
     of_input = None if x.grad is None else x.grad.clone()
-    split.weights()
+    split.add_weight_gradients()
     return list(zip([of_input, *(p.grad for p in module.parameters())], expected, strict=True))

@@ -160,7 +160,7 @@ class BareLoop:
         kept = self.kept[key]
         assert kept is not None
         assert kept[1] is not None
-        kept[1].weights()
+        kept[1].add_weight_gradients()
 
 
 def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, float]:
@@ -178,7 +178,7 @@ def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, f
     for rank in range(program.header.ranks):
         held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]
         stages = {s: parts.build(s, SEED).to(device) for s in held}
-        executor = Executor(program, model, stages, parts.table, Instant(rank, program.header.ranks, device))
+        executor = Executor(program, model, stages, parts.boundary_table, Instant(rank, program.header.ranks, device))
         bare = BareLoop(executor, model, tokens)
         mine, others = [], []
         for number in range(ITERATIONS + 3):

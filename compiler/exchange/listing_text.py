@@ -8,7 +8,7 @@ from itertools import count
 
 from chimerac.chimera_ir import limits
 from chimerac.compiler.syntax.grammar import keywords
-from chimerac.compiler.syntax.kinds import TASKS
+from chimerac.compiler.syntax.kinds import KINDS
 
 LINE_WIDTH = 110  # the most characters of a line of tasks
 MAX_PERIOD = 256  # the most tasks of the body of a loop
@@ -20,7 +20,7 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     for name in given:
         word = re.sub(r"\W+", "_", name).strip("_") or "pipe"
         candidates = (with_suffix(word, "_" * k) for k in count())
-        found.append(next(x for x in candidates if x not in found and x not in {*TASKS, *keywords()}))
+        found.append(next(x for x in candidates if x not in found and x not in {*KINDS, *keywords()}))
     return found
 
 

@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from chimerac.interpreter.runtime.model import seed_from
 
 
-class Source(Protocol):
+class ModuleSource(Protocol):
     """Where the parts of a module come from. Parameters are known by their names, tied ones by any of them."""
 
     def structure(self) -> nn.Module:
@@ -52,17 +52,21 @@ class Built:
         return module
 
     def part(self, names: Collection[str], seed: int) -> nn.Module:
-        """Return the module with initial values of the parameters of these names, and the others on the meta device."""
+        """Return the module with initial values of the parameters of these names, and the others on the meta device.
+
+        Raises TypeError if the function returns parameters that an earlier call has returned.
+        """
         if not self._numbers:
             self.structure()
         chosen = {self._numbers[name] for name in names}
         module, _ = self._constructed(chosen.__contains__, seed)
         if any(module.get_parameter(name).is_meta for name in names):
-            # A parameter was made from one that the constructor then replaced, as weight normalization does.
+            # One of them was computed from a parameter that the constructor has replaced, as weight normalization does.
+            # Replaced parameters have no name in the module. So all parameters without a name get memory too.
             named = set(self._numbers.values())
             module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)
         for name in names:
-            if isinstance(module.get_parameter(name), FakeTensor):  # `structure` was given this very parameter
+            if isinstance(module.get_parameter(name), FakeTensor):  # of the module of `structure`, which has fake tensors now
                 raise TypeError(
                     f"the function that builds the model returned the parameter {name} a second time: "
                     "let it build new modules in every call, or give the module itself"
@@ -71,7 +75,7 @@ class Built:
 
     def _constructed(self, is_real: Callable[[int], bool], seed: int) -> tuple[nn.Module, dict[str, int]]:
         """Return the module, and the number of each parameter by its names: how many were registered before it."""
-        registered = _Registered(is_real)
+        registered = _RegistrationHook(is_real)
         with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, registered):
             handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]  # it may return one
             try:
@@ -115,13 +119,18 @@ def returned(build: Callable[[], Any]) -> Any:
         return build()
 
 
-class _Registered:
-    """Called for each parameter that a module registers: it puts the parameter on the meta device unless it is chosen."""
+class _RegistrationHook:
+    """Called for each parameter that a module registers. It puts the parameter on the meta device unless `is_real`.
+
+    is_real: a function of the number of the parameter: how many were registered before it.
+    """
 
     def __init__(self, is_real: Callable[[int], bool]) -> None:
         self._is_real, self._thread = is_real, threading.get_ident()
         self._count = 0
-        self._numbers: dict[int, tuple[int, weakref.ref[nn.Parameter]]] = {}  # by id; a dead one's id may come again
+        self._numbers: dict[
+            int, tuple[int, weakref.ref[nn.Parameter]]
+        ] = {}  # by id, which may be used again after the parameter is freed
         self._on_meta: dict[int, nn.Parameter] = {}
 
     def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
@@ -130,10 +139,10 @@ class _Registered:
         if self.number_of(parameter) < 0:
             number = self._count
             self._count += 1
-            self._note(parameter, number)
+            self._record(parameter, number)
             if not self._is_real(number):
                 self._on_meta[number] = _on_meta(parameter)
-                self._note(self._on_meta[number], number)
+                self._record(self._on_meta[number], number)
         return self._on_meta.get(self.number_of(parameter))
 
     def number_of(self, parameter: Tensor) -> int:
@@ -141,7 +150,7 @@ class _Registered:
         number, known = self._numbers.get(id(parameter), (-1, None))
         return number if known is not None and known() is parameter else -1
 
-    def _note(self, parameter: nn.Parameter, number: int) -> None:
+    def _record(self, parameter: nn.Parameter, number: int) -> None:
         self._numbers[id(parameter)] = number, weakref.ref(parameter)
 
 
@@ -160,7 +169,7 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     changes the seeds of no other parameter. All other random operations run in every construction, and are numbered.
     """
 
-    def __init__(self, seed: int, registered: _Registered) -> None:
+    def __init__(self, seed: int, registered: _RegistrationHook) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._registered = seed, registered
         self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()

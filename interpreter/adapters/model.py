@@ -16,7 +16,7 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from chimerac.interpreter.adapters.construction import Built, Given, Source
+from chimerac.interpreter.adapters.construction import Built, Given, ModuleSource
 from chimerac.interpreter.adapters.intercept import Intercepted
 from chimerac.interpreter.adapters.stages import CallStage, Own, Select
 from chimerac.interpreter.adapters.trace import Weight, trace
@@ -35,12 +35,14 @@ class Pretrained(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CallModel(Model):
-    """A module that is cut between the calls of its units. A layer is one call. `cut` makes it.
+    """A module that is cut between the calls of its units: a layer is one call. `cut` returns it.
 
-    names: of units in the full model, where these are not their paths in the module.
+    source: builds the parts of the module. structure: its units, its trace, and which calls need which parameters. select:
+    from what the module returns, the tensors for the loss. pretrained: where stages read their parameters; None: they have
+    initial values. names: of units in the full model, where these are not their paths in the module.
     """
 
-    source: Source
+    source: ModuleSource
     structure: Structure
     select: Select
     pretrained: Pretrained | None = None
@@ -78,10 +80,11 @@ class CallModel(Model):
 class Structure:
     """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
 
-    names: by the first name of each parameter and buffer, all its names. fields: examples of its keyword arguments.
+    layers: the paths of lists of layers, or of single layers. fields: examples of its keyword arguments. select: as in
+    `CallModel`. names: by the first name of each parameter and buffer, all its names.
     """
 
-    def __init__(self, source: Source, layers: Sequence[str], fields: Fields, select: Select) -> None:
+    def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:
         self._source, self.fields = source, fields
         module = source.structure()
         self.name = type(module).__name__
@@ -110,7 +113,8 @@ class Structure:
     def modules_of(self, intercepted: Intercepted, calls: range) -> dict[str, nn.Module]:
         """Return, by their paths, the modules that have the parameters and buffers of a stage.
 
-        They are its units. Of a module that is not called but has a tensor that the stage needs, they are its own tensors.
+        They are the units that it calls and, for each other module with a tensor that the stage needs, an `Own` with the
+        tensors of that module.
         """
         modules = {unit: intercepted.units[unit] for unit in self._units_of(calls)}
         inside = {name for unit in modules for name in self._names_in(unit)}
@@ -137,7 +141,7 @@ class Structure:
         return found
 
     def free_others(self, module: nn.Module, calls: range) -> None:
-        """Put the buffers of other stages' units on the meta device, but those that are read between calls."""
+        """Put the buffers of other stages' units on the meta device, except those that are read between calls."""
         for unit in set(self.units).difference(self._units_of(calls)):
             for path, m in module.get_submodule(unit).named_modules(prefix=unit):
                 if path not in self._with_buffers:
@@ -164,9 +168,9 @@ class Structure:
         return {self._first_name[s.name] for sources in readers for s in sources if isinstance(s, Weight)}
 
     def _paths_with_buffers(self) -> list[str]:
-        """Return the paths of the modules with buffers that every stage has.
+        """Return the paths of the modules whose buffers every stage has.
 
-        They are those outside of units, and those of which the module reads a buffer between calls, as of a table of positions.
+        They are those outside of units, and those with a buffer that is read between calls, such as a table of positions.
         """
         read = self._read_between_calls()
         return [
@@ -182,7 +186,7 @@ class Structure:
         parameters = {name for name, _ in module.named_parameters()}
 
         def beside(name: str) -> set[str]:
-            """Return the parameters of the module that has this one: `Own` has all of them."""
+            """Return all parameters of the module that has this one, because an `Own` has all of them."""
             path = name.rpartition(".")[0]
             own = module.get_submodule(path)._parameters
             return {self._first_name[joined(path, other)] for other, p in own.items() if p is not None}
@@ -228,7 +232,7 @@ def cut(
 
     Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
     """
-    source: Source = Given(module) if isinstance(module, nn.Module) else Built(module)
+    source: ModuleSource = Given(module) if isinstance(module, nn.Module) else Built(module)
     structure = Structure(source, layers, fields, select or tensors_in)
     target_tensors = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
 

@@ -82,14 +82,14 @@ def own_model(
     Raises ChimeraError: E801 for a function that does not return a module, E821 for samples with more tokens than a
     Hugging Face model has positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with too many tokens.
     """
-    import torch  # 2 s
+    import torch  # takes 2 s
 
-    from chimerac.interpreter.adapters.losses import LOSSES  # with torch, 2.6 s
+    from chimerac.interpreter.adapters.losses import LOSSES  # imports torch: 2.6 s
 
     chosen, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
     if not name.startswith(HUGGING_FACE):
         return _from_file(name, samples, length, chosen, paths)
-    # With torch, 2.6 s, and transformers.
+    # These import torch, which takes 2.6 s, and transformers.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
     source = name.removeprefix(HUGGING_FACE)
@@ -133,7 +133,7 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
     import torch
     from torch import nn
 
-    # With torch, 2.6 s.
+    # These import torch, which takes 2.6 s.
     from chimerac.interpreter.adapters.construction import returned
     from chimerac.interpreter.adapters.model import cut
     from chimerac.interpreter.runtime.model import Model

@@ -76,8 +76,8 @@ class CallStage(Stage):
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
-        values: the outputs of calls that the stage before returns; fields: those of `reads`.
-        The model may change them in place: it gets copies of those that it changes.
+        values: the outputs of calls that the stage before returns; fields: those of `reads`. If the model changes some of them
+        in place, it gets copies of these.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
@@ -147,7 +147,10 @@ class _StageRun:
         self._seed(-1, _AFTER_CALL)
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place."""
+        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place.
+
+        Raises ChimeraError E853 if the traced forward makes another call here, or if this call returns another structure.
+        """
         if self._is_inside:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, calls = self._number, self._stage.calls

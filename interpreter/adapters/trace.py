@@ -1,9 +1,9 @@
 """The trace of a module: which units its forward calls, and from what the arguments of each call are computed.
 
-The module's own forward runs once, on fake tensors, which have shapes and no memory. Every tensor in it is known by the
-things that it was computed from: outputs of calls, parameters, and fields of the batch. What is computed between two calls
-(additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage needs exactly the outputs
-of earlier calls that its own calls, or those of later stages, were computed from.
+The module's own forward runs once, on fake tensors, which have shapes and no memory. For every tensor in it, the sources are
+recorded: the outputs of calls, the parameters and the fields of the batch that it was computed from. What is computed between
+two calls (additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage needs exactly the
+outputs of earlier calls that its own calls, or those of later stages, were computed from.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def trace(
         with mode:
             arguments = {field: torch.empty(t.shape, dtype=t.dtype, device=t.device) for field, t in fields.items()}
             for field, t in arguments.items():
-                sources.mark(t, Field(field))
+                sources.set_source(t, Field(field))
             with sources, intercepted.running(run) as module:
                 outputs = select(module(**arguments))
             result = sources.of(outputs)
@@ -174,7 +174,10 @@ class _TracingRun:
         return f"after the call of {self.calls[-1].name}" if self.calls else "before the first call of a layer"
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the unit, and note what its call needs and returns."""
+        """Run the unit, and record what its call needs and returns.
+
+        Raises ChimeraError E852 if the call uses a tensor that another call did not return, or returns something unknown.
+        """
         if self._inside is not None:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, tracking = len(self.calls), self._tracking
@@ -188,11 +191,11 @@ class _TracingRun:
         used = tracking.leave()
         self._inside = None
         leaves, structure = flatten(result)
-        # Each tensor gets memory of its own, by which it is known: a unit may return its argument.
+        # Tensors are told apart by their storages, and a unit may return its argument. So each result gets a new storage.
         leaves = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
         for k, t in enumerate(leaves):
             if isinstance(t, Tensor):
-                tracking.mark(t, Output(number, k))
+                tracking.set_source(t, Output(number, k))
             elif not isinstance(t, _CONSTANTS) and not callable(t):
                 found = f"a value of type {type(t).__name__}"
                 raise refuse(
@@ -205,7 +208,7 @@ class _TracingRun:
         return pytree.tree_unflatten(leaves, structure)
 
     def check(self, sources: Sources, reader: str) -> None:
-        """Raise ChimeraError E852 if something depends on a tensor that a call kept to itself."""
+        """Raise ChimeraError E852 if a tensor that a call made or changed and did not return is among the sources."""
         inside = [source.call for source in sources if isinstance(source, Inside)]
         if inside:
             owner = self.calls[min(inside)].name  # the same in all processes: the order of a set is not
@@ -227,28 +230,28 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: set[Output | Field] = set()
         self.draws = False
         self._sources: dict[int, Sources] = {}
-        self._storages: list[Any] = []  # kept alive, so that no other gets the same number
+        self._storages: list[Any] = []  # kept alive, so that no other storage gets the same address
         self._weights: dict[int, str] = {}
         self._copied: dict[int, Output | Field] = {}  # what a stage gives the model as a copy if the model changes it
         self._call: int | None = None
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
             self._weights[storage_address(t)] = name
-            self.mark(t, Weight(name))
+            self.set_source(t, Weight(name))
 
     def of(self, values: Iterable[Any]) -> Sources:
         """Return the sources of tensors; other values have none."""
         found = [self._sources.get(storage_address(t), _NOTHING) for t in values if isinstance(t, Tensor)]
         return _NOTHING.union(*found)
 
-    def mark(self, t: Tensor, source: Output | Weight | Field) -> None:
+    def set_source(self, t: Tensor, source: Output | Weight | Field) -> None:
         """Make this the only source of a tensor."""
         self._add(t, frozenset([source]), replace=True)
         if isinstance(source, Output | Field):
             self._copied[storage_address(t)] = source
 
     def enter(self, call: int) -> None:
-        """Begin a call: what it makes is inside it until it is returned."""
+        """Begin a call. The source of a tensor that it makes is `Inside`, until the call returns the tensor."""
         self._call, self._used = call, set()
 
     def leave(self) -> set[str]:

@@ -24,7 +24,7 @@ from chimerac.interpreter.data.images import ImageSet, Pixels, statistics
 from chimerac.interpreter.data.prepared import Writer, key_of, prepared
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
-PIXELS = CHANNELS * SIDE * SIDE  # of an image
+PIXELS = CHANNELS * SIDE * SIDE  # numbers of an image, one for each channel of a pixel
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 FOLDER, ARCHIVE, ARCHIVE_BYTES = "cifar-10-batches-py", "cifar-10-python.tar.gz", 170_498_071
 ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"
@@ -45,7 +45,7 @@ class _RefusedError(Exception):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds only what the published files have, and copies of them that a later Python has written."""
+    """Builds only the objects of the published files, and of copies that a later Python has written."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object that a name in a pickle refers to. Raises _RefusedError for all other names."""
@@ -84,7 +84,7 @@ _BUILT: dict[tuple[str, str], Any] = {
 def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
     """Return CIFAR-10 from `data_dir`. Its pixels are mapped into memory, from a file in `prepared_dir`.
 
-    limit_s: as of `prepared`. Raises ChimeraError E802 if the files are not there or are damaged, E860 as `prepared` does.
+    limit_s: as in `prepared`. Raises ChimeraError E802 if the files are not there or are damaged, E860 as `prepared` does.
     """
     source = next((path for path in (data_dir / FOLDER, data_dir / ARCHIVE) if os.path.exists(path)), None)
     if source is None:

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels, always there."""
+"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.images import ImageSet, statistics
 from chimerac.interpreter.data.order import sample_at
 
-HELD_OUT = 5  # one image in five is held out
+HELD_OUT = 5  # one image in 5 is held out
 
 
 def digits() -> ImageSet:
     """Return the digits. The split is the same for every seed. Raises ChimeraError E802 without scikit-learn."""
     try:
-        from sklearn.datasets import load_digits  # optional: an extra of this project; 2 s
+        from sklearn.datasets import load_digits  # optional: an extra of this project; takes 2 s
     except ImportError:
         message = "the digits come with scikit-learn, which is not installed"
         raise refuse("E802", message, help="pip install 'chimerac[images]'") from None

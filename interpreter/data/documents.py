@@ -15,8 +15,8 @@ from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, up to the end of its line
-TOGETHER = 2**22  # characters that are tokenized at a time
-LINE_END = 10  # between documents of bytes
+GROUP = 2**22  # characters that are tokenized at a time
+LINE_END = 10  # the byte after each document, without a tokenizer
 
 
 class Piece(NamedTuple):
@@ -76,7 +76,7 @@ def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
 def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
     """Return the tokens of these documents, mapped into memory from a prepared file in `folder`, which is written if missing.
 
-    tokenizer: None for bytes. limit_s: as of `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
+    tokenizer: None for bytes. limit_s: as in `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
     """
     encoding, end = (BYTES, LINE_END) if tokenizer is None else (tokenizer.encoding, tokenizer.end)
     encode = _bytes if tokenizer is None else tokenizer.encode
@@ -116,12 +116,12 @@ def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]
 
 
 def _grouped(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces in groups of at least TOGETHER characters."""
+    """Yield the pieces in groups of at least GROUP characters; the last one may have fewer."""
     group, size = list[Piece](), 0
     for piece in pieces:
         group.append(piece)
         size += len(piece.text)
-        if size >= TOGETHER:
+        if size >= GROUP:
             yield group
             group, size = [], 0
     if group:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from chimerac.interpreter.data.source import Data
-from chimerac.interpreter.data.text import BYTES, marks_of
+from chimerac.interpreter.data.text import BYTES, special_tokens_of
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 TARGETS = 0.15  # share of the tokens that a masked language model predicts
-MASK = 0  # the byte in their place, which texts do not have
+MASK = 0  # without a tokenizer: the byte in their place, which texts do not have
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def continued(data: Data, name: str) -> Data:
 
 def masked(data: Data, name: str) -> Data:
     """Return data for a masked language model. Raises ChimeraError E861 for a tokenizer without a token for the mask."""
-    mask = MASK if data.encoding in (None, BYTES) else marks_of(data.encoding).mask
+    mask = MASK if data.encoding in (None, BYTES) else special_tokens_of(data.encoding).mask
     return _with(data, lambda source: Masked(source, name, mask))
 
 

@@ -20,10 +20,11 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """A data set. pixels: (n, channels, side, side); classes: (n,); train, held_out: the numbers of the images of each part.
+    """A data set.
 
-    mean, deviation: of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most;
-    flips: whether it also mirrors images. identity: equal for equal data.
+    pixels: (n, channels, side, side); classes: (n,); train, held_out: the numbers of the images of each part. mean, deviation:
+    of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most; flips: whether it
+    also mirrors images. identity: equal for equal data.
     """
 
     name: str
@@ -70,8 +71,9 @@ class Images(Samples):
 
 
 def augmented(image: Pixels, data: ImageSet, draws: np.random.Generator) -> Pixels:
-    """Return an image (channels, side, side), moved by up to `data.shift` pixels with black at its edges, and mirrored in
-    half of the cases if `data.flips`.
+    """Return an image (channels, side, side), moved by up to `data.shift` pixels with black at its edges.
+
+    If `data.flips`, half of the images are also mirrored.
     """
     down, right = draws.integers(0, 2 * data.shift + 1, 2)
     side, edges = image.shape[1], (data.shift, data.shift)

@@ -2,9 +2,9 @@
 
     [CLS] first sentence [SEP] second sentence [SEP] [PAD] ...
 
-A sentence is a run of tokens. In half of the pairs the second one follows the first in the text, otherwise it is from any
-place. One in ten pairs is shorter than the others and padded. Of the words, 15 % are targets: of these 80 % are replaced by
-[MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function of the seed and k alone.
+A sentence is a number of consecutive tokens. In half of the pairs the second one follows the first in the text, otherwise it
+is from any place. One in ten pairs is shorter than the others and padded. Of the words, 15 % are targets: of these 80 % are
+replaced by [MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function of the seed and k alone.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.baselines import unigram_entropy
 from chimerac.interpreter.data.order import sample_at
 from chimerac.interpreter.data.source import Data, TextSamples, summary_of
-from chimerac.interpreter.data.text import Marks, Text, marks_of, split_text
+from chimerac.interpreter.data.text import SpecialTokens, Text, special_tokens_of, split_text
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
-MARKS = 3  # in a sample: one START and two SEPARATORs
+SPECIAL_COUNT = 3  # special tokens of a sample, without padding: one [CLS] and two [SEP]
 TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1  # shares: of the words that are targets; of the targets, by what replaces them
 SHORT = 0.1  # share of the pairs that are padded
 SHORTEST = 8  # tokens of a sample
@@ -36,8 +36,10 @@ Array = npt.NDArray[np.int64]
 
 
 class Pair(NamedTuple):
-    """One sample of L tokens. tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second
-    sentence is from any place, else 0.
+    """One sample of L tokens.
+
+    tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second sentence is from any place,
+    otherwise 0.
     """
 
     tokens: Array
@@ -75,9 +77,9 @@ class Pairs(TextSamples):
         return sum(map(_target_count, words)), len(numbers)
 
     @cached_property
-    def marks(self) -> Marks:
-        """Return the tokens around the sentences."""
-        return marks_of(self.text.encoding)
+    def special(self) -> SpecialTokens:
+        """Return the special tokens of the encoding."""
+        return special_tokens_of(self.text.encoding)
 
     @cached_property
     def words(self) -> Array:
@@ -90,8 +92,8 @@ class Pairs(TextSamples):
 
 def _words(draws: np.random.Generator, length: int) -> int:
     """Draw how many words the two sentences of a sample have together."""
-    total = length - MARKS
-    return int(draws.integers(SHORTEST - MARKS, total + 1)) if draws.random() < SHORT else total
+    total = length - SPECIAL_COUNT
+    return int(draws.integers(SHORTEST - SPECIAL_COUNT, total + 1)) if draws.random() < SHORT else total
 
 
 def _target_count(words: int) -> int:
@@ -101,7 +103,7 @@ def _target_count(words: int) -> int:
 @lru_cache(maxsize=4096)  # a rank reads the fields, the inputs and the targets of a sample one after the other
 def _pair(source: Pairs, number: int) -> Pair:
     """Return one sample."""
-    draws, marks = np.random.default_rng([source.seed, number]), source.marks
+    draws, special = np.random.default_rng([source.seed, number]), source.special
     word_count = _words(draws, source.length)
     first_start = sample_at(source.seed, number, source.count) * source.length
     first_length, second_length = word_count // 2, word_count - word_count // 2
@@ -109,17 +111,17 @@ def _pair(source: Pairs, number: int) -> Pair:
     second_start = int(draws.integers(0, len(source.text) - second_length + 1)) if is_random else first_start + first_length
     first = source.text.read(first_start, first_start + first_length)
     second = source.text.read(second_start, second_start + second_length)
-    original = np.full(source.length, marks.pad, np.int64)
-    original[: word_count + MARKS] = [marks.start, *first, marks.separator, *second, marks.separator]
+    original = np.full(source.length, special.pad, np.int64)
+    original[: word_count + SPECIAL_COUNT] = [special.start, *first, special.separator, *second, special.separator]
     places = np.arange(source.length)
-    is_token = places < word_count + MARKS
+    is_token = places < word_count + SPECIAL_COUNT
     types = ((places >= first_length + 2) & is_token).astype(np.int64)
-    is_word = (places > 0) & (places < word_count + MARKS - 1) & (places != first_length + 1)
+    is_word = (places > 0) & (places < word_count + SPECIAL_COUNT - 1) & (places != first_length + 1)
     chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(word_count)]
     tokens, targets = original.copy(), np.full(source.length, IGNORED, np.int64)
     targets[chosen] = original[chosen]
     uniform = draws.random(len(chosen))
-    tokens[chosen[uniform < MASKED]] = marks.mask
+    tokens[chosen[uniform < MASKED]] = special.mask
     replaced = chosen[(uniform >= MASKED) & (uniform < MASKED + REPLACED)]
     tokens[replaced] = source.words[draws.integers(0, len(source.words), len(replaced))]
     return Pair(tokens, types, is_token, targets, is_random)
@@ -128,13 +130,13 @@ def _pair(source: Pairs, number: int) -> Pair:
 def pair_data(text: Text, length: int, seed: int) -> Data:
     """Return samples of `length` tokens from a text whose last part is held out.
 
-    Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the marks.
+    Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the special tokens.
     """
     if length < SHORTEST:
-        message = f"samples of {length} tokens are too short for two sentences and {MARKS} marks"
+        message = f"samples of {length} tokens are too short for two sentences and {SPECIAL_COUNT} special tokens"
         raise refuse("E803", message, help=f"give --seq-len {SHORTEST} or more")
     unit = text.encoding.unit
-    marks_of(text.encoding)
+    special_tokens_of(text.encoding)
     train, held_out = (Pairs(part, length, seed) for part in split_text(text, length))
     return Data(
         train,

@@ -43,7 +43,10 @@ class Prepared:
 
 
 class Writer:
-    """A prepared file that is being written. Numbers are appended; they are not kept in memory."""
+    """A prepared file that is being written. Numbers are appended; they are not kept in memory.
+
+    lock: the lock file, if this file system has locks; kind: the type of the numbers, one of TYPES; count: how many there are.
+    """
 
     def __init__(self, file: IO[bytes], lock: IO[str] | None, kind: str) -> None:
         self._file, self._lock, self._type, self._hash = file, lock, np.dtype(TYPES[kind]).newbyteorder("<"), hashlib.sha256()
@@ -51,7 +54,7 @@ class Writer:
         file.write(b" " * HEADER_BYTES)
 
     def append(self, numbers: Array) -> None:
-        """Append an array of any shape, and tell those who wait that the work goes on."""
+        """Append an array of any shape, and update the time of the lock file, by which waiting processes see progress."""
         data = np.ascontiguousarray(numbers, self._type)
         self._file.write(data.data)
         self._hash.update(data.data)
@@ -109,11 +112,11 @@ def _write(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], 
 
 @contextmanager
 def _locked(path: Path, limit_s: float) -> Iterator[IO[str] | None]:
-    """Wait for the lock of a path, and hold it. Yields None if another process has completed the file meanwhile, or if this
-    file system has no locks.
+    """Wait for the lock of a path, and hold it in the context.
 
-    The kernel frees the lock of a process that ends. Without locks several processes may write the file: each writes its own,
-    and the last one to rename it wins.
+    Yields None if another process has completed the file meanwhile, or if this file system has no locks. The kernel frees the
+    lock of a process that ends. Without locks several processes may write the file: each writes a file of its own, and the last
+    one that is renamed remains.
     """
     name = path.with_name(f".{path.name}.lock")
     with name.open("a+") as lock:

@@ -20,9 +20,11 @@ PREPARED = "prepared"  # folder of prepared files, in the working folder
 
 @dataclass(frozen=True)
 class Source:
-    """Where data comes from. name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder
-    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
-    column: the one of a data set in a folder that has the texts; limit_s: as of `prepared`.
+    """Where data comes from.
+
+    name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: where
+    data sets are; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes; column: of a data set in
+    a folder, the one that has the texts; limit_s: as in `prepared`.
     """
 
     name: str
@@ -62,9 +64,9 @@ class Source:
     def images(self) -> ImageSet:
         """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""
         if self.name == "digits":
-            from chimerac.interpreter.data.digits import digits  # with torch, 2 s
+            from chimerac.interpreter.data.digits import digits  # imports torch: 2 s
 
             return digits()
-        from chimerac.interpreter.data.cifar import cifar10  # with torch, 2 s
+        from chimerac.interpreter.data.cifar import cifar10  # imports torch: 2 s
 
         return cifar10(self.data_dir, self.prepared_dir, self.limit_s)

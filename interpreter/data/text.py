@@ -34,8 +34,8 @@ HELD_OUT = 20  # one token in 20 is held out, at the end of the text
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
 
-class Marks(NamedTuple):
-    """The tokens around and inside pairs of sentences."""
+class SpecialTokens(NamedTuple):
+    """The special tokens of pairs of sentences, as BERT has them."""
 
     pad: int
     start: int
@@ -43,43 +43,45 @@ class Marks(NamedTuple):
     mask: int
 
 
-MARK_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # of the marks, in a tokenizer
+SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # of these special tokens, in a tokenizer
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What the numbers of a text are. vocabulary: they are below it; unit: what one of them is, such as `byte`; name: equal for
-    equal encodings; marks: None if it has not all of them; words: the numbers that are no marks and no special tokens.
+    """What the numbers of a text are.
+
+    vocabulary: they are below this number; unit: what one of them is, such as `byte`; name: equal for equal encodings; special:
+    None if it does not have all of these tokens; words: the numbers that are no special tokens.
     """
 
     vocabulary: int
     unit: str
     name: str
-    marks: Marks | None
+    special: SpecialTokens | None
     words: tuple[int, ...]
 
     @property
     def all_tokens(self) -> int:
-        """Return the size of a vocabulary that has the marks too."""
-        return max([self.vocabulary, *(mark + 1 for mark in self.marks or ())])
+        """Return the size of a vocabulary that has the special tokens too."""
+        return max([self.vocabulary, *(token + 1 for token in self.special or ())])
 
 
-BYTES = Encoding(256, "byte", "bytes", Marks(256, 257, 258, 259), tuple(range(256)))
+BYTES = Encoding(256, "byte", "bytes", SpecialTokens(256, 257, 258, 259), tuple(range(256)))
 
 
-def marks_of(encoding: Encoding) -> Marks:
-    """Return the marks of an encoding. Raises ChimeraError E861 for a tokenizer that has not all of them."""
-    if encoding.marks is None:
-        message = f"{encoding.name} has not all of the tokens {', '.join(MARK_NAMES)}"
+def special_tokens_of(encoding: Encoding) -> SpecialTokens:
+    """Return the special tokens of an encoding. Raises ChimeraError E861 for a tokenizer that does not have all of them."""
+    if encoding.special is None:
+        message = f"{encoding.name} has not all of the tokens {', '.join(SPECIAL_NAMES)}"
         raise refuse("E861", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
-    return encoding.marks
+    return encoding.special
 
 
 class Text:
-    """A sequence of tokens in several parts, each an array of its own. note: what was read and skipped, for the user.
+    """A sequence of tokens in several parts, each an array of its own.
 
-    border: how many tokens are to train on; the others are held out. None: the data does not say. digest: of the contents, if
-    it is known.
+    note: what was read and skipped, for the user. encoding: what the tokens are. border: how many tokens are to train on; the
+    others are held out. None: the data does not say. digest: of the contents, if it is known.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class Text:
         if digest is None:
             ends = (self.read(0, min(trained, CHECKED_BYTES)), self.read(max(0, trained - CHECKED_BYTES), trained))
             digest = hashlib.sha256(b"".join(end.tobytes() for end in ends)).hexdigest()
-        of = "" if self.encoding == BYTES else f", {self.encoding.name}"
-        return f"{digest[:12]}, of {trained} {self.encoding.unit}s{of}"
+        encoding = "" if self.encoding == BYTES else f", {self.encoding.name}"
+        return f"{digest[:12]}, of {trained} {self.encoding.unit}s{encoding}"
 
     def _cut(self, begin: int, end: int) -> Iterator[Array]:
         for k in range(int(np.searchsorted(self._ends, begin, "right")), len(self._parts)):

@@ -12,7 +12,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, short_path
-from chimerac.interpreter.data.text import MARK_NAMES, Array, Encoding, Marks
+from chimerac.interpreter.data.text import SPECIAL_NAMES, Array, Encoding, SpecialTokens
 
 if TYPE_CHECKING:
     import tokenizers
@@ -36,13 +36,13 @@ class Tokenizer:
         self._tokenizer.no_padding()
         numbers = tokenizer.get_vocab(with_added_tokens=True)
         special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        marks = [numbers.get(name) for name in MARK_NAMES]
+        of_pairs = [numbers.get(name) for name in SPECIAL_NAMES]
         self.end: int | None = next((numbers[name] for name in ENDS if name in numbers), None)
         self.encoding = Encoding(
             vocabulary=max(numbers.values()) + 1,
             unit="token",
             name=f"tokenizer {digest[:12]}",
-            marks=None if None in marks else Marks(*(m for m in marks if m is not None)),
+            special=None if None in of_pairs else SpecialTokens(*(number for number in of_pairs if number is not None)),
             words=tuple(sorted(set(numbers.values()) - special)),
         )
 
@@ -111,7 +111,7 @@ def train_tokenizer(
 
 
 def _library() -> Any:
-    # It warns when a process forks after threads of its own have run, unless this is set. Ranks are started by exec.
+    # Unless this is set, tokenizers warns when a process forks after its threads have run. Ranks are started by exec.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
         import tokenizers  # optional: an extra of this project

@@ -89,7 +89,7 @@ class PlannedExperiment:
 
     def do(self, options: argparse.Namespace, cluster: Cluster | None) -> int:
         """Do what the command line asks for, and return the exit status."""
-        e = self.experiment
+        experiment = self.experiment
         try:
             if options.dry_run:
                 self._list()
@@ -98,8 +98,8 @@ class PlannedExperiment:
             if cluster is not None:
                 return self._to_slurm(options, cluster)
             if not options.report:
-                write_stderr(f"{e.name}: {e.title}; {len(self.runs)} runs\n")
-                run_all(self.runs, e.discard, e.minutes, options.retry_failed)
+                write_stderr(f"{experiment.name}: {experiment.title}; {len(self.runs)} runs\n")
+                run_all(self.runs, experiment.discard, experiment.minutes, options.retry_failed)
             return self._report()
         except ChimeraError as error:
             write_stderr(render(error.diagnostics))

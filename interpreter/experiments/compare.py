@@ -12,7 +12,7 @@ from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.file import Comparison
 
 Row = Mapping[str, Any]  # of the table: the labels and figures of a run, by column
-ITERATION_TIME = ("iteration_s", "samples_per_s")  # whose quartiles over the iterations of a run are known
+ITERATION_TIME = ("iteration_s", "samples_per_s")  # the figures whose quartiles over the iterations of a run are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Compared:
             row = rows[0]
             ends = [row["iteration_q1_s"], row["iteration_q3_s"]]
             if figure == "samples_per_s":
-                ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]
+                ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]  # a longer time is a lower figure
             low, high = ends
         predictions = [row[name] for row in rows if (name := FIGURES[figure].predicted) and row.get(name) is not None]
         value, base = statistics.median(values), self._baseline(figure, panel, x)

@@ -168,7 +168,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Execute the command of a SLURM job as the run of a folder, and return its exit status."""
     folder, discard, minutes, *command = arguments
-    # Ignored: the ranks get SIGTERM too, and end after their iteration. The ranks would inherit SIG_IGN, but not a function.
+    # This process goes on after SIGTERM: the ranks get it too, and end after their iteration. The handler is a function,
+    # because the ranks would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with locked(Path(folder) / LOCK) as lock:
         if lock is None:

@@ -23,7 +23,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
 from chimerac.chimera_ir.files import read
 from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.grid import RunValues, as_axis, combinations
-from chimerac.interpreter.launch.config import convert, expected, mapping_of, short, types
+from chimerac.interpreter.launch.config import convert, expected, field_types, mapping_of, short
 from chimerac.interpreter.pipeline.programs import schedule_text
 
 Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a value
@@ -46,7 +46,9 @@ def label_of(value: Any) -> Any:
 
 
 def _as_tuple(value: object) -> object:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
@@ -96,7 +98,7 @@ class Content(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file.
+    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file; about: a text for the report.
 
     schedules: texts of the schedules that the file defines, by name. repetitions: how often each run is made. discard:
     iterations at the start of a run that are not counted. minutes: the longest time of one run.
@@ -146,20 +148,20 @@ class Reader:
         self.path, self.text = path, text
 
     def experiment(self) -> Experiment:
-        """Return the experiment of the file."""
-        c = self._content()
-        self._check_comparison(c.compare)
-        self._check_parts(c)
-        runs, unused = combinations(c.settings, c.grid, c.cases, c.include, c.exclude)
+        """Return the experiment of the file. Raises ValueError."""
+        content = self._content()
+        self._check_comparison(content.compare)
+        self._check_parts(content)
+        runs, unused = combinations(content.settings, content.grid, content.cases, content.include, content.exclude)
         if unused is not None:
-            raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(c.exclude[unused]))}")
+            raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(content.exclude[unused]))}")
         if not runs:
             raise self._wrong((), "the file names no run: all of them are excluded")
         located = tuple(RunValues(self._with_located_schedule(run.settings), run.labels) for run in runs)
-        about = " ".join(c.about.split())
-        schedules = {name: self._variant(name, variant) for name, variant in c.schedules.items()}
-        parts = (c.repetitions, c.discard, c.minutes, c.compare)
-        return Experiment(self.path.stem, self.path, c.title, about, schedules, located, *parts)
+        about = " ".join(content.about.split())
+        schedules = {name: self._variant(name, variant) for name, variant in content.schedules.items()}
+        parts = (content.repetitions, content.discard, content.minutes, content.compare)
+        return Experiment(self.path.stem, self.path, content.title, about, schedules, located, *parts)
 
     def _content(self) -> Content:
         content = mapping_of(self.path, self.text)
@@ -210,10 +212,10 @@ class Reader:
             if name not in FIGURES:
                 raise self._wrong(("compare", "figures", number), f"unknown figure '{name}'; {did_you_mean(name, FIGURES)}")
 
-    def _check_parts(self, c: Content) -> None:
+    def _check_parts(self, content: Content) -> None:
         """Check every setting of the file. The schedule of some run may still refuse its parameters."""
-        self._check_values(("settings",), c.settings)
-        for key, value in c.grid.items():
+        self._check_values(("settings",), content.settings)
+        for key, value in content.grid.items():
             if key == "labels":
                 raise self._wrong(("grid", key), "labels belong to settings, cases or include: they change nothing of a run")
             if key == "parameters":
@@ -226,7 +228,7 @@ class Reader:
             for k, one in enumerate(self._axis(("grid", key), value)):
                 self._check_value(("grid", key, k), key, one)
         for section in ("cases", "include", "exclude"):
-            for number, values in enumerate(getattr(c, section)):
+            for number, values in enumerate(getattr(content, section)):
                 self._check_values((section, number), values)
 
     def _axis(self, place: Place, value: Any) -> Sequence[Any]:
@@ -244,8 +246,8 @@ class Reader:
 
     def _check_value(self, place: Place, key: str, value: Any) -> None:
         name = key.replace("-", "_")
-        if name not in types():
-            near = did_you_mean(name, [*types(), "labels"])
+        if name not in field_types():
+            near = did_you_mean(name, [*field_types(), "labels"])
             help = (
                 near if near.startswith("did you mean") else f"a parameter of the schedule belongs below parameters: {key}: ..."
             )

@@ -24,8 +24,8 @@ def combinations(
 ) -> tuple[list[RunValues], int | None]:
     """Return the runs, in the order of the file and without duplicates, and the first entry of `exclude` that excludes no run.
 
-    settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Each later one
-    overrides the earlier ones. include: further runs, which are not combined with the grid.
+    settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Of these
+    three, a later one overrides the earlier ones. include: further runs, which are not combined with the grid.
     """
     found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []
     found += [merged(settings, one) for one in include]

@@ -68,7 +68,10 @@ class Progress:
         return f"about {duration(total)} left" if total else ""
 
     def draw(self, run: Run, state: str, since: float, rest: Sequence[Run]) -> None:
-        """Draw the line about a run on a terminal, at most twice a second."""
+        """Draw the line about a run on a terminal, at most twice a second.
+
+        state: what it does, in words; since: when that began (time.monotonic); rest: the runs after it.
+        """
         now = time.monotonic()
         if not self.is_terminal or now - self._drawn_s < DRAW_S:
             return
@@ -77,7 +80,7 @@ class Progress:
         self._write(text.rstrip()[: shutil.get_terminal_size().columns - 1], "")  # a line that wraps could not be erased
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
-        """Print the line about a run that has ended."""
+        """Print the line about a run that has ended. record: its result; rest: the runs after it."""
         self._seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
         left = self.left(rest)
@@ -118,13 +121,15 @@ def duration(seconds: float) -> str:
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
     """Execute the runs that are not done, and return how many of them failed now.
 
-    Runs that have failed are executed again only if `retry_failed`. Another runner may work on the same runs: each run is
-    executed by one of them. At any time this host executes one run, so that their times do not depend on each other.
+    discard, minutes: as in `execute`. command: returns the command line of a run. Runs that have failed are executed again
+    only if `retry_failed`. Another runner may work on the same runs: each run is executed by one of them. At any time this
+    host executes one run, so that their times do not depend on each other.
     """
     states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
     progress, failed = Progress(runs), 0
     while left:
+        # The first run that has ended: executed here, or in the meantime by another runner.
         taken = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
         if taken is None:
             break  # other runners execute all that is left

@@ -118,10 +118,9 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
         )
         predicted = [(x, scale * p.predicted) for x, p in points if p.predicted is not None]
         if predicted:
-            marker = MARKERS[number % len(MARKERS)]
             axis.plot(
                 *zip(*predicted, strict=True),
-                marker,
+                MARKERS[number % len(MARKERS)],
                 color=colour,
                 markerfacecolor="none",
                 markersize=10,
@@ -143,10 +142,10 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
     values = [x for x in compared.values if any(compared.point(figure, panel, group, x) for group in groups)]
     for number, group in enumerate(groups):
         points = _points(compared, figure, panel, group)
-        at = [values.index(x) + (number - (len(groups) - 1) / 2) * width for x, _ in points]
+        centres = [values.index(x) + (number - (len(groups) - 1) / 2) * width for x, _ in points]
         index = compared.groups.index(group)
         axis.bar(
-            at,
+            centres,
             [scale * p.value for _, p in points],
             0.9 * width,
             yerr=_ends([p for _, p in points], scale),
@@ -157,13 +156,13 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
             linewidth=0.5,
             error_kw={"capsize": 3, "elinewidth": 1, "ecolor": "#444444"},
         )
-        for place, (_, point) in zip(at, points, strict=True):
+        for centre, (_, point) in zip(centres, points, strict=True):
             top = scale * max(point.value, point.high, point.predicted or 0.0)
             if len(groups) * len(values) <= MAX_BARS:
                 text = FIGURES[figure].text(point.value)
-                axis.annotate(text, (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+                axis.annotate(text, (centre, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
             if point.predicted is not None:
-                ends, height = (place - 0.45 * width, place + 0.45 * width), scale * point.predicted
+                ends, height = (centre - 0.45 * width, centre + 0.45 * width), scale * point.predicted
                 axis.hlines(height, *ends, colors=PREDICTED, linewidth=2)
                 has_prediction = True
     if has_prediction:

@@ -57,14 +57,17 @@ class Run:
 
     @property
     def config(self) -> Path:
+        """Return the path of its config file."""
         return self.folder / CONFIG
 
     @property
     def log(self) -> Path:
+        """Return the path of its log."""
         return self.folder / LOG
 
     @property
     def output(self) -> Path:
+        """Return the path of the file of its output."""
         return self.folder / OUTPUT
 
     def prepare(self) -> None:

@@ -77,7 +77,9 @@ def write_table(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def _cell(value: Any) -> Any:
-    return "" if value is None else json.dumps(value) if isinstance(value, list | dict | bool) else value
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict | bool) else value
 
 
 def _column(values: list[Any]) -> list[Any]:

@@ -55,10 +55,10 @@ def compare(
     _compare_products(program, products, notes)
     compared = {name: text for name, text in different.items() if name not in COMPARED_AS_PRODUCTS}
     if compared:
-        name, (first, *others) = next(iter(compared)), compared.values()
+        name, text = next(iter(compared.items()))
         other = _first_different_rank([values.get(name) for values in settings_by_rank])
-        message = f"rank 0 and rank {other} have a different training (settings): {first}"
-        raise refuse("E809", message, notes=tuple(others), help=HELP)
+        message = f"rank 0 and rank {other} have a different training (settings): {text}"
+        raise refuse("E809", message, notes=tuple(compared.values())[1:], help=HELP)
     _compare_products(data, products, notes)
 
 

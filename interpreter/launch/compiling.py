@@ -44,14 +44,17 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     check_kind(program)
     on_machine = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        predicted = predicted_times(on_machine) if _ends(program, on_machine) else None
+        predicted = predicted_times(on_machine) if _terminates(program, on_machine) else None
         return Plan(program, evaluation_of(on_machine), predicted, partial(_memory, on_machine))
     # A timed run sends real messages, whose time is not predicted: `hop` is 0.
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
 
 
-def _ends(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program ends on this machine too. A run in loopback may be on one where it does not."""
+def _terminates(program: Program, on_machine: Program) -> bool:
+    """Return whether a verified program also terminates on another machine. A run in loopback may be on one where it hangs.
+
+    on_machine: the program with this machine in its header.
+    """
     if on_machine.header.machine == program.header.machine:
         return True
     try:

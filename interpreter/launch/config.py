@@ -33,8 +33,8 @@ def config_values(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in mapping_of(path, text).items():
         name = key.replace("-", "_") if isinstance(key, str) else ""
-        if name not in types():
-            near = did_you_mean(name, types())
+        if name not in field_types():
+            near = did_you_mean(name, field_types())
             help = near if near.startswith("did you mean") else "parameters of the schedule are below the key 'parameters'"
             raise ValueError(f"{path}: unknown key '{key}'; {help}")
         if name in values:
@@ -61,7 +61,7 @@ def convert(name: str, value: Any, strict: bool) -> Any:
     # pydantic takes 0.1 s to import, which --help does not need.
     from pydantic import ValidationError
 
-    kind, is_optional = types()[name]
+    kind, is_optional = field_types()[name]
     if value is None and is_optional:
         return None
     if name == "parameters":
@@ -114,7 +114,7 @@ def expected(error: Any) -> str:
 
 
 @cache
-def types() -> dict[str, tuple[Any, bool]]:
+def field_types() -> dict[str, tuple[Any, bool]]:
     """Return by name the type of each field of RunSettings without its None, and whether None is allowed."""
     hints = get_type_hints(RunSettings, include_extras=True)
     by_name = {}

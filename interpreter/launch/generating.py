@@ -21,8 +21,8 @@ from chimerac.models.presets import sizes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """How tokens are drawn. count: how many. seed: of the draws.
+class Sampling:
+    """How tokens are drawn. count: how many tokens. seed: of the random numbers.
 
     temperature: the logits are divided by it; 0 takes the likeliest token. top_k: draw from this many of the likeliest tokens;
     None draws from all.
@@ -34,13 +34,13 @@ class Choice:
     seed: int
 
 
-class Generator:
+class TextGenerator:
     """A language model. whole: all its layers; length: the most tokens that it reads; tokenizer: None for bytes."""
 
     def __init__(self, whole: Stage, length: int, tokenizer: Tokenizer | None) -> None:
         self.whole, self.length, self.tokenizer = whole.eval(), length, tokenizer
 
-    def continued(self, prompt: str, choice: Choice) -> str:
+    def continued(self, prompt: str, sampling: Sampling) -> str:
         """Return the text that follows the prompt.
 
         Raises ChimeraError E862 for a prompt without a token or that is no text, and for weights that are not finite.
@@ -52,31 +52,31 @@ class Generator:
         tokens = list(prompt.encode()) if self.tokenizer is None else [int(t) for t in self.tokenizer.encode([prompt])[0]]
         if not tokens:
             raise refuse("E862", "the prompt has no token", help="give --prompt at least one character")
-        draws, begin = torch.Generator().manual_seed(choice.seed), len(tokens)
+        draws, begin = torch.Generator().manual_seed(sampling.seed), len(tokens)
         with torch.no_grad():
-            for _ in range(choice.count):
+            for _ in range(sampling.count):
                 logits = self.whole(torch.tensor([tokens[-self.length :]]))[0][0, -1]  # of the token after the last one
                 if not bool(logits.isfinite().all()):
                     help = "train with --skip-nonfinite, or export the weights of an earlier checkpoint"
                     raise refuse("E862", "the model computes numbers that are not finite with these weights", help=help)
-                tokens.append(_drawn(logits.float(), choice, draws))
+                tokens.append(_draw_token(logits.float(), sampling, draws))
         if self.tokenizer is None:
             return bytes(token for token in tokens[begin:] if token < 256).decode("utf-8", "replace")
         # Some tokenizers decode a token by the one before it, so both texts are decoded whole.
         return self.tokenizer.decode(tokens).removeprefix(self.tokenizer.decode(tokens[:begin]))
 
 
-def _drawn(logits: Tensor, choice: Choice, draws: torch.Generator) -> int:
+def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> int:
     """Draw a token. logits: (vocabulary,)."""
-    if choice.temperature < torch.finfo(logits.dtype).tiny:
+    if sampling.temperature < torch.finfo(logits.dtype).tiny:
         return int(logits.argmax())
-    if choice.top_k is not None and choice.top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(choice.top_k).values[-1], -torch.inf)
-    logits = (logits - logits.max()) / choice.temperature  # the largest is 0, also where the others become -inf
+    if sampling.top_k is not None and sampling.top_k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(sampling.top_k).values[-1], -torch.inf)
+    logits = (logits - logits.max()) / sampling.temperature  # the largest is 0, also where the others become -inf
     return int(torch.multinomial(torch.softmax(logits, 0), 1, generator=draws))
 
 
-def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> Generator:
+def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> TextGenerator:
     """Return the language model whose weights a file has.
 
     model, length, tokenizer: as in the training, where the file does not name them. Raises ChimeraError: E862 for a file that
@@ -105,7 +105,7 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     except RuntimeError as error:
         help = "give --model and --seq-len of the training"
         raise _refused(path, f"its weights are not those of {name}: {error}", help) from None
-    return Generator(whole, length, loaded)
+    return TextGenerator(whole, length, loaded)
 
 
 def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:

@@ -58,24 +58,23 @@ class Job(Protocol):
 
 def training_settings(settings: RunSettings) -> Settings:
     """Return the part of a run's settings that the trainer needs."""
-    s = settings
     return Settings(
-        s.iterations or (200 if s.timed is None else 5),
-        s.seed,
-        s.micro_batch,
-        s.lr,
-        clip=s.clip,
-        warm_up=s.warm_up,
-        rate_schedule=s.lr_schedule,
-        rate_floor=s.lr_floor,
-        betas=s.betas,
-        weight_decay=s.weight_decay,
-        accumulate=s.accumulate,
-        dtype=s.dtype,
-        skip_nonfinite=s.skip_nonfinite,
-        max_skipped=s.max_skipped,
-        zero=s.zero,
-        compile_stages=s.compile,
+        settings.iterations or (200 if settings.timed is None else 5),
+        settings.seed,
+        settings.micro_batch,
+        settings.lr,
+        clip=settings.clip,
+        warm_up=settings.warm_up,
+        rate_schedule=settings.lr_schedule,
+        rate_floor=settings.lr_floor,
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        accumulate=settings.accumulate,
+        dtype=settings.dtype,
+        skip_nonfinite=settings.skip_nonfinite,
+        max_skipped=settings.max_skipped,
+        zero=settings.zero,
+        compile_stages=settings.compile,
     )
 
 
@@ -92,7 +91,7 @@ def products(plan: Plan, model: PartitionedModel) -> list[Product]:
     return [
         ("E806", "program", plan.program.digest),
         ("E806", "program of evaluations", evaluation),
-        ("E807", "table of boundary values", table_digest(model.table)),
+        ("E807", "table of boundary values", table_digest(model.boundary_table)),
         *(("E817", f"partition, stage {s}", f"layers {layers.start} to {layers.stop - 1}") for s, layers in partition),
     ]
 
@@ -185,8 +184,9 @@ class TrainingJob:
             record.close()
 
     def _checkpoints(self, trainer: Trainer) -> Checkpoints:
-        s = self.settings
-        return Checkpoints(trainer, CheckpointSettings(s.save_dir, s.save_every, s.keep, s.async_save), self.data.identity)
+        options = self.settings
+        settings = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
+        return Checkpoints(trainer, settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
         """Return the fields of the first line of the log: the settings and sizes of the run."""
@@ -195,18 +195,18 @@ class TrainingJob:
         return {**log_header(self.plan, self.settings), **about_model}
 
     def _print_header(self, record: Record) -> None:
-        h, d = self.plan.program.header, self.model.description
-        ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
-        record.print_text(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
-        record.print_text(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
+        header, model = self.plan.program.header, self.model.description
+        ranks = f"{self.plan.program.world} ranks, {header.stages} stages, {header.micro_batches} micro-batches"
+        record.print_text(f"{header.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
+        record.print_text(f"{model.name}: {model.parameters:,} parameters; {self.data.summary}")
         if recomputed := self.plan.program.recomputed_stages:
             record.print_text(f"stages that recompute: {stages_text(recomputed)}")
 
 
 class Training:
-    """One rank's iterations.
+    """One rank's iterations of a job.
 
-    tokens: of an iteration; an image counts as one. evaluated: the number of held-out samples of an evaluation.
+    tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples are evaluated.
     difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
     """
 
@@ -215,11 +215,11 @@ class Training:
         self.tokens = trainer.samples_per_iteration * job.data.tokens
         self.unit = "images" if job.data.target == "image" else "tokens"
         self.difference: float | None = None
-        self.ranks = RankSummary()
+        self.rank_summary = RankSummary()
         self.evaluator = None
-        self.evaluated = min(job.settings.eval_samples, job.data.held_out_count)
+        self.eval_samples = min(job.settings.eval_samples, job.data.held_out_count)
         if job.plan.evaluation is not None:
-            self.evaluator = Evaluator(trainer, job.data.held_out, self.evaluated)
+            self.evaluator = Evaluator(trainer, job.data.held_out, self.eval_samples)
 
     def run(self) -> int:
         """Run all iterations, or end early if a rank is asked to stop; return the exit code."""
@@ -236,7 +236,7 @@ class Training:
         trained_s = 0.0
         record.start(resumed.iteration)
         for iteration in range(resumed.iteration, iterations):
-            start = time.perf_counter()
+            start = time.perf_counter()  # taken_s leaves out the check of the gradients
             loss = trainer.gradients(iteration)
             taken_s = time.perf_counter() - start
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():
@@ -250,7 +250,7 @@ class Training:
             # The last figure of each rank is its stop request. All ranks have the figures of all, so they stop together.
             stops = not is_last and any(requested for *_, requested in result.figures)
             measured = MeasuredTimes.of([row for *row, _ in result.figures])
-            self.ranks.add(measured)
+            self.rank_summary.add(measured)
             speed = self.tokens / taken_s
             if iteration % print_every == 0 or is_last or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} {self.unit}/s"
@@ -343,11 +343,11 @@ class Training:
         ]
         if held_out is not None and held_out.accuracy is not None:
             rows.append(("held-out accuracy", f"{held_out.accuracy:.2%}", f"of {held_out.targets} {data.target}s"))
-        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(self.evaluated)]
+        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(self.eval_samples)]
         rows.append((f"{self.unit} per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
         if recomputed := job.plan.program.recomputed_stages:
             rows.append(("stages that recompute", stages_text(recomputed), "their forwards ran again"))
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)
-        self.record.print_text(f"\n{self.ranks.table()}")
+        self.record.print_text(f"\n{self.rank_summary.table()}")

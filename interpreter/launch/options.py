@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from chimerac.chimera_ir.arguments import Parser
-from chimerac.interpreter.launch.config import as_yaml, config_values, convert, types
+from chimerac.interpreter.launch.config import as_yaml, config_values, convert, field_types
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import from_environment, resolved
 from chimerac.interpreter.launch.workloads import model_table
@@ -98,7 +98,7 @@ def _parser() -> Parser:
 
 def _argument(field: Field[Any]) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for a field."""
-    kind, _ = types()[field.name]
+    kind, _ = field_types()[field.name]
     text, default = field.metadata["help"], field.default
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
     arguments: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": field.metadata["metavar"]}

@@ -22,7 +22,7 @@ def own_data(
     text, images: load the data; images gets the side and the number of channels. Raises ChimeraError: E802 no data that fits,
     E803 a text that is too short, E861 a tokenizer without a mask token for a masked language model.
     """
-    # With torch, 2.6 s.
+    # These import torch, which takes 2.6 s.
     from chimerac.interpreter.data.fields import continued, masked, named
     from chimerac.interpreter.data.images import image_data
     from chimerac.interpreter.data.windows import text_data

@@ -52,7 +52,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
     """
     if not is_own(settings.model):
         return plan
-    # With torch, 2.6 s, which is imported already where there is a description.
+    # It imports torch: 2.6 s, which are already spent where there is a description.
     from chimerac.interpreter.runtime.partitioned import missing_ties
 
     program = with_partition(settings, plan.program, description)
@@ -62,7 +62,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
         return plan
     if plan.memory is None:  # there is no compiler, and nothing is evaluated
         return replace(plan, program=program)
-    from chimerac.interpreter.launch.compiling import compiled_plan  # 0.2 s, as above
+    from chimerac.interpreter.launch.compiling import compiled_plan  # imports the compiler: 0.2 s
 
     return compiled_plan(settings, is_compiled, tied, description)
 
@@ -104,7 +104,7 @@ def _program_text(path: Path) -> Source | None:
         source = Source(str(path), read(path))
     except ChimeraError:
         return None  # the compiler reports what is wrong
-    # It imports numpy and pydantic, which take 0.25 s that --help does not need.
+    # It imports numpy and pydantic: 0.25 s, which --help does not need.
     from chimerac.chimera_ir.forms import is_program
 
     return source if is_program(source) else None
@@ -115,7 +115,7 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
 
     text: of the program; None for a schedule. Raises ChimeraError: E813 for a schedule, E816 for a program that may hang.
     """
-    from chimerac.chimera_ir.forms import read_program  # 0.2 s that --help does not need
+    from chimerac.chimera_ir.forms import read_program  # imports pydantic: 0.2 s, not for --help
 
     path = settings.schedule
     if text is None:

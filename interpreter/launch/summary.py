@@ -19,10 +19,10 @@ class RankSummary:
 
     def add(self, measured: MeasuredTimes) -> None:
         """Add one iteration."""
-        m = measured
-        figures = np.array([m.bubbles, m.recompute_s, m.value_waits_s, m.send_waits_s, m.all_reduce_waits_s])
+        waits = (measured.value_waits_s, measured.send_waits_s, measured.all_reduce_waits_s)
+        figures = np.array([measured.bubbles, measured.recompute_s, *waits])
         self._count += 1
-        self._sums = figures if self._count <= 2 else self._sums + figures
+        self._sums = figures if self._count <= 2 else self._sums + figures  # the second iteration replaces the first one
         self._last = measured
 
     def table(self) -> str:

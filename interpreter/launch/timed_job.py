@@ -35,12 +35,12 @@ class TimedJob:
     def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
         compare(transport, self.settings, products(self.plan, self.model), defaults=training_defaults(self.settings))
-        iterations = training_settings(self.settings).iterations
-        header = log_header(self.plan, self.settings)
-        record, h = Record(transport.rank, iterations, self.settings.log_file, header), self.plan.program.header
+        iterations, header = training_settings(self.settings).iterations, self.plan.program.header
+        record = Record(transport.rank, iterations, self.settings.log_file, log_header(self.plan, self.settings))
         record.print_text(
-            f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
-            f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
+            f"{header.schedule}: {self.plan.program.world} ranks, {header.stages} stages, "
+            f"{header.micro_batches} micro-batches; timed stages, {self.unit_s * 1000:g} ms for a unit of cost, "
+            f"{iterations} iterations"
         )
         try:
             record.print_text("\n" + self.measure(transport, record).table())
@@ -60,7 +60,7 @@ class TimedJob:
         return Comparison(self.predicted, median_times(times))
 
     def trainer(self, transport: Transport) -> Trainer:
-        """Return the trainer of this rank, after an iteration whose tasks do not sleep; called by all ranks together."""
+        """Return the trainer of this rank, after a warm-up iteration without sleeping; called by all ranks together."""
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
         self.sleeper.unit_s = 0.0

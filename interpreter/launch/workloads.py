@@ -49,7 +49,7 @@ def model_of(settings: RunSettings, program: Program) -> Model:
             layers=settings.layers,
             head=settings.head,
         )
-    from chimerac.models.families import preset  # with torch, 2.6 s
+    from chimerac.models.families import preset  # imports torch: 2.6 s
 
     name = _name(settings, program)
     return preset(name, settings.seq_len, settings.dropout, vocabulary_of(settings, sizes_of(name).data))
@@ -71,14 +71,14 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
     name = _name(settings, program)
     sizes, source = sizes_of(name), _source_of_preset(settings, name)
     if isinstance(sizes, Cnn):
-        from chimerac.interpreter.data.images import image_data  # with torch, 2.6 s
+        from chimerac.interpreter.data.images import image_data  # imports torch: 2.6 s
 
         return image_data(source.images(), settings.seed, settings.augment)
     if sizes.data == "pairs":
-        from chimerac.interpreter.data.pairs import pair_data  # with torch, 2.6 s
+        from chimerac.interpreter.data.pairs import pair_data  # imports torch: 2.6 s
 
         return pair_data(_text(source), settings.seq_len, settings.seed)
-    from chimerac.interpreter.data.windows import text_data  # with torch, 2.6 s
+    from chimerac.interpreter.data.windows import text_data  # imports torch: 2.6 s
 
     return text_data(_text(source), settings.seq_len, settings.seed)
 
@@ -102,7 +102,7 @@ def check_options(settings: RunSettings) -> None:
     if source.has_images:
         source.images()
     elif settings.data is not None:
-        from chimerac.interpreter.data.text import split_text  # with numpy, 0.1 s that --help does not need
+        from chimerac.interpreter.data.text import split_text  # imports numpy: 0.1 s, not for --help
 
         split_text(_text(source), settings.seq_len)
 
@@ -111,7 +111,7 @@ def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
     """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer."""
     if settings.tokenizer is None or kind == "images":
         return None
-    from chimerac.interpreter.data.tokenizer import load_tokenizer  # with numpy, 0.1 s that --help does not need
+    from chimerac.interpreter.data.tokenizer import load_tokenizer  # imports numpy: 0.1 s, not for --help
 
     encoding = load_tokenizer(settings.tokenizer).encoding
     return encoding.all_tokens if kind == "pairs" else encoding.vocabulary
@@ -119,7 +119,7 @@ def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
 
 def source_of(settings: RunSettings, default: str) -> Source:
     """Return where the data of a run comes from. default: the name of the source without --data."""
-    from chimerac.interpreter.data.sources import PREPARED, Source  # with numpy, 0.1 s that --help does not need
+    from chimerac.interpreter.data.sources import PREPARED, Source  # imports numpy: 0.1 s, not for --help
 
     return Source(
         settings.data or default,
@@ -138,9 +138,10 @@ def _source_of_preset(settings: RunSettings, model: str) -> Source:
 
 
 def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, int] | None) -> Source:
-    """Return the source of the data of a model that reads images of this side and number of channels; None if it reads text.
+    """Return the source of the data of a model.
 
-    Raises ChimeraError E802 if --data is something else, or there is no data set of such images.
+    image_size: side and number of channels of the images that the model reads; None if it reads text. Raises ChimeraError E802
+    if --data is something else, or there is no data set of such images.
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
@@ -156,7 +157,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
 
 def check_depth(settings: RunSettings, program: Program) -> None:
     """Check, without torch, that the model has a layer for each stage. Raises ChimeraError E705."""
-    # It imports pydantic, which takes 0.1 s that --help does not need.
+    # It imports pydantic: 0.1 s, which --help does not need.
     from chimerac.chimera_ir.partition import check_layers
 
     if is_own(settings.model):
@@ -175,7 +176,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     """
     if settings.split is None and settings.partition is None:
         return program
-    # It imports pydantic, which takes 0.1 s that --help does not need.
+    # It imports pydantic: 0.1 s, which --help does not need.
     from chimerac.chimera_ir.partition import check_fits, partition_from_json, split_by_counts
 
     stages = program.header.stages

@@ -13,7 +13,7 @@ from chimerac.interpreter.runtime.model import Example, Fields, Values
 Tensors = Tensor | Sequence[Tensor]
 Divisor = float | Sequence[float]
 
-OF_STEP = ("inputs", "targets", "divisor", "sync")  # the other arguments of `Pipeline.step`
+STEP_ARGUMENTS = ("inputs", "targets", "divisor", "sync")  # of `Pipeline.step`, besides the fields
 
 
 def tensors_of(given: Tensors) -> Values:
@@ -42,13 +42,13 @@ def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any,
 
 
 def fields_of(given: Mapping[str, Tensor] | None) -> Fields:
-    """Return the examples of the fields. Raises TypeError as `tensors_of`.
+    """Return the example of each field, by name. Raises TypeError as `tensors_of`.
 
     Raises ValueError for a name that cannot be an argument of `Pipeline.step`.
     """
     fields = dict(given or {})
     for name, t in fields.items():
-        if name in OF_STEP or not name.isidentifier():
+        if name in STEP_ARGUMENTS or not name.isidentifier():
             raise ValueError(f"a field cannot have the name {name!r}: step takes fields as keyword arguments")
         tensors_of(t)
     return fields

@@ -46,7 +46,7 @@ class StagedModel(Protocol):
         """Return the name of the model, for messages."""
 
     @property
-    def table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[Specs, ...]:
         """Return the tensors that each stage passes to the next."""
 
     @property
@@ -63,8 +63,8 @@ class BoundPipeline:
     seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
     profile_ranges: as in `Pipeline`. iteration: how many times `step` has run.
 
-    Three of its members measure the last step. `times` has the start and the end of each instruction of this rank. `figures`
-    has their sums, such as the time that this rank waited. `measured` has the figures of all ranks. `predicted` has what the
+    The last step is measured: `times` has the start and the end of each instruction of this rank, `figures` has their sums,
+    such as the time that this rank waited, and `measured` returns the figures of all ranks. `predicted` returns what the
     simulator predicts for a step.
 
     Raises ChimeraError on all ranks if two of them differ: E806 in the program, E807 in the boundary values, E810 in the copies
@@ -82,10 +82,11 @@ class BoundPipeline:
         compile_stages: bool | Mapping[str, Any] = False,
         profile_ranges: bool = False,
     ) -> None:
-        self.program, self.name, self.objective, self.table = program, model.name, model.objective, model.table
+        self.program, self.name = program, model.name
+        self.objective, self.boundary_table = model.objective, model.boundary_table
         self.transport, self._profile_ranges, header = transport, profile_ranges, program.header
         check_equal(transport, "program", "E806", program.digest)
-        check_equal(transport, "table of boundary values", "E807", table_digest(self.table))
+        check_equal(transport, "table of boundary values", "E807", table_digest(self.boundary_table))
         transport.connect(program)
         self.stages = {s: model.build(s, seed).to(transport.device) for s in local_stages(header, transport.rank)}
         self.executor = self._executor(program)
@@ -100,7 +101,7 @@ class BoundPipeline:
         self.iteration = 0
 
     def _executor(self, program: Program) -> Executor:
-        return Executor(program, self.objective, self.stages, self.table, self.transport, self._profile_ranges)
+        return Executor(program, self.objective, self.stages, self.boundary_table, self.transport, self._profile_ranges)
 
     @property
     def rank(self) -> int:
@@ -220,7 +221,8 @@ class BoundPipeline:
         """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all."""
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
-            note = "run again from gradients of zero, every value is finite: gradients were there before, or a layer is random"
+            reason = "the earlier gradients were not, or a layer is not deterministic"
+            note = f"run again without the gradients of earlier steps, every value is finite: {reason}"
             return refuse("E812", message, notes=(note,), help=help)
         return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
 
@@ -263,7 +265,7 @@ class BoundPipeline:
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
-        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, 0.2 s
+        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, whose import takes 0.2 s
 
         return predicted_times(self.program)
 

@@ -116,10 +116,11 @@ def start_save(
 ) -> PendingSave:
     """Start a save, which a thread of each rank continues; called by all ranks together.
 
-    info: further fields of checkpoint.json. copy: copy the values first, so that they may change before `finish`.
+    info: further fields of checkpoint.json. copy: copy the values first, so that they may change before `finish`. The other
+    arguments and the errors are those of `save_checkpoint`.
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
-    state_file = _serialized(state)
+    state_bytes = _serialized(state)
     pipeline.average_buffers()
     names = Names(pipeline)
     tensors, settings = local_state(pipeline, optimizer, names), optimizer_settings(optimizer, names)
@@ -142,7 +143,7 @@ def start_save(
 
     def write() -> str:
         if rank == 0:
-            files.write(folder / files.STATE, state_file)
+            files.write(folder / files.STATE, state_bytes)
         written = writer.write()
         checksums = {name: files.checksum(folder / name) for name in {file for _, _, file, _, _ in written}}
         return json.dumps([written, checksums])

@@ -31,7 +31,7 @@ class UnreadableError(Exception):
 
 
 def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
-    """Return the finding that a checkpoint belongs to another run."""
+    """Return the finding that the checkpoint `path` belongs to another run. reason: what differs; help: has a default."""
     help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
     return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
 

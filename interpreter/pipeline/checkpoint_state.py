@@ -135,7 +135,8 @@ def _optimizer_state(
 ) -> dict[str, Any]:
     """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
     kind = type(optimizer).__name__
-    saved = {name: values for names_of_group, values in (settings or {"groups": ()})["groups"] for name in names_of_group}
+    saved_kind, saved_groups = (None, []) if settings is None else (settings["kind"], settings["groups"])
+    saved = {name: of_group for names_of_group, of_group in saved_groups for name in names_of_group}  # settings by parameter
     by_name: dict[str, dict[str, Any]] = {}
     for place, value in values.items():
         if place[0] == "optimizer":
@@ -148,10 +149,9 @@ def _optimizer_state(
         restored = {k: v for k, v in group.items() if k != "params"}
         for name in own:
             if saved[name].keys() != _settings(group).keys():
-                other = (settings or {})["kind"]
                 raise MismatchError(
-                    f"it was written with the optimizer {other}, which has {_names_of(saved[name])}, and this run has {kind}, "
-                    f"which has {_names_of(_settings(group))}"
+                    f"it was written with the optimizer {saved_kind}, which has {_names_of(saved[name])}, "
+                    f"and this run has {kind}, which has {_names_of(_settings(group))}"
                 )
             if with_settings and saved[name] != saved[own[0]]:
                 raise MismatchError(

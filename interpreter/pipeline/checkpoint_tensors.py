@@ -128,7 +128,7 @@ class TensorReader:
                 values[self._names[place]] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
             else:
                 values[self._names[place]] = None
-        # The steps of dcp.load for one process, without its warning that there are no others.
+        # These are the calls of dcp.load in one process, without its warning that there are no other ones.
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(values, self._metadata, is_coordinator=True)
         self._storage.set_up_storage_reader(self._metadata, is_coordinator=True)

@@ -59,7 +59,7 @@ def with_own_stages(
     """Return the program of a schedule for these ranks, and the model of which this rank has its own stages.
 
     stages: of this rank, by number. objective: the loss and the precision. example: of one micro-batch. The other arguments and
-    the errors are those of `Pipeline`.
+    the errors are those of `Pipeline`. Raises ValueError if `tied` is not what the program ties.
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
         raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")

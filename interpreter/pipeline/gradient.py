@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.transport import Transport
 
-PART = 2**20  # numbers of a gradient that are converted to float64 at one time
+PART_ELEMENTS = 2**20  # elements of a gradient that are converted to float64 at one time
 
 
 class ModelGradient:
@@ -33,7 +33,7 @@ class ModelGradient:
     def squared_norm(self) -> float:
         """Return this rank's share of the squared norm. The shares of all ranks add up to the squared norm."""
         gradients = [p.grad for p in self.counted_parameters() if p.grad is not None]
-        parts = [part for g in gradients for part in torch.split(g.reshape(-1), PART)]
+        parts = [part for g in gradients for part in torch.split(g.reshape(-1), PART_ELEMENTS)]
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
         return float(torch.stack(norms).square().sum()) if norms else 0.0
 

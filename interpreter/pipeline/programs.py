@@ -65,7 +65,8 @@ def program_for(
 def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
     """Compile a schedule with these parameters. If D is not given, it is world / width.
 
-    compile_with: compiles with the parameters that it is given. world: the number of ranks; None or 0 if it is not known.
+    compile_with: compiles with the parameters that it is given, or raises ChimeraError. world: the number of ranks; None or 0
+    if it is not known. Raises the ChimeraError of `compile_with`, with a note if D follows from `world`.
     """
     if "D" not in parameters and world and width > 0 and world % width == 0:
         depth = world // width

@@ -91,7 +91,7 @@ def _wait_for_all(transport: Transport) -> None:
 
 
 def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
-    """Compare a digest with that of every rank. what: has this digest, for the message; code: of the error.
+    """Compare a digest with that of every rank. what: the thing that has this digest, for the message; code: of the error.
 
     Raises ChimeraError on all ranks if two of them differ.
     """

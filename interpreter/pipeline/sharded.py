@@ -44,13 +44,13 @@ class Ownership:
     def __init__(self, groups: Groups, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
         self._transport = transport
         trained = {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
-        self.known = {id(p) for parameters in groups.values() for p in parameters}
-        mine = json.dumps({name: [p.numel() for p in parameters] for name, parameters in trained.items()})
+        self.held = {id(p) for parameters in groups.values() for p in parameters}  # all parameters of this rank, by id
+        own_sizes = json.dumps({name: [p.numel() for p in parameters] for name, parameters in trained.items()})
         sizes: dict[str, list[int]] = {}
-        for text in transport.all_gather(mine):
+        for text in transport.all_gather(own_sizes):
             sizes |= json.loads(text)
         owners = _owners(sizes, holders)
-        self.owned: set[int] = set()  # the parameters of this rank, by id
+        self.owned: set[int] = set()  # those that this rank owns, by id
         self.shards: list[Shard] = []  # in the same order on all ranks
         for name in [name for name in holders if name in trained]:
             by_owner: dict[tuple[int, torch.dtype], list[nn.Parameter]] = {}
@@ -83,7 +83,8 @@ class ShardedOptimizer(Optimizer):
     `load_state_dict` also accepts the state of a whole optimizer. The class must update each parameter independently of the
     others, as all optimizers of torch do but LBFGS. All ranks create it, and call `step`, together.
 
-    defaults: arguments of `optimizer_class`. check: called before each step; it raises if the gradients cannot be used.
+    defaults: arguments of `optimizer_class`. check: called before each step; it raises if the gradients cannot be used. Raises
+    ValueError for a parameter that is not in the pipeline.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ShardedOptimizer(Optimizer):
         self._ownership, self._check = ownership, check
         self.local: Optimizer | None = None  # of the owned parameters
         super().__init__(given, dict(defaults))
-        if foreign := [p for group in self.param_groups for p in group["params"] if id(p) not in ownership.known]:
+        if foreign := [p for group in self.param_groups for p in group["params"] if id(p) not in ownership.held]:
             raise ValueError(
                 f"a parameter of shape {list(foreign[0].shape)} is not in this pipeline: give parameters that "
                 "pipe.parameters() yields"

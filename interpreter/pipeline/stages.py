@@ -76,10 +76,13 @@ def held_stages(
 
 @dataclass(frozen=True)
 class OwnStages:
-    """A model of which this rank has its own stages. table: the tensors that each stage of the model passes to the next."""
+    """A model of which this rank has its own stages.
+
+    boundary_table: for each stage of the model, the tensors that it passes to the next one. stages: of this rank, by number.
+    """
 
     name: str
-    table: tuple[Specs, ...]
+    boundary_table: tuple[Specs, ...]
     objective: Objective
     stages: Mapping[int, Stage]
 

@@ -119,7 +119,7 @@ class LayerBench:
     def result(self) -> MeasuredLayers:
         """Return the medians of all iterations after the warm-up."""
         rounds = self._rounds[WARM_UP:]
-        overhead = _medians([empty for _, empty in rounds], 1)  # of the middle one: the first and the last do less
+        overhead = _medians([empty for _, empty in rounds], 1)  # of the middle stage: the first and the last one do less
         measured = {k: _medians([found for found, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
         return MeasuredLayers(overhead.layer_times(0), self._spread(measured))
 
@@ -236,7 +236,7 @@ _NUMBER = Spec((1,), "float32", gradient=True)
 
 
 class _Empty(nn.Module):
-    """A layer that does next to nothing."""
+    """A layer that only adds a number, so that its time is that of a stage without work."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class MicroBatches(Protocol):
 
 
 class Samples(ABC):
-    """A source of samples. Each sample has a number. Tensors have the samples along their first dimension, as numbered."""
+    """A source of samples. Each has a number. The first dimension of a tensor counts the samples, in the order of `numbers`."""
 
     @abstractmethod
     def inputs(self, numbers: Sequence[int]) -> Values:
@@ -62,16 +62,16 @@ class Samples(ABC):
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one replica in one iteration, read from a source.
+    """One batch of one replica, read from a source.
 
-    iteration: the number of the batch; width: the number of replicas; size: samples of a micro-batch. accumulated: how many
-    batches one weight update has. The loss is then a mean over all of them: update u has the batches from u * accumulated
-    to (u + 1) * accumulated - 1.
+    number: of the batch, from 0; width: the number of replicas; micro_batches: how many the replica has; size: samples of a
+    micro-batch. accumulated: how many batches one iteration has. The loss is then a mean over all of them: iteration i has the
+    batches i * accumulated to (i + 1) * accumulated - 1.
     """
 
     source: Samples
     seed: int
-    iteration: int
+    number: int
     replica: int
     width: int
     micro_batches: int
@@ -83,7 +83,7 @@ class Batch:
 
         t: number of the batch; W: replicas; w: this replica; N: micro-batches; m: this micro-batch; b: its samples.
         """
-        index = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
+        index = (self.number * self.width + self.replica) * self.micro_batches + micro_batch
         return range(index * self.size, (index + 1) * self.size)
 
     def inputs(self, micro_batch: int) -> Values:
@@ -100,13 +100,13 @@ class Batch:
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
-        return Draws(self.seed, self.iteration // self.accumulated, tuple(self.numbers(micro_batch)))
+        return Draws(self.seed, self.number // self.accumulated, tuple(self.numbers(micro_batch)))
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
-        """Return for each loss the number of its valid targets, at least 1, in all batches of the weight update."""
+        """Return for each loss the number of its valid targets, at least 1, in all batches of the iteration."""
         samples = self.accumulated * self.width * self.micro_batches * self.size
-        first = self.iteration // self.accumulated * samples
+        first = self.number // self.accumulated * samples
         return tuple(max(1, count) for count in self.source.valid_targets(range(first, first + samples)))
 
 
@@ -118,7 +118,7 @@ class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
     inputs: None on ranks without the first stage; targets: None on ranks without the last one. fields: those that this rank
-    reads, by name. divisors: as of `MicroBatches`. draws: of each micro-batch.
+    reads, by name. micro_batches: how many. divisors: as in `MicroBatches`. draws: of each micro-batch.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, 
 
 
 def describe(model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT) -> ModelDescription:
-    """Return the description of a model, as `described`."""
+    """Return the description of a model: the first result of `described`, which explains the arguments."""
     return described(model, samples, device, cost_unit)[0]
 
 
@@ -70,9 +70,9 @@ def described(
     Raises ValueError for a layer or a loss that reads the values of a tensor.
     """
     device = device or torch.device("cpu")
-    # Any draws will do: dropout keeps its masks whatever their values are. A layer that was built before may have real tensors.
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # layers that the user has built have real tensors
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
+    # The seed does not matter: a dropout keeps a mask of the same size for every seed.
     with mode, norms, drawing(Draws(0, 0, range(samples))):
         stages = _without_memory(mode, [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))])
         _move(stages, device)
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
-    """Return fake tensors like these, in the mode that is on. Modules may compute something else for real ones."""
+    """Return fake tensors of the same shapes and dtypes; called inside the FakeTensorMode. `tensors` may be real ones."""
     return tuple(torch.empty_like(t, device=device) for t in tensors)
 
 

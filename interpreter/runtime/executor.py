@@ -58,12 +58,16 @@ SecondStreamOf = Callable[[torch.device], SecondStream | None]
 
 
 class Executor:
-    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage passes to the next.
+    """Executes the stream of one rank.
 
-    groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
-    compare their copies of the parameters. profile_ranges: whether each instruction is a range, named by its text, for
-    torch.profiler and the profilers that read torch's ranges. second_stream: makes the second stream of a device, on which one
-    task of an overlapped pair runs; by default only CUDA devices have one.
+    objective: the loss and the precision. stages: the stages of this rank, by number. boundary_table: for each stage of the
+    model, the tensors that it passes to the next one. groups: this rank's parameters by group, each once. profile_ranges:
+    whether each instruction is a range, named by its text, for torch.profiler and the profilers that read torch's ranges.
+    second_stream: makes the second stream of a device, on which one task of an overlapped pair runs; by default only CUDA
+    devices have one.
+
+    All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
+    ChimeraError E810 on all ranks if copies differ.
     """
 
     def __init__(
@@ -71,14 +75,14 @@ class Executor:
         program: Program,
         objective: Objective,
         stages: Mapping[int, Stage],
-        table: Sequence[Specs],
+        boundary_table: Sequence[Specs],
         transport: Transport,
         profile_ranges: bool = False,
         second_stream: SecondStreamOf = second_stream_of,
     ) -> None:
-        self.header, self.pipes = program.header, program.pipe_names
+        self.header, self.pipe_names = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
-        self.stages, self.table, self.transport = stages, table, transport
+        self.stages, self.boundary_table, self.transport = stages, boundary_table, transport
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
         trained = self.groups if program.header.kind == "training" else {}
@@ -91,17 +95,19 @@ class Executor:
         self.iteration = Iteration(objective, transport.device, evaluates=program.header.kind == "evaluation")
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
-        self._key = transport.progress.add(program)
+        self._program_key = transport.progress.add(program)
         for i in self.stream:
-            for slot in self._message(i)[0] if isinstance(i, Free) else []:
-                slot.waits_for_free = True
-        self.calls, self._epilogue = [self._bind(i) for i in self.stream], self._finish
+            if isinstance(i, Free):
+                for slot in self._message(i)[0]:
+                    slot.waits_for_free = True
+        self.calls = [self._bind(i) for i in self.stream]
+        self._epilogue: Call = self._finish
         self._second_stream = second_stream(transport.device) if trained and any(_has_overlap(i) for i in self.stream) else None
         if self._second_stream is not None:
             self.calls = on_streams(self.stream, self.calls, self._second_stream)
             self.iteration.keep = self._second_stream.keep
         if profile_ranges:
-            texts = [instruction_text(i, self.pipes) for i in self.stream]
+            texts = [instruction_text(i, self.pipe_names) for i in self.stream]
             self.calls = [partial(_in_range, text, call) for text, call in zip(texts, self.calls, strict=True)]
             self._epilogue = partial(_in_range, "epilogue", self._finish)
         self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
@@ -112,27 +118,27 @@ class Executor:
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
-        Afterwards every parameter has its complete gradient, added to the one that it had. sync: False leaves out the
-        ALLREDUCEs: each rank then has the gradient of its own tasks, and a later run with sync adds up all of them. All ranks
-        give the same value. invoke: a function that makes the calls in place of this one; it gets the number of the
-        instruction and its call.
+        Afterwards every parameter has its complete gradient, added to the one that it had. sync: the same on all ranks; False
+        leaves out the ALLREDUCEs. Each rank then has the gradient of its own tasks, and a later run with sync adds up those of
+        all ranks. invoke: a function that is called instead of each instruction's call, with the number of the instruction and
+        the call; it makes the call.
 
-        Raises RankError, which names the instruction.
+        Raises RankError, which names the instruction that failed.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
             gradients.begin()
         clock, transport, number = time.perf_counter_ns, self.transport, 0
         stamps, waits = self._stamps, self._waits
-        position = transport.progress.begin(self._key)
+        position = transport.progress.begin(self._program_key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate(self._calls_of(sync, invoke), 1):
-                position[NUMBER] = number - 1
+            for number, call in enumerate(self._calls_of(sync, invoke)):
+                position[NUMBER] = number
                 call()
-                stamps[number], waits[number] = clock(), transport.waited_ns
+                stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:
-            raise self._failure(number - 1, cause) from cause
+            raise self._failure(number, cause) from cause
         for gradients in self.gradients.values():
             gradients.end(sync)
         return self.iteration.total_loss()
@@ -147,7 +153,7 @@ class Executor:
         check_copies(self.transport, self.groups)
 
     def _calls_of(self, sync: bool, invoke: Invoke | None) -> list[Call]:
-        """Return the calls of an iteration, the epilogue's included."""
+        """Return the calls of an iteration, with the epilogue as the last one."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
@@ -163,7 +169,7 @@ class Executor:
         rank, name = self.transport.rank, self.transport.named([self.transport.rank])
         if number == len(self.stream):
             return RankError(rank, None, "epilogue", cause, name)
-        return RankError(rank, number, instruction_text(self.stream[number], self.pipes), cause, name)
+        return RankError(rank, number, instruction_text(self.stream[number], self.pipe_names), cause, name)
 
     def _finish(self) -> None:
         """Wait for sends and collectives."""
@@ -220,18 +226,21 @@ class Executor:
                 self.stages[stage],
                 m,
                 input=None if first else self.store.slot(Key("act", pipe, stage, m)),
-                needs_gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
+                needs_gradient=() if first else [spec.gradient for spec in self.boundary_table[stage - 1]],
                 output=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
-                kept=[spec.kept for spec in self.table[stage]],
+                kept=[spec.kept for spec in self.boundary_table[stage]],
                 output_gradient=None if last else self.store.slot(Key("grad", pipe, stage, m)),
                 input_gradient=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
             )
         return self.work[pipe, stage, m]
 
     def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Specs]:
-        """Return the slots of a message's values, and the tensors of each. An act is made by the stage before."""
+        """Return the slots of the values that an instruction names, and the tensors of each value.
+
+        The `act` that stage s reads is the output of stage s - 1.
+        """
         slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
-        return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
+        return slots, self.boundary_table[i.stage - 1] if i.value == "act" else with_gradient(self.boundary_table[i.stage])
 
     def _launch(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
         self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))
@@ -252,7 +261,7 @@ def _send_group(
 
 
 def _in_range(name: str, call: Call) -> None:
-    """Make a call in a range for profilers."""
+    """Make a call, as a range of this name for profilers."""
     with record_function(name):
         call()
 

@@ -65,7 +65,10 @@ class FiniteCheck:
         self.causes: list[Cause] = []
 
     def invoke(self, number: int, call: Callable[[], None]) -> None:
-        """Run an instruction, and check the values that it reads and computes. number: of the instruction; call: runs it."""
+        """Run an instruction, and check the values that it reads and computes.
+
+        number: of the instruction in the stream, or the length of the stream for the epilogue. call: runs it.
+        """
         instruction = self._executor.stream[number] if number < len(self._executor.stream) else None
         if not isinstance(instruction, Task) or isinstance(instruction, Recompute):  # a RECOMPUTE makes no value
             call()
@@ -86,16 +89,16 @@ class FiniteCheck:
                 self._add(reductions[group], f"the sum of the gradients of {_names(names)} is not finite", is_reduction=True)
 
     def _forward(self, number: int, call: Callable[[], None], keys: list[tuple[int, int, int]]) -> None:
-        work = [self._executor.work[key] for key in keys]
+        work, stage = [self._executor.work[key] for key in keys], keys[0][1]
         inputs_finite = [_is_finite(w.iteration.inputs(w.m) if w.input is None else w.input.read()) for w in work]
         call()
         for key, w, input_finite in zip(keys, work, inputs_finite, strict=True):
             output_finite = _is_finite((w.iteration.losses[w.m],) if w.output is None else w.output.values or ())
             if not input_finite and w.input is None:
-                self._add(number, f"the inputs of micro-batch {w.m} are not finite", key[1])
+                self._add(number, f"the inputs of micro-batch {w.m} are not finite", stage)
             elif input_finite and not output_finite:
                 output = "loss of" if w.output is None else "output for"
-                self._add(number, f"its {output} micro-batch {w.m} is not finite", key[1])
+                self._add(number, f"its {output} micro-batch {w.m} is not finite", stage)
             if not (input_finite and output_finite):
                 self._nonfinite.add(key)
 
@@ -130,7 +133,7 @@ class FiniteCheck:
     def _add(self, number: int, value: str, stage: int | None = None, is_reduction: bool = False) -> None:
         """Add a cause. stage: of the task; None for an all-reduce."""
         weights = [] if stage is None else [p for p in self._executor.stages[stage].parameters() if not _is_finite((p,))]
-        text = instruction_text(self._executor.stream[number], self._executor.pipes)
+        text = instruction_text(self._executor.stream[number], self._executor.pipe_names)
         names = tuple(dict.fromkeys(self._names[id(p)] for p in weights))
         transport = self._executor.transport
         name = transport.named([transport.rank])
@@ -140,8 +143,8 @@ class FiniteCheck:
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
     """Return the first cause of all ranks, the same on each rank; called by all ranks together.
 
-    causes: of this rank. Tasks precede all-reduces, then the lowest number in its stream counts, then the lowest rank. Return
-    None if there is no cause.
+    causes: of this rank. Causes are ordered by: tasks before all-reduces, then by their number in the stream, then by rank.
+    Return None if there is no cause.
     """
     by_rank = transport.all_gather(json.dumps([asdict(cause) for cause in causes]))
     every = [Cause(**{**fields, "weights": tuple(fields["weights"])}) for text in by_rank for fields in json.loads(text)]

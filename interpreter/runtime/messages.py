@@ -22,7 +22,7 @@ Specs = tuple[Spec, ...]
 
 
 def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Specs, ...]:
-    """Return the tensors that each stage passes to the next."""
+    """Return, for each stage, the tensors that it passes to the next one; for the last stage, those that the loss takes."""
     return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
@@ -40,11 +40,11 @@ class Layout:
     """The positions of the tensors in a message, computed once for all messages of these shapes.
 
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
-    memory. The receiver reads them from it without a copy. If they have the same shape and type, and need no padding, the
-    block is a stack of them, [count, *shape]: one call copies them all.
+    memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
+    block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    device: where messages are. A message without tensors is there too, because NCCL accepts no CPU tensor. starts: the first
-    byte of each tensor in that block; bytes: of the block.
+    specs: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
+    accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
     """
 
     def __init__(self, specs: Specs, device: torch.device) -> None:

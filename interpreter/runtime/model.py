@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 class Objective(Protocol):
-    """What stages are run with: the losses of their last output, and the precision in which they compute."""
+    """What stages need besides their layers: the loss, and the precision in which they compute."""
 
     @property
     def loss(self) -> Callable[[Values, Values], Values]:
@@ -138,7 +138,7 @@ def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values
     """
     output = layer(*values, **fields)
     tensors = output if isinstance(output, tuple) else (output,)
-    try:
+    try:  # the types are checked only after a failure, because this runs for every layer of every task
         return tuple([t.contiguous() for t in tensors])
     except AttributeError:
         wrong = next(type(t).__name__ for t in tensors if not isinstance(t, Tensor))

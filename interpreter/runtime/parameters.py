@@ -113,7 +113,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
                 "E810",
                 f"the copies of {name} on {transport.named([first])} and {transport.named([other])} have different weights",
                 notes=(f"{name} is on ranks {', '.join(str(rank) for rank, _ in holders)}",),
-                help="start every rank with the same files, options and versions; on one host this is an error of ours",
+                help="start every rank with the same files, options and versions; on one host this is a bug of chimerac",
             )
 
 

@@ -19,7 +19,8 @@ from chimerac.interpreter.runtime.model import Model, Stage
 class PartitionedModel:
     """A model, its description, and the layers of each stage.
 
-    tie_names: the names of the model's sets of tied parameters in the program, where they differ.
+    tie_names: by the name of a set of tied parameters in the model, its name in the program. A set that is not in it has the
+    same name in both.
     """
 
     model: Model
@@ -38,7 +39,7 @@ class PartitionedModel:
         return self.model
 
     @property
-    def table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[Specs, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 
@@ -78,7 +79,7 @@ def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied,
     used_names = {tied.name for tied in program.header.tied}
     result = []
     for tied in missing:
-        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
+        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]  # with "tied_" and a number at most 64 characters
         base = base if base.isidentifier() else f"tied_{base}"
         name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
         used_names.add(name)

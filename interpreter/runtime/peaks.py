@@ -30,7 +30,10 @@ _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=Fal
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes that are held after each operation, by the fields of Peaks. Those of a backward count from its beginning."""
+    """The bytes that a layer holds after each operation. Each list counts from the beginning of its part.
+
+    forward: with a graph; no_graph: a forward without one; backward: a full one; input, weight: the halves of a split backward.
+    """
 
     forward: Sequence[int]
     no_graph: Sequence[int]
@@ -39,32 +42,32 @@ class HeldBytes:
     weight: Sequence[int]
 
     def peaks(self) -> Peaks:
-        """Return the most of each."""
+        """Return the maximum of each field."""
         return Peaks(**{f.name: max(getattr(self, f.name)) for f in fields(Peaks)})
 
 
 class _Meter(TorchDispatchMode):
-    """Records how many bytes are held after each operation. known: tensors that do not count."""
+    """Records how many bytes are held after each operation. excluded: tensors that do not count."""
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
+    def __init__(self, excluded: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known = {storage_address(t) for t in known}
+        self._excluded = {storage_address(t) for t in excluded}
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._trace = [0]
+        self._bytes_after = [0]  # at the last call of `since_last_call`, and after each operation from then on
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for t in tree_leaves(result):
-            if isinstance(t, Tensor) and (address := storage_address(t)) not in self._known:
+            if isinstance(t, Tensor) and (address := storage_address(t)) not in self._excluded:
                 storage = t.untyped_storage()
                 self._held[address] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
-        self._trace.append(self._bytes())
+        self._bytes_after.append(self._bytes())
         return result
 
-    def cut(self) -> list[int]:
-        """Return the trace since the last cut, relative to what was held then, and begin another one."""
-        found = [x - self._trace[0] for x in self._trace]
-        self._trace = [self._bytes()]
+    def since_last_call(self) -> list[int]:
+        """Return the bytes after each operation since the last call, less those that were held at the last call."""
+        found = [x - self._bytes_after[0] for x in self._bytes_after]
+        self._bytes_after = [self._bytes()]
         return found
 
     def _bytes(self) -> int:
@@ -99,12 +102,15 @@ class LayerRun:
             for p in parameters:
                 p.grad = None
 
-    def _meter(self, *known: Tensor) -> _Meter:
+    def _meter(self, *excluded: Tensor) -> _Meter:
         weights = [t for x in (*self.stage.parameters(), *self.stage.buffers()) for t in (x, x.grad) if t is not None]
-        return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *known])
+        return _Meter([*weights, *self.fields.values(), *(self.targets or ()), *excluded])
 
     def _without_graph(self, forward: list[int]) -> list[int]:
-        """Return the bytes of a forward without autograd. forward: with it, for a layer that computes gradients itself."""
+        """Return the bytes of a forward without autograd.
+
+        forward: those of a forward with autograd; returned for a layer that computes gradients in its forward.
+        """
         meter = self._meter(*self.inputs)
         try:
             with torch.no_grad(), meter:
@@ -113,7 +119,7 @@ class LayerRun:
             if not _NEEDS_AUTOGRAD.search(str(error)):
                 raise
             return forward
-        return meter.cut()
+        return meter.since_last_call()
 
     def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:
         """Return the bytes of a forward, of its backward, and of the second half of the backward.
@@ -127,15 +133,15 @@ class LayerRun:
                 outputs = [t for t in self._outputs(inputs) if t.requires_grad]
             edges, sizes = [get_gradient_edge(t) for t in outputs], [(t.shape, t.dtype) for t in outputs]
             del outputs
-            forward = meter.cut()
+            forward = meter.since_last_call()
             gradients = [torch.ones(shape, dtype=dtype, device=self.device) for shape, dtype in sizes]
-            meter.cut()
+            meter.since_last_call()
             if edges:
                 torch.autograd.backward(edges, gradients)
-            backward = meter.cut()
+            backward = meter.since_last_call()
             if splitting is not None:
-                splitting.weights()
-        return forward, backward, meter.cut()
+                splitting.add_weight_gradients()
+        return forward, backward, meter.since_last_call()
 
     def _outputs(self, inputs: Values) -> Values:
         """Return the output of the layer, or the loss."""

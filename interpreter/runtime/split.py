@@ -2,7 +2,7 @@
 
 Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. In
 this backward each function with parameters leaves a Product: a function that computes the weight gradients, and the tensors
-that it reads. `weights` calls these functions. g is the gradient of the output:
+that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g
@@ -42,7 +42,7 @@ class Splitting(TorchFunctionMode):
         return self
 
     @torch.no_grad()
-    def weights(self) -> None:
+    def add_weight_gradients(self) -> None:
         """Add the deferred gradients to the parameters. Each product is freed as soon as it is computed."""
         while self.products:
             product = self.products.pop(0)

@@ -39,7 +39,7 @@ def _can_defer(t: Any) -> bool:
 
 
 def _is_constant(t: Tensor | None) -> bool:
-    """Return whether there is no such operand, or it has no gradient."""
+    """Return whether an operand is absent or needs no gradient."""
     return t is None or not t.requires_grad
 
 
@@ -57,7 +57,7 @@ def _rows(t: Tensor) -> Tensor:
 
 
 def _no_view(t: Tensor) -> Tensor:
-    """Return a result that the module may change in place. Autograd refuses that for a function that returns a view."""
+    """Return a result that the module may change in place. Autograd refuses this for a view that a function returns."""
     result: Tensor = aten._unsafe_view(t, t.shape) if t._is_view() else t
     return result
 
@@ -305,8 +305,9 @@ def _convolution(dims: int) -> Callable[..., Any]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        is_batched, is_bias_known = input.dim() == dims + 2, _is_constant(bias) or _can_defer(bias)
-        if not _can_defer(weight) or isinstance(padding, str) or not is_batched or not is_bias_known:
+        if not _can_defer(weight) or not (_is_constant(bias) or _can_defer(bias)):
+            return NotImplemented
+        if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
         return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]

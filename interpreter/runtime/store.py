@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from chimerac.interpreter.runtime.messages import Layout
@@ -45,13 +44,13 @@ class Slot:
         self.waits_for_free = False
 
     def set(self, values: Values) -> None:
-        """Hold a value that this rank has computed."""
+        """Hold a value. Raises KeyError if the slot holds one already."""
         if self.values is not None:
             raise KeyError(f"{self.key} is already there")
         self.values = values
 
     def read(self) -> Values:
-        """Return the value, after waiting for it."""
+        """Return the value, after waiting for its message. Raises KeyError if the slot is empty."""
         values = self.values
         if values is None:
             raise KeyError(f"{self.key} is not there: never made, not received, or released before")
@@ -73,10 +72,10 @@ class Slot:
                 self.message.release()
 
     def pop(self) -> Values:
-        """Return the value and empty the slot, unless a FREE empties it.
+        """Return the value and empty the slot, unless a FREE empties it. Raises KeyError as `read`.
 
-        The caller then owns the tensors: nothing else writes to their memory. The tensors of a message with several tensors
-        share its buffer, so they are copied out of it.
+        The caller then owns the tensors: nothing else writes to their memory. If a message has several tensors, they share its
+        buffer, so copies of them are returned.
         """
         values, message = self.read(), self.message
         if message is None or (message.is_single_tensor and not self.waits_for_free):
@@ -92,12 +91,11 @@ class Slot:
 class Message:
     """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released.
 
-    slots: of the values of the message. is_single_tensor: whether its buffer is its only tensor, which `Slot.pop` then returns
-    without a copy. pending: the receive, until it has been waited for.
+    slots: of the values of the message. is_single_tensor: whether the message is one tensor, which is then the buffer itself,
+    and which `Slot.pop` returns without a copy. pending: the receive, until it has been waited for.
     """
 
     __slots__ = (
-        "_form_of_single",
         "_layout",
         "_peer",
         "_slots",
@@ -113,8 +111,6 @@ class Message:
         self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
         self._tensors_per_value = len(layout.shapes_and_dtypes) // len(self._slots)
         self.is_single_tensor = layout.is_single_tensor
-        # Shape, dtype and device of the only tensor; None for several tensors, or none.
-        self._form_of_single = (*layout.shapes_and_dtypes[0], layout.device) if layout.is_single_tensor else None
         self._unreleased = 0  # how many of its values have not been released
         self.buffer: Tensor | None = None
         self.pending: Pending | None = None
@@ -123,17 +119,14 @@ class Message:
 
     def receive(self) -> None:
         """Post the receive into a new buffer."""
-        if self._form_of_single is None:
-            self.buffer = buffer = self._layout.empty()
-            self.pending = self._transport.recv(self._peer, buffer)
+        self.buffer = buffer = self._layout.empty()
+        self.pending = self._transport.recv(self._peer, buffer)
+        if self.is_single_tensor:
+            self._slots[0].set((buffer,))
+        else:
             tensors, count = self._layout.unpack(buffer), self._tensors_per_value
             for n, slot in enumerate(self._slots):
                 slot.set(tensors[n * count : (n + 1) * count])
-        else:
-            shape, dtype, device = self._form_of_single
-            self.buffer = buffer = torch.empty(shape, dtype=dtype, device=device)
-            self.pending = self._transport.recv(self._peer, buffer)
-            self._slots[0].set((buffer,))
         self._unreleased = len(self._slots)
 
     def arrive(self) -> None:

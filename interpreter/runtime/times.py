@@ -107,12 +107,12 @@ class IterationTimes:
 
     @property
     def bubble_ratio(self) -> float:
-        """Return the idle share of all ranks' time."""
+        """Return the share of the time of all ranks in which they did not compute."""
         return sum(self.bubbles) / len(self.bubbles)
 
 
 def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
-    """Return how long a rank computed, and the time from its first instruction to the end of its last task."""
+    """Return how long a rank computed, and the time from its first instruction to the end of its last task, in seconds."""
     if not len(times.start):
         return 0.0, 0.0
     begin = int(times.start[0])

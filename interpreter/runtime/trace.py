@@ -1,9 +1,9 @@
 """Traces: the times of one iteration of all ranks as Chrome trace events, a JSON format that Perfetto opens.
 
 Each rank is a process of the trace. It has two tracks of slices, its tasks and its communication. The wait of an instruction
-is a slice before it.
-An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows how many messages for
-a rank have been sent and not yet read. Times are in microseconds after the start of the first instruction of all ranks.
+is a slice before it. An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows
+how many messages for a rank have been sent and not yet read. Times are in microseconds after the start of the first
+instruction of all ranks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Seq
     for number, (i, start, end, waited) in enumerate(columns):
         track = _track(i)
         if waited:
-            name = _wait(i, awaited.get(int(program.offsets[rank]) + number, ()))
+            name = _wait_name(i, awaited.get(int(program.offsets[rank]) + number, ()))
             yield slice_event(rank, track, _us(start), _us(waited), name, "wait", {"number": number})
         args: dict[str, object] = {"number": number, "waited_us": _us(waited)}
         if not isinstance(i, AllReduce):
@@ -87,7 +87,7 @@ def _track(i: Instruction) -> int:
     return TASKS if category(i) == "task" else COMMUNICATION
 
 
-def _wait(i: Instruction, awaited: Sequence[Message]) -> str:
+def _wait_name(i: Instruction, awaited: Sequence[Message]) -> str:
     """Return what an instruction waits for, as the name of a slice. awaited: the messages of which it is the first reader."""
     if awaited:
         return f"waits for {', '.join(message.text for message in awaited)}"

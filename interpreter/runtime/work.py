@@ -29,12 +29,12 @@ from chimerac.interpreter.runtime.store import Slot
 
 
 class Iteration:
-    """The state that all work of a rank shares in one iteration.
+    """What all work of a rank shares in the iteration that is running.
 
-    losses: of this rank's last stages so far, by micro-batch, on the device. correct: how many targets they have predicted
-    correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so far. one:
-    the gradient of a loss. keep: called with the values that a task reads, where tasks run on two
-    streams (`SecondStream.keep`).
+    losses: the losses that this rank has computed so far, by micro-batch, on the device. correct: how many targets it has
+    predicted correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so
+    far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a loss begins. keep:
+    called with the values that a task reads, where tasks run on two streams (`SecondStream.keep`).
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -42,7 +42,7 @@ class Iteration:
         self.correct_of = objective.correct if evaluates else None
         self.losses: dict[int, Tensor] = {}
         self.recompute_ns = 0
-        self.one = torch.ones((), device=device)
+        self.loss_gradient = torch.ones((), device=device)
         self.correct = torch.zeros((), dtype=torch.int64, device=device)
         self.keep: Callable[[Values], None] | None = None
         self.batch: MicroBatches
@@ -69,8 +69,8 @@ class Iteration:
         if self.correct_of is not None:
             self.correct += self.correct_of(outputs, targets)
         loss = combined(self.loss_of(outputs, targets), self.divisors)
-        if loss.dtype is not self.one.dtype:
-            self.one = torch.ones_like(loss)
+        if loss.dtype is not self.loss_gradient.dtype:
+            self.loss_gradient = torch.ones_like(loss)
         return loss
 
     def total_loss(self) -> float:
@@ -137,8 +137,9 @@ class Work:
         """Free what the forward kept."""
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: Values = ()  # the input's tensors that have a gradient
-        # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
-        self.edges: tuple[GradientEdge, ...] | None = None  # None: the forward has to be run again
+        # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors themselves may be freed
+        # before. None: there is no graph; after a forward that kept nothing, it has to be run again.
+        self.edges: tuple[GradientEdge, ...] | None = None
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -154,9 +155,12 @@ class Work:
         self.ran = True
 
     def recompute(self) -> None:
-        """Run a forward that kept nothing again, and keep its graph. Its output and its loss are there already."""
+        """Run a forward that kept nothing again, and keep its graph. Its output or its loss is there already.
+
+        Raises KeyError if no such forward has run, or if it has been run again before.
+        """
         if not self.ran or self.edges is not None:
-            raise KeyError("no forward that kept nothing has run, or it was run again before")
+            raise KeyError("its forward has not run, has kept its graph, or has been run again before")
         self._build_again()
 
     def forward_only(self) -> None:
@@ -183,7 +187,7 @@ class Work:
         """Add the weight gradients."""
         self._check_forward()
         assert self.split is not None
-        self.split.weights()
+        self.split.add_weight_gradients()
         self._finish()
 
     def _inputs(self) -> Values:
@@ -223,6 +227,7 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
+        # Most stages need no context, so none is entered for them: that saves time in every task.
         if iteration.objective.autocast is not None:
             with iteration.objective.autocasting(iteration.device), split or nullcontext():
                 return self._apply(inputs)
@@ -275,13 +280,13 @@ class Work:
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
         self._check_forward()
-        # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
-        # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
+        # Autograd may keep these tensors, as an input gradient or for the weight gradients. So they are taken out of the store.
+        # They are waited for first: a backward that runs its forward again begins when its output gradient is there.
         grads = self._take_output_gradient()
         if self.edges is None:
             self._build_again()
         if self.edges:  # empty for a first stage without parameters
-            _backward(self.edges, (self.iteration.one,) if grads is None else grads)
+            _backward(self.edges, (self.iteration.loss_gradient,) if grads is None else grads)
         if self.input_gradient is None:
             return
         if self.has_single_input and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
@@ -295,7 +300,7 @@ class Work:
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.input is not None:
-            self.input.read()  # fails where the input was freed too early
+            self.input.read()  # raises KeyError if the input has been freed
 
     def _finish(self) -> None:
         self.close()
@@ -304,9 +309,10 @@ class Work:
 
 
 def _backward(edges: tuple[GradientEdge, ...], grads: Values) -> None:
-    """Do what torch.autograd.backward does, 15 µs faster. Its Python code prepares what is known here.
+    """Call torch's engine as torch.autograd.backward does, but without its Python code, which takes 15 µs.
 
-    The engine itself compares the shapes, types and devices of the gradients with those of the outputs.
+    That code converts its arguments, which have the right form here. The engine itself compares the shapes, types and devices
+    of the gradients with those of the outputs.
     """
     _engine_run_backward(edges, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
 

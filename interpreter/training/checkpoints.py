@@ -115,8 +115,9 @@ class Checkpoints:
             return [f"error[{d.code}]: {d.message}; training continues, {last}" for d in error.diagnostics]
 
     def _start(self, done: int) -> None:
+        """Start to write the checkpoint after `done` iterations."""
         assert self.settings.folder is not None
-        from chimerac.interpreter.pipeline.checkpoint import start_save  # start-up: 0.9 s, for runs with checkpoints only
+        from chimerac.interpreter.pipeline.checkpoint import start_save  # 0.9 s, only with checkpoints
 
         folder, trainer = self.settings.folder, self.trainer
         self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))  # if this fails, the save can still be written
@@ -197,7 +198,7 @@ class Checkpoints:
         """Load the first of these checkpoints that can be read. Start a new run if there are no candidates."""
         if not candidates:
             return ResumePoint()
-        from chimerac.interpreter.pipeline.checkpoint import open_checkpoint  # start-up: 0.9 s, for runs with checkpoints only
+        from chimerac.interpreter.pipeline.checkpoint import open_checkpoint  # 0.9 s, only with checkpoints
 
         unreadable: list[ChimeraError] = []
         for path in candidates:

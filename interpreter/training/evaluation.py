@@ -65,7 +65,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """One rank's part in evaluations. samples: how many samples of `held_out` are evaluated."""
+    """One rank's part in evaluations by the pipeline of a trainer. samples: how many samples of `held_out` are evaluated."""
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
@@ -84,5 +84,5 @@ class Evaluator:
             totals[1] += pipeline.correct
         trainer.transport.all_reduce(totals)
         loss, correct = totals.tolist()
-        counts = pipeline.objective.correct is not None
-        return Evaluation(loss, self.targets, correct / max(1, self.targets) if counts else None)
+        counts_correct = pipeline.objective.correct is not None
+        return Evaluation(loss, self.targets, correct / max(1, self.targets) if counts_correct else None)

@@ -49,15 +49,16 @@ def largest_difference(trainer: Trainer) -> float:
     whole = whole_model(trainer.model.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
     expected = whole.parameters_by_name()
-    mine = [_difference(stage, expected) for stage in trainer.pipeline.stages.values()]
-    return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
+    own = max((_difference(stage, expected) for stage in trainer.pipeline.stages.values()), default=0.0)
+    return max(map(float, trainer.transport.all_gather(repr(own))))
 
 
 def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     """Return the largest relative difference ||g - r|| / ||r|| over the parameters of a stage.
 
-    g: the gradient in the pipeline; r: the gradient in the reference, whose parameters are `expected`. The relative error of a
-    gradient near zero means nothing. So ||r|| is replaced by a thousandth of the largest ||r|| of the stage where it is less.
+    g: the gradient in the pipeline; r: the gradient in the reference, whose parameters are `expected`. If ||r|| is less than a
+    thousandth of the largest ||r|| of the stage, it is replaced by that: otherwise the rounding of gradients near zero would
+    give large relative differences.
     """
     parameters = stage.parameters_by_name()
     reference = [_gradient(expected[name]) for name in parameters]

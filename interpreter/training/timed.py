@@ -38,9 +38,8 @@ NO_WAIT_NS = 100_000  # a shorter wait is not counted: what the rank needed was 
 class Sleeper:
     """Sleeps for costs. unit_s: seconds for one unit of cost.
 
-    waited_ns: returns how long this rank has waited for other ranks, in total, as `Transport` counts it. A task that follows
-    another one without such a wait begins when that one was due to end. So the lateness of a sleep and the work of the
-    runtime between two tasks are a part of the second task, and do not add up.
+    A task that follows another one without a wait for other ranks begins when the earlier task was due to end. So the lateness
+    of a sleep and the work of the runtime between two tasks are a part of the second task, and do not add up.
     """
 
     def __init__(self, unit_s: float) -> None:
@@ -48,7 +47,10 @@ class Sleeper:
         self.begin(lambda: 0)
 
     def begin(self, waited_ns: Callable[[], int]) -> None:
-        """Begin an iteration now."""
+        """Begin an iteration now.
+
+        waited_ns: returns for how many nanoseconds this rank has waited for other ranks, in total, as `Transport` counts them.
+        """
         self._waited_ns = waited_ns
         self._due, self._waited = time.monotonic(), waited_ns()
 
@@ -63,7 +65,7 @@ class Sleeper:
 
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
-    """The costs of a stage's tasks for one micro-batch, in units."""
+    """The costs of a stage's tasks for one micro-batch, in units. input, weight: of the halves of a split backward."""
 
     forward: int
     recompute: int

@@ -41,8 +41,8 @@ class Trainer:
     """One rank's pipeline and optimizer.
 
     source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
-    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were skipped; in_a_row: how many
-    of them since the last update that was made.
+    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were skipped. skipped_in_a_row:
+    how many of them since the last update that was made.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Trainer:
             compile_stages=settings.compile_stages,
             profile_ranges=profile_ranges,
         )
-        self.skipped = self.in_a_row = 0
+        self.skipped = self.skipped_in_a_row = 0
         self.optimizer = (
             build_sharded_optimizer(self.pipeline, settings)
             if settings.zero
@@ -115,16 +115,16 @@ class Trainer:
         measured = tuple(tuple(row) for row in totals[2:].view(world, count).tolist())
         if not math.isfinite(total_loss + norm):
             # Every rank has the same totals, so all ranks take this branch.
-            if not self.settings.skip_nonfinite or self.in_a_row == self.settings.max_skipped:
-                before = f", and the {self.in_a_row} updates before it were skipped" if self.in_a_row else ""
+            if not self.settings.skip_nonfinite or self.skipped_in_a_row == self.settings.max_skipped:
+                before = f", and the {self.skipped_in_a_row} updates before it were skipped" if self.skipped_in_a_row else ""
                 message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}{before}"
-                more = ", or a larger --max-skipped" if self.in_a_row else ""
+                more = ", or a larger --max-skipped" if self.skipped_in_a_row else ""
                 raise self.pipeline.nonfinite_error(message, help=f"give a smaller --lr or a longer --warm-up{more}")
-            self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+            self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
             if self.optimizer is not None:
                 self.optimizer.zero_grad(set_to_none=True)
             return Result(total_loss, norm, rate, measured, is_skipped=True)
-        self.in_a_row = 0
+        self.skipped_in_a_row = 0
         self.pipeline.gradient.clip(norm, self.settings.clip)
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:

@@ -25,7 +25,7 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     if not isinstance(group, ProcessGroup):
         raise ValueError("this rank is not in the process group: only its members create the pipeline")
     limit, progress, rank, world = limit_of(timeout_s), Progress(), group.rank(), group.size()
-    # New connections, because the timeout is set for each. The liveness check has its own: a wait may block the other one.
+    # New connections, because the timeout is set for each. The liveness check has one of its own: a wait may block the first.
     store, liveness_connection = _connect_to_store(group), _connect_to_store(group)
     store.set_timeout(limit)
     # The number of this call. No rank makes its next call before all ranks have made this one.

@@ -66,6 +66,7 @@ class LivenessCheck:
             self._poller.join(STORE_TIMEOUT_S)
 
     def _poll(self) -> None:
+        """Poll the abort flag until it is set, or the check is stopped; then act on it. Runs in the thread."""
         aborted = False
         try:
             while not self._stopped.wait(POLL_INTERVAL_S):
@@ -98,6 +99,7 @@ class LivenessCheck:
         threading.Thread(target=self._end_without_store, daemon=True).start()
 
     def _end_without_store(self) -> None:
+        """End this process if the store is lost. Runs in a thread after SIGTERM."""
         while not self._stopped.wait(POLL_INTERVAL_S):
             if time.monotonic() - self._last_answer_s > STORE_LOST_S:
                 if not self._failed.is_set() and self._end is not None:
@@ -128,7 +130,7 @@ class LivenessCheck:
         except FileExistsError:
             return False
         except OSError:
-            pass  # two messages are better than none
+            pass  # then several ranks may report; otherwise none would
         return True
 
     def wait_for_report(self, within_s: float) -> bool:

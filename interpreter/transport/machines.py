@@ -46,9 +46,9 @@ class Operation:
             queue.append(self)
             self.queues.append(queue)
         # An operation that completes may make others the first of their queues.
-        able = [self]
-        while able:
-            able += able.pop().complete_if_first()
+        candidates = [self]
+        while candidates:
+            candidates += candidates.pop().complete_if_first()
 
     def complete_if_first(self) -> list[Operation]:
         """Complete the operation if it can complete. Return the operations that are then the first of its queues."""

@@ -102,7 +102,7 @@ class Processes:
         self._to: dict[int, Channel] = {}  # by receiving peer
         self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
-        self._keys = self.rendezvous.keys()
+        self._store = self.rendezvous.new_store()
         self._all_ranks = self._backend_of("gloo", "all", range(self.world))
 
     def connect(self, program: Program) -> None:
@@ -132,9 +132,9 @@ class Processes:
 
     def _backend_of(self, name: str, purpose: str, ranks: Sequence[int]) -> Any:
         """Create the backend of these ranks for one purpose; called by all of them together. name: gloo or nccl."""
-        keys = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._keys)
+        store = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._store)
         with self.rendezvous.wait(f"connecting {self.named(ranks)}", "other", ranks):
-            return create_backend(name, keys, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
+            return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
         """Transfer one number over each channel and reduce one in each collective, which creates their connections."""

@@ -69,8 +69,8 @@ class Rendezvous:
         """Return the number of ranks."""
         return 1 if self.liveness is None else self.liveness.world
 
-    def keys(self) -> Store:
-        """Return a store with keys of its own for a transport; called by all ranks together."""
+    def new_store(self) -> Store:
+        """Return a store for a transport, with keys that nothing else uses; called by all ranks together."""
         assert self._store is not None, "the ranks have not joined"
         self._transports += 1
         return PrefixStore(f"transport {self._transports}", self._store)
@@ -96,7 +96,7 @@ class Rendezvous:
     def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
         """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text.
 
-        Raises PeerLostError if one fails.
+        Raises PeerLostError if one of the calls fails.
         """
         others = tuple(r for r in (range(self.world) if ranks is None else ranks) if r != self.rank)
         if kind == "all":
@@ -211,7 +211,7 @@ def initialize(timeout_s: float) -> None:
     host = "rank 0" if hosted else "torchrun"
     with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
-        # The liveness check has its own connection: a wait may block the other one.
+        # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness_store = PrefixStore(f"chimerac/liveness/{attempt}", liveness_connection)

@@ -96,14 +96,15 @@ class Stall:
             return NONE
         match status.awaited.kind:
             case "receive":
-                own, its = _transfers(program, rank, Op.RECV, other), _transfers(program, other, Op.SEND, rank)
+                own, others = _transfers(program, rank, Op.RECV, other), _transfers(program, other, Op.SEND, rank)
             case "send":
-                own, its = _transfers(program, rank, Op.SEND, other), _transfers(program, other, Op.RECV, rank)
+                own, others = _transfers(program, rank, Op.SEND, other), _transfers(program, other, Op.RECV, rank)
             case _:
                 members = tuple(sorted({rank, *status.awaited.ranks}))
-                own, its = _all_reduces(program, rank, members), _all_reduces(program, other, members)
-        k = own.index(status.posted) if status.posted in own else len(its)
-        return its[k] if k < len(its) else NONE
+                own, others = _all_reduces(program, rank, members), _all_reduces(program, other, members)
+        # The instruction with the number k among those of `rank` waits for the one with the number k among those of `other`.
+        k = own.index(status.posted) if status.posted in own else len(others)
+        return others[k] if k < len(others) else NONE
 
     def _lost_message(self, rank: int, other: int) -> str:
         """Return as text that `other` is past the SEND for which `rank` waits."""

@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.data.digits import digits
 from chimerac.interpreter.data.images import image_data
 from chimerac.interpreter.generate import main
-from chimerac.interpreter.launch.generating import Choice, generator_of
+from chimerac.interpreter.launch.generating import Sampling, generator_of
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
@@ -62,7 +62,7 @@ def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
     generator = generator_of(weights, model=None, length=None, tokenizer=None)
 
     def drawn(temperature: float, top_k: int | None, seed: int) -> str:
-        return generator.continued("a", Choice(40, temperature, top_k, seed))
+        return generator.continued("a", Sampling(40, temperature, top_k, seed))
 
     assert drawn(5.0, None, 0) == drawn(5.0, None, 0) != drawn(5.0, None, 1)
     assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "at a high temperature other characters are drawn too"
@@ -87,12 +87,12 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", 24)
     generator = generator_of(weights, None, None, None)
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
-        generator.continued("", Choice(1, 1.0, None, 0))
+        generator.continued("", Sampling(1, 1.0, None, 0))
     with pytest.raises(ChimeraError, match=r"E862.*the prompt is not UTF-8"):
-        generator.continued("a\udcff", Choice(1, 1.0, None, 0))
+        generator.continued("a\udcff", Sampling(1, 1.0, None, 0))
     next(generator.whole.parameters()).data.fill_(torch.nan)
     with pytest.raises(ChimeraError, match=r"E862.*not finite"):
-        generator.continued("a", Choice(1, 1.0, None, 0))
+        generator.continued("a", Sampling(1, 1.0, None, 0))
 
 
 def test_the_length_in_a_file_is_a_number(weights: Path, tmp_path: Path) -> None:

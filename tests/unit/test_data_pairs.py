@@ -11,8 +11,8 @@ from chimerac.interpreter.data.pairs import Pairs, pair_data
 from chimerac.interpreter.data.text import BYTES, Text
 from chimerac.interpreter.runtime.model import IGNORED
 
-assert BYTES.marks is not None
-PAD, START, SEPARATOR, MASK = BYTES.marks
+assert BYTES.special is not None
+PAD, START, SEPARATOR, MASK = BYTES.special
 LENGTH = 40
 TEXT = Text([np.random.default_rng(1).integers(0, 256, 20_000).astype(np.uint8)])
 MANY = range(600)

@@ -57,7 +57,7 @@ def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, 
 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
     source = Windows(TEXT, 9, seed=5)
-    batch = Batch(source, 5, iteration=1, replica=0, width=1, micro_batches=2, size=2)
+    batch = Batch(source, 5, number=1, replica=0, width=1, micro_batches=2, size=2)
     (inputs,), (targets,) = source.inputs([6, 7]), source.targets([6, 7])
     assert batch.inputs(1)[0].equal(inputs) and batch.targets(1)[0].equal(targets)
     assert batch.draws(1).samples == (6, 7)

@@ -54,7 +54,7 @@ def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
     assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back: it is on bytes"
     assert [wordpiece.token_to_id(t) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DOC]")] == list(range(6))
     ours = tokenizer_of(folder, "wordpiece")
-    assert ours.encoding.marks == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)
+    assert ours.encoding.special == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)
     assert ours.encode(["the Fox"])[0].tolist() == wordpiece.encode("the fox", add_special_tokens=False).ids
 
 
@@ -99,8 +99,8 @@ def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path
 def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = tokenizer_of(folder, "wordpiece")
-    assert tokenizer.encoding.marks is not None
-    pad, start, separator, mask_token = tokenizer.encoding.marks
+    assert tokenizer.encoding.special is not None
+    pad, start, separator, mask_token = tokenizer.encoding.special
     text = tokenized(text_documents(folder), tokenizer, tmp_path, 5)
     source = Pairs(text, 64, seed=0)
     numbers = range(400)
@@ -120,14 +120,14 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
 
     def shares(tokens: torch.Tensor, targets: torch.Tensor) -> list[float]:
         chosen = targets != IGNORED
-        words = torch.isin(original, torch.tensor(tokenizer.encoding.marks), invert=True)
-        assert not (chosen & ~words).any(), "marks are no targets"
+        words = torch.isin(original, torch.tensor(tokenizer.encoding.special), invert=True)
+        assert not (chosen & ~words).any(), "special tokens are no targets"
         count, masked, kept = chosen.sum(), (tokens == mask_token) & chosen, (tokens == targets) & chosen
         return [float(count / words.sum()), float(masked.sum() / count), float(kept.sum() / count)]
 
     ours, expected = shares(tokens, targets), shares(theirs["input_ids"], theirs["labels"])
     assert ours == pytest.approx(expected, abs=0.025) and ours == pytest.approx([0.15, 0.8, 0.1], abs=0.025)
-    # The marks are where the library puts them for a pair.
+    # The special tokens are where the library puts them for a pair.
     for row, types, mask in zip(
         original.tolist(),
         source.field(numbers, "token_types").tolist(),

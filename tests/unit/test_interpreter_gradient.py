@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from chimerac.interpreter.pipeline.gradient import PART, ModelGradient
+from chimerac.interpreter.pipeline.gradient import PART_ELEMENTS, ModelGradient
 
 
 def gradient_of(*gradients: torch.Tensor | None) -> ModelGradient:
@@ -21,7 +21,7 @@ def gradient_of(*gradients: torch.Tensor | None) -> ModelGradient:
 
 
 def test_the_norm_is_computed_in_float64() -> None:
-    values = torch.full((PART + 7,), 2**-13), torch.randn(3, 5).T, torch.zeros(0, 4), None, torch.tensor(2.0)
+    values = torch.full((PART_ELEMENTS + 7,), 2**-13), torch.randn(3, 5).T, torch.zeros(0, 4), None, torch.tensor(2.0)
     expected = sum(float(g.double().square().sum()) for g in values if g is not None)
     assert gradient_of(*values).squared_norm() == pytest.approx(expected, rel=1e-13)
     assert gradient_of(None).squared_norm() == gradient_of().squared_norm() == 0.0
@@ -29,10 +29,11 @@ def test_the_norm_is_computed_in_float64() -> None:
 
 def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
     """The gradient of an embedding may be the largest tensor of a rank, so no float64 copy of a whole gradient is made."""
-    gradient = gradient_of(torch.ones(8 * PART))
+    gradient = gradient_of(torch.ones(8 * PART_ELEMENTS))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        assert gradient.squared_norm() == 8 * PART
+        assert gradient.squared_norm() == 8 * PART_ELEMENTS
     events = sorted(
         (e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()
     )
-    assert 0 < max(accumulate(e.nbytes() for e in events)) < 2 * 8 * PART  # 8 * PART: the bytes of one part in float64
+    part_bytes = 8 * PART_ELEMENTS  # in float64
+    assert 0 < max(accumulate(e.nbytes() for e in events)) < 2 * part_bytes

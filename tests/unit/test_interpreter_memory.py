@@ -201,7 +201,7 @@ def test_layers_return_contiguous_tensors_for_every_cut() -> None:
 def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Transport) -> Executor:
     """Return the executor of a rank, with the stages that it holds."""
     transport.connect(p)
-    return Executor(p, model, stages_of(p, parts, transport.rank, seed=0), parts.table, transport)
+    return Executor(p, model, stages_of(p, parts, transport.rank, seed=0), parts.boundary_table, transport)
 
 
 def peaks(name: str, depth: int, micro_batches: int) -> list[int]:

@@ -118,7 +118,7 @@ def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) ->
     def run_rank(transport: Transport) -> RankResult:
         recorders[transport.rank] = recorder = Recorder()
         stages = stages_of(program, parts, transport.rank, SEED)
-        executor = Executor(program, model, stages, parts.table, transport, second_stream=lambda device: recorder)
+        executor = Executor(program, model, stages, parts.boundary_table, transport, second_stream=lambda device: recorder)
         loss = executor.run(batch_of(program, replica=0))
         grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
         return RankResult(loss, grads, executor)
@@ -142,7 +142,7 @@ def test_a_run_that_looks_at_each_task_joins_the_streams_after_each() -> None:
     def run_rank(transport: Transport) -> None:
         recorder = Recorder()
         stages = stages_of(program, parts, transport.rank, SEED)
-        executor = Executor(program, model, stages, parts.table, transport, second_stream=lambda device: recorder)
+        executor = Executor(program, model, stages, parts.boundary_table, transport, second_stream=lambda device: recorder)
 
         def invoke(number: int, call: Call) -> None:
             recorder.events.clear()

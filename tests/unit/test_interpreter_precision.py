@@ -75,7 +75,7 @@ def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> N
             return [self.embed, *(block.norm for block in self.blocks), *(block.up for block in self.blocks[:1])]
 
     def run(pipe: Pipeline) -> list[str]:
-        return [spec.dtype for specs in pipe.table for spec in specs]
+        return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
     found = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
     assert found == [["float32", "bfloat16"]] * 2

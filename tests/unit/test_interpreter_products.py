@@ -35,7 +35,7 @@ def products_of(p: Program) -> Counts:
 
     def run_rank(transport: Transport) -> None:
         transport.connect(p)
-        executor = Executor(p, model, stages_of(p, parts, transport.rank, SEED), parts.table, transport)
+        executor = Executor(p, model, stages_of(p, parts, transport.rank, SEED), parts.boundary_table, transport)
         executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
         executor.run(batch_of(p, 0))
 

@@ -160,7 +160,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     split = Splitting()
     with split:
         y = module(x)
-    of_inputs, of_weights = flops(y.sum().backward), flops(split.weights)
+    of_inputs, of_weights = flops(y.sum().backward), flops(split.add_weight_gradients)
     assert of_inputs + of_weights == full
     assert of_weights == products
     # The input of a first stage has no gradient, so its first linear has no product for it.
@@ -189,7 +189,7 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     assert kept_bytes(split) == kept
     # The input of the first linear is that of the stage, which is alive anyway. It now has a gradient of the same size.
     assert bytes_of_all_tensors() - before == kept - rows * 16 * 4 + rows * 16 * 4
-    split.weights()
+    split.add_weight_gradients()
     assert kept_bytes(split) == 0 and bytes_of_all_tensors() - before == rows * 16 * 4
 
 
@@ -201,7 +201,7 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     # The input is that of the stage, which is alive anyway. It now has a gradient.
     assert kept_bytes(split) == rows * width * 4 + mean_and_deviation + gradient
     assert bytes_of_all_tensors() - before == mean_and_deviation + gradient + rows * width * 4
-    split.weights()
+    split.add_weight_gradients()
     assert bytes_of_all_tensors() - before == rows * width * 4
 
 

@@ -49,33 +49,34 @@ if TYPE_CHECKING:
 class Pipeline(BoundPipeline):
     """One rank of a pipeline. All ranks create it together, with the same arguments.
 
-    layers: the whole model as a list of modules, or of functions that build them; each may be (name, layer). A rank calls the
-        functions of its own layers only. The tensors that a layer returns are the arguments of the next one. Layers may share
-        parameters: their gradients are summed over all stages that have them. layers may also be a Model, as
-        interpreter/adapters makes them: it has its own loss and example, so loss, inputs, targets, fields and model are not
-        given. Or layers are the stages of this rank alone: see below.
-    schedule: a name in the library, a path, a text, or a compiled program.
-    parameters: of the schedule, by name; by default D follows from the number of ranks.
-    loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
-        several.
-    inputs: of one micro-batch, with the shapes and dtypes of all of them.
-    targets: of one micro-batch; they only show what the loss keeps in memory.
-    fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A layer
-        reads those that are parameters of its `forward`.
-    model: the module that contains the layers and gives them their names.
-    width: the number of data-parallel replicas.
-    split: how many layers each stage has; by default stages of about equal computation.
-    recompute: the stages that keep only their inputs and run their forwards again before their backwards: 'all', 'none', a list
-        such as '0,2..5', or numbers; by default as the schedule says.
-    tied: for own stages only, the parameters that stages share: see below.
-    autocast: with torch.bfloat16, layers compute under torch.autocast; weights, gradients and the optimizer keep their dtypes.
-    compile_stages: compile each stage with torch.compile: True, or its options; not for schedules that split backwards.
-    device: of the stages.
-    timeout_s: seconds that a rank waits for another one before it raises PeerLostError.
-    profile_ranges: make each instruction a range for torch.profiler, named by its text.
-    process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the default
-        process group, which is created from torchrun's environment if there is none.
-    transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
+    - layers: the whole model as a list of modules, or of functions that build them; each may be (name, layer). A rank calls the
+      functions of its own layers only. The tensors that a layer returns are the arguments of the next one. Layers may share
+      parameters: their gradients are summed over all stages that have them. layers may also be a Model, as interpreter/adapters
+      makes them: it has its own loss and example, so loss, inputs, targets, fields and model are not given. Or layers are the
+      stages of this rank alone: see below.
+    - schedule: a name in the library, a path, a text, or a compiled program.
+    - parameters: of the schedule, by name; by default D follows from the number of ranks.
+    - loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
+      several.
+    - inputs: of one micro-batch, with the shapes and dtypes of all of them.
+    - targets: of one micro-batch; they only show what the loss keeps in memory.
+    - fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A layer
+      reads those that are parameters of its `forward`.
+    - model: the module that contains the layers and gives them their names.
+    - width: the number of data-parallel replicas.
+    - split: how many layers each stage has; by default stages of about equal computation.
+    - recompute: the stages that keep only their inputs and run their forwards again before their backwards: 'all', 'none', a
+      list such as '0,2..5', or numbers; by default as the schedule says.
+    - tied: for own stages only, the parameters that stages share: see below.
+    - autocast: with torch.bfloat16, layers compute under torch.autocast; weights, gradients and the optimizer keep their
+      dtypes.
+    - compile_stages: compile each stage with torch.compile: True, or its options; not for schedules that split backwards.
+    - device: of the stages.
+    - timeout_s: seconds that a rank waits for another one before it raises PeerLostError.
+    - profile_ranges: make each instruction a range for torch.profiler, named by its text.
+    - process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the
+      default process group, which is created from torchrun's environment if there is none.
+    - transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
 
     Own stages: layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages`
     returns their numbers. Then `model`, `split` and `targets` are not given. tied: for each set of shared parameters, by a name

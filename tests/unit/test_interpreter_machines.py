@@ -72,7 +72,7 @@ def test_a_program_that_terminates_on_the_transport_runs_whatever_machine_its_he
     found = plan(str(path))
     assert found.program == program and found.evaluation.header.machine == "window"
     timed = plan(str(path), "--timed", "5").predicted
-    assert timed.makespan == simulate(program.with_header(machine="window")).makespan
+    assert timed.last_task_end == simulate(program.with_header(machine="window")).makespan
 
 
 def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
                 recompute_s=(0, 0),
                 value_waits_s=(wait, 0),
                 send_waits_s=(0, wait),
-                sum_waits_s=(0, 0),
+                all_reduce_waits_s=(0, 0),
                 peak_memory_bytes=(k, 10**6 * k),
             )
         )

@@ -14,7 +14,7 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.timed_job import TimedJob
 from chimerac.interpreter.launch.workloads import data_of, model_of
-from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.describe import first_boundary
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.interpreter.transport import gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -34,8 +34,8 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     """
     model = model_of(settings, plan.program)
     if settings.timed is not None:
-        first = describe(model, samples_per_micro_batch(plan.program, settings.micro_batch)).layers[0]
-        return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
+        message = first_boundary(model, samples_per_micro_batch(plan.program, settings.micro_batch))[0]
+        return TimedJob(plan, settings, settings.timed, message)
     return TrainingJob(plan, settings, model, data_of(settings, plan.program, model), ranks_here)
 
 

@@ -48,6 +48,18 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
     return described(model, samples, device, cost_unit)[0]
 
 
+def first_boundary(model: Model, samples: int) -> tuple[Tensor, ...]:
+    """Return what the first layer passes on for a micro-batch of `samples` samples, without whether a layer keeps it.
+
+    It runs the forward of this layer, which takes a tenth of the time that the description of a small model takes.
+    """
+    example = model.example(samples)
+    with drawing(Draws(0, 0, range(samples))), model.autocasting(torch.device("cpu")):
+        stage = model.build_stage(range(1), seed=0)
+        outputs = stage(*example.inputs, **{name: example.fields[name] for name in stage.reads})
+    return tuple(Tensor(tuple(t.shape), _dtype(t), t.requires_grad) for t in outputs)
+
+
 def described(
     model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT
 ) -> tuple[ModelDescription, list[HeldBytes]]:

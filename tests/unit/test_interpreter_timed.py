@@ -10,6 +10,7 @@ import pytest
 from chimerac.chimera_ir.model import Tensor as Spec
 from chimerac.chimera_ir.program import Costs
 from chimerac.compiler import compile_text
+from chimerac.interpreter.runtime.describe import describe, first_boundary
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.settings import Settings
@@ -17,6 +18,7 @@ from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.families import preset
 from tests.distributed.alone import Alone
 from tests.helpers_text import on_one_rank, tied_1f1b
 
@@ -144,3 +146,11 @@ def test_predicted_and_measured_are_in_one_table() -> None:
         "2.100",
         "s",
     ]
+
+
+@pytest.mark.parametrize("name", ["gpt-nano", "bert-mini", "cnn-digits"])
+def test_the_message_of_timed_stages_is_what_the_first_layer_passes_on(name: str) -> None:
+    """The description, which is measured with fake tensors, has the same tensors."""
+    model = preset(name, 32)
+    boundary = describe(model, samples=2).layers[0].boundary
+    assert first_boundary(model, samples=2) == tuple(replace(t, kept=False) for t in boundary)

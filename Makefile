@@ -28,9 +28,9 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then run four ranks with timed stages
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
+	$(BIN)/python interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
 	@echo
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
+	$(BIN)/python interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
 
 test: $(READY) ## run all tests that need only Python
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)

@@ -62,7 +62,7 @@ class TimedJob:
     def trainer(self, transport: Transport) -> Trainer:
         """Return the trainer of this rank, after a warm-up iteration without sleeping; called by all ranks together."""
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
-        trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
+        trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges, updates=False)
         self.sleeper.unit_s = 0.0
         measured_times(trainer, self.sleeper, 0)
         self.sleeper.unit_s = self.unit_s

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.optim import Optimizer
 
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import InterpreterError, RankError
@@ -41,8 +42,9 @@ class Trainer:
     """One rank's pipeline and optimizer.
 
     source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
-    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were skipped. skipped_in_a_row:
-    how many of them since the last update that was made.
+    in `Pipeline`. updates: False for a run that never calls `update`; it has no optimizer, with which torch imports modules for
+    1.5 s. size: samples of one micro-batch of the program. skipped: how many updates were skipped. skipped_in_a_row: how many
+    of them since the last update that was made.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Trainer:
         settings: Settings,
         evaluation: Program | None = None,
         profile_ranges: bool = False,
+        updates: bool = True,
     ) -> None:
         self.program, self.model, self.source, self.settings, self.transport = program, model, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
@@ -67,11 +70,11 @@ class Trainer:
             profile_ranges=profile_ranges,
         )
         self.skipped = self.skipped_in_a_row = 0
-        self.optimizer = (
-            build_sharded_optimizer(self.pipeline, settings)
-            if settings.zero
-            else build_optimizer(self.pipeline.parameters(), settings)
-        )
+        self.optimizer: Optimizer | None = None
+        if updates and settings.zero:
+            self.optimizer = build_sharded_optimizer(self.pipeline, settings)
+        elif updates:
+            self.optimizer = build_optimizer(self.pipeline.parameters(), settings)
 
     @property
     def samples_per_iteration(self) -> int:

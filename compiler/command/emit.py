@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -104,7 +104,7 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 
     s = simulate(program, options.costs, options.durations)
     if options.measured is not None:
-        return _both(s, options.measured, options.columns, options.ranks)
+        return _both(s, options.measured, options)
     return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
 
 
@@ -118,7 +118,7 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
     return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
-def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
+def _both(s: Simulation, measured: Timeline, options: EmitOptions) -> str:
     """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
     from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
@@ -130,7 +130,7 @@ def _both(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequenc
         # Each timeline is in a unit of its own, so the longer makespan is converted to that unit.
         in_own_unit = Fraction(timeline.makespan, timeline.scale)
         longest = max(makespans) * in_own_unit / makespan if makespan else in_own_unit
-        drawn = draw_overview(s.program, timeline, in_own_unit, longest, columns, ranks)
+        drawn = draw_overview(s.program, timeline, in_own_unit, longest, options.columns, options.ranks, options.colour)
         parts.append(f"{name}: {float(makespan):.4g} {found.unit}".rstrip() + f"\n{drawn}\n")
     return "\n".join([*parts, *beside_lines(found)]) + "\n"
 

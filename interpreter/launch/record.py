@@ -79,7 +79,7 @@ class Record:
         return self._scalars is not None
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
-        """Write a picture for TensorBoard, if this rank writes for it. png: the bytes of a PNG file. It never raises OSError."""
+        """Write a picture for TensorBoard, if this rank writes for it. png: a PNG file. It never raises OSError."""
         self._to_tensorboard(lambda scalars: scalars.write_picture(name, png, iteration))
 
     def _to_tensorboard(self, write: Callable[[Scalars], None]) -> None:

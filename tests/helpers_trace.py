@@ -78,6 +78,15 @@ def slice_at(events: list[Event], arrow: Event) -> Event:
     return found
 
 
+def images(folder: Path) -> dict[str, list[tuple[int, int, int, bytes]]]:
+    """Return the pictures that TensorBoard reads from a folder, as step, width, height and bytes of the file."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()
+    tags = found.Tags()["images"]
+    return {tag: [(e.step, e.width, e.height, e.encoded_image_string) for e in found.Images(tag)] for tag in tags}
+
+
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
     # Here, because the other tests of traces need no tensorboard.

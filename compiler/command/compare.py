@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
-from chimerac.compiler.command.files import check_columns, check_keeps_inputs, columns, print_findings, write_product
+from chimerac.compiler.command.files import check_columns, check_keeps_inputs, coloured, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import (
     check_model_options,
     durations_for,
@@ -61,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
         setting, rows = _rows(options)
         write_product(_product(options, setting, rows, picture_inches, argv), options.output)
     except ChimeraError as error:
-        return print_findings(error)
+        return print_findings(error, options.color)
     return 0 if any(row.figures for row in rows) else 1
 
 
@@ -70,7 +71,8 @@ def _product(
 ) -> str | bytes:
     match options.emit:
         case "timeline":
-            return _draw(setting, rows, columns(options.columns, options.output))
+            colour = coloured(options.color, sys.stdout) and not options.output
+            return _draw(setting, rows, columns(options.columns, options.output), colour)
         case "html":
             return _html(options, rows, ["chimerac", "compare", *without_parameters(argv)], setting)
         case form if form in PICTURES:
@@ -156,7 +158,7 @@ def _json(setting: Setting, rows: Sequence[Compared]) -> str:
 EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table": _table, "json": _json, "markdown": _markdown}
 
 
-def _draw(setting: Setting, rows: Sequence[Compared], width: int | None) -> str:
+def _draw(setting: Setting, rows: Sequence[Compared], width: int | None, colour: bool) -> str:
     """Return the timelines of all schedules, drawn to one scale. width: the characters of the longest one."""
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
 
@@ -170,7 +172,8 @@ def _draw(setting: Setting, rows: Sequence[Compared], width: int | None) -> str:
         f = row.figures
         unit = f" {setting.unit}" if setting.unit else ""
         head = f"{visible(row.schedule)}: makespan {number_text(f.makespan)}{unit}, bubble ratio {100 * f.bubble_ratio:.1f} %"
-        parts.append(head + "\n" + draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, width))
+        drawn = draw_overview(f.simulation.program, f.simulation.timeline, f.makespan, longest, width, colour=colour)
+        parts.append(f"{head}\n{drawn}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -105,7 +105,7 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 
     s = simulate(program, options.costs, options.durations)
     if options.measured is not None:
-        return _timelines(s, options.measured, options.columns, options.ranks)
+        return _timelines(s, options.measured, options)
     return draw_timeline(program, s.timeline, ranks=options.ranks, columns=options.columns, colour=options.colour)
 
 
@@ -119,7 +119,7 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
     return draw_picture(panels, form, label, options.ranks, options.inches)
 
 
-def _timelines(s: Simulation, measured: Timeline, columns: int | None, ranks: Sequence[int] | None) -> str:
+def _timelines(s: Simulation, measured: Timeline, options: EmitOptions) -> str:
     """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
     from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
@@ -131,7 +131,7 @@ def _timelines(s: Simulation, measured: Timeline, columns: int | None, ranks: Se
         # Each timeline is in a unit of its own, so the longer makespan is converted to that unit.
         in_own_unit = Fraction(timeline.makespan, timeline.scale)
         longest = max(makespans) * in_own_unit / makespan if makespan else in_own_unit
-        drawn = draw_overview(s.program, timeline, in_own_unit, longest, columns, ranks)
+        drawn = draw_overview(s.program, timeline, in_own_unit, longest, options.columns, options.ranks, options.colour)
         parts.append(f"{name}: {number_text(makespan)} {found.unit}".rstrip() + f"\n{drawn}\n")
     return "\n".join([*parts, *beside_lines(found)]) + "\n"
 

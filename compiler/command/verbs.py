@@ -96,6 +96,7 @@ def compare_parser() -> argparse.ArgumentParser:
                    "pdf as a picture on one time axis, html as a page to look at in a browser")  # fmt: skip
     shared.add_columns(p, "the timeline")
     shared.add_picture_width(p)
+    shared.add_color(p)
     shared.add_output(p)
     return p
 

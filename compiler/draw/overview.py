@@ -10,6 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler.draw.timeline import background, paint
 
 MAX_RANKS = 16  # of a program that are drawn
 COLUMNS = 100
@@ -22,12 +23,14 @@ def draw_overview(
     longest: Fraction,
     columns: int | None = None,
     ranks: Sequence[int] | None = None,
+    colour: bool = False,
 ) -> str:
     """Return the drawing of a timeline that ends at `end`.
 
     A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
     it. longest: the time, in units, of a line of `columns` characters, with the name of the rank and the borders. columns:
-    default COLUMNS. ranks: those to draw, default the first MAX_RANKS.
+    default COLUMNS. ranks: those to draw, default the first MAX_RANKS. colour: with the background colours of `draw_timeline`;
+    the pipe is then the one with most of the time.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")
@@ -37,20 +40,26 @@ def draw_overview(
     lines = []
     for rank in shown:
         bars = timeline.take((timeline.rank == rank) & program.table.is_task[timeline.row] & (timeline.end > timeline.start))
-        text = _line(program, bars, used, float(step))
+        text = _line(program, bars, used, float(step), colour)
         lines.append(f"{f'rank {rank} |':>{margin}}{text}|")
     more = program.world - len(shown) if ranks is None else 0
     return "\n".join([*lines, *([f"... and {more} more ranks"] if more else [])])
 
 
-def _line(program: Program, bars: Timeline, used: int, step: float) -> str:
+def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool) -> str:
     """Return the characters of a rank."""
-    filled = np.zeros((len(FORMS), used))
+    by_pipe = np.zeros((len(program.header.pipes), len(FORMS), used))
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
-        op = int(program.table.op[row])
+        of_task = by_pipe[program.table.pipe[row], program.table.op[row]]
         first, last = min(int(start / step), used - 1), min(int(end / step), used - 1)
         for k in range(first, last + 1):
-            filled[op, k] += max(0.0, min(end, (k + 1) * step) - max(start, k * step)) / step
+            of_task[k] += max(0.0, min(end, (k + 1) * step) - max(start, k * step)) / step
+    filled = by_pipe.sum(axis=0)
     idle = 1 - filled.sum(axis=0)
     best = filled.argmax(axis=0)
-    return "".join("." if idle[k] > filled[best[k], k] else FORMS[best[k]].letter or "." for k in range(used))
+    text = "".join("." if idle[k] > filled[best[k], k] else FORMS[best[k]].letter or "." for k in range(used))
+    if not colour:
+        return text
+    pipes = by_pipe.argmax(axis=0)
+    shades = (0 if text[k] == "." else background(int(pipes[best[k], k]), int(best[k])) for k in range(used))
+    return paint(text.replace(".", " "), bytes(shades))

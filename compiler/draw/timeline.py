@@ -30,7 +30,7 @@ WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gr
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
 _FILLER = "\0"  # a character of a task before its label
-Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see _paint)
+Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see paint)
 
 
 def draw_timeline(
@@ -78,7 +78,7 @@ def draw_timeline(
         text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_time)).rstrip())
         for r, (characters, shades) in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
-            text.append(f"{heads[r]:>{margin}}{_paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
+            text.append(f"{heads[r]:>{margin}}{paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
     places = ((labels[row], int(a * per_time), int(b * per_time)) for row, a, b in _times(bars))
     cut = any(label not in _placed(label, first, last, band) for label, first, last in places)
     return "\n".join([*text, *_legend(program, timeline.unit, cut, columns, colour)]) + "\n"
@@ -159,7 +159,7 @@ def _line(
         size += len(idle) + len(text)
         if colour:
             shades += bytes(len(idle))
-            shades += bytes([_PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]]]) * len(text)
+            shades += bytes([background(int(program.table.pipe[row]), int(program.table.op[row]))]) * len(text)
     return "".join([*parts, _idle(width - size, colour)]), bytes(shades)
 
 
@@ -180,7 +180,12 @@ def _idle(width: int, colour: bool) -> str:
     return " " * width if colour else "." * (width - 1) + " "[:width]
 
 
-def _paint(text: str, shades: bytes) -> str:
+def background(pipe: int, op: int) -> int:
+    """Return the background colour of a task, of the 256-colour palette; from the sixth pipe on the colours repeat."""
+    return _PALETTE[pipe % len(_PALETTE)][op]
+
+
+def paint(text: str, shades: bytes) -> str:
     """Return characters in their colours, 0 for none. Those without a colour at the end of a line may be left out."""
     if not any(shades):
         return text

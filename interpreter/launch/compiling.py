@@ -12,7 +12,8 @@ from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.chimera_ir.program import Machine, Program, Tied
-from chimerac.compiler import evaluation_of, load_program, verify
+from chimerac.chimera_ir.timeline import Timeline
+from chimerac.compiler import evaluation_of, load_program, simulate, verify
 from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
@@ -48,6 +49,21 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
         return Plan(program, evaluation_of(on_machine), predicted, partial(_memory, on_machine))
     # A timed run sends real messages, whose time is not predicted: `hop` is 0.
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
+
+
+def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
+    """Return the pictures (PNG) of the predicted and of the measured timeline of a program, each with its own time axis.
+
+    Raises ChimeraError E002 without matplotlib, and for a program with too many ranks for a picture.
+    """
+    from chimerac.compiler.analyze.panels import measured_panel, program_title, simulated_panel, time_label  # 8 ms
+    from chimerac.compiler.draw.picture import draw_picture
+
+    simulated, title = simulate(program), program_title(program)
+    return {
+        "predicted": draw_picture([simulated_panel(simulated, f"{title}, predicted")], "png", time_label(simulated)),
+        "measured": draw_picture([measured_panel(program, measured, f"{title}, measured")], "png", f"time in {measured.unit}"),
+    }
 
 
 def _terminates(program: Program, on_machine: Program) -> bool:

@@ -260,11 +260,11 @@ class Training:
             record.draw(done, result.loss, f"{self.tokens * len(losses) / trained_s:,.0f} {self.unit}/s")
             self._print(self.checkpoints.save_if_due(done, last=stops or is_last))
             if stops:
-                write_times(trainer.pipeline, self.job.settings, record)
+                write_times(trainer.pipeline, self.job.settings, record, done)
                 record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
-        write_times(trainer.pipeline, self.job.settings, record)
+        write_times(trainer.pipeline, self.job.settings, record, iterations)
         if self.job.settings.export is not None:
             export_weights(self.job.settings.export, trainer.pipeline, self._exported())
             record.print_text(f"exported {short_path(self.job.settings.export)}")

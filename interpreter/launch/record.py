@@ -11,7 +11,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,10 +71,22 @@ class Record:
     def write(self, line: Mapping[str, object]) -> None:
         """Write the line of an iteration to the log and for TensorBoard. It never raises OSError."""
         self._append(line)
+        self._to_tensorboard(lambda scalars: scalars.write(line))
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether this rank writes for TensorBoard."""
+        return self._scalars is not None
+
+    def write_picture(self, name: str, png: bytes, iteration: int) -> None:
+        """Write a picture for TensorBoard, if this rank writes for it. png: a PNG file. It never raises OSError."""
+        self._to_tensorboard(lambda scalars: scalars.write_picture(name, png, iteration))
+
+    def _to_tensorboard(self, write: Callable[[Scalars], None]) -> None:
         if self._scalars is None:
             return
         try:
-            self._scalars.write(line)
+            write(self._scalars)
         except OSError as error:
             self._scalars.close()
             self._scalars = None

@@ -52,6 +52,13 @@ class Scalars:
         values = [self._scalar(name, value).value[0] for name, value in _numbers(line)]
         self._write(step=line["iteration"], summary=self._summary(value=values))
 
+    def write_picture(self, name: str, png: bytes, iteration: int) -> None:
+        """Write a picture for an iteration. png: the bytes of a PNG file. Raises OSError if it cannot be written."""
+        # A PNG begins with 8 bytes, the length and the name of its first part, then the width and the height of the picture.
+        width, height = (int.from_bytes(png[k : k + 4], "big") for k in (16, 20))
+        image = self._summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
+        self._write(step=iteration, summary=self._summary(value=[self._summary.Value(tag=name, image=image)]))
+
     def close(self) -> None:
         """Close the file. It does not raise OSError: each line has been written, or its error has been raised."""
         with suppress(OSError):

@@ -56,7 +56,7 @@ class TimedJob:
             times.append(measured_times(trainer, self.sleeper, number))
             figures = log_figures(times[-1], self.plan.predicted)
             record.write({"iteration": number + 1, "iteration_s": times[-1].last_task_end, **figures})
-        write_times(trainer.pipeline, self.settings, record)
+        write_times(trainer.pipeline, self.settings, record, trainer.settings.iterations)
         return Comparison(self.predicted, median_times(times))
 
     def trainer(self, transport: Transport) -> Trainer:

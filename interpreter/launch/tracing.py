@@ -6,23 +6,49 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.files import short_path
+from chimerac.chimera_ir.files import read, short_path
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline_form import timeline_from_json
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.pipeline.bound import BoundPipeline
 
 
-def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record) -> None:
-    """Write the trace and the timeline of the last iteration to the paths of the settings; called by all ranks together."""
+def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, iteration: int) -> None:
+    """Write the trace and the timeline of the last iteration to the paths of the settings; called by all ranks together.
+
+    With both --timeline and --tensorboard, TensorBoard gets pictures of the measured and of the predicted timeline.
+    iteration: the last one, counted from 1.
+    """
     _write("trace", pipeline.trace, settings.trace, record)
-    _write("timeline", pipeline.write_timeline, settings.timeline, record)
+    is_written = _write("timeline", pipeline.write_timeline, settings.timeline, record)
+    if is_written and settings.timeline is not None and record.has_pictures:
+        _show_pictures(pipeline.program, settings.timeline, record, iteration)
 
 
-def _write(what: str, write: Callable[[Path], None], path: Path | None, record: Record) -> None:
-    if path is None:
+def _show_pictures(program: Program, timeline: Path, record: Record, iteration: int) -> None:
+    """Write the pictures of the timeline in a file for TensorBoard. The file is read so that no other rank takes part."""
+    try:
+        # The compiler may not be installed. Its import takes 0.2 s, which a run without pictures does not need.
+        from chimerac.interpreter.launch.compiling import timeline_pictures
+    except ImportError as error:
+        record.print_text(f"no picture of the timeline: {error}; the run goes on")
         return
+    try:
+        for name, png in timeline_pictures(program, timeline_from_json(read(timeline)).of(program)).items():
+            record.write_picture(f"timeline/{name}", png, iteration)
+    except ChimeraError as error:
+        record.print_text(f"no picture of the timeline: {error.diagnostics[0].message}; the run goes on")
+
+
+def _write(what: str, write: Callable[[Path], None], path: Path | None, record: Record) -> bool:
+    """Write to the path, if there is one; return whether a file was written."""
+    if path is None:
+        return False
     try:
         write(path)
         record.print_text(f"{what} of the last iteration: {short_path(path)}")
+        return True
     except ChimeraError as error:
         record.print_text(f"no {what}: {error.diagnostics[0].message}; the run goes on")
+        return False

@@ -10,6 +10,7 @@ from typing import TypeGuard
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import Program, Tied
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler import (
     compile_text,
     evaluation_of,
@@ -25,7 +26,16 @@ from chimerac.compiler.verify import findings
 from chimerac.interpreter.pipeline.world import arrange_command, fixed_recomputation, wrong_machine
 from chimerac.interpreter.runtime.times import IterationTimes
 
-__all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
+__all__ = [
+    "check_machine",
+    "evaluation_of",
+    "path_of",
+    "predicted_timeline",
+    "predicted_times",
+    "program_for",
+    "schedule_text",
+    "with_depth",
+]
 
 Schedule = str | os.PathLike[str] | Program  # a name in the library, a path, a text (it has a line break), or a program
 Recompute = str | Iterable[int] | None  # the stages that recompute, as for compile_schedule; None: as the schedule says
@@ -132,6 +142,12 @@ def predicted_times(program: Program, costs: Mapping[str, int] | None = None) ->
         else (0.0,) * len(simulated.wall_bubbles)
     )
     return IterationTimes(simulated.makespan / simulated.scale, idle)
+
+
+def predicted_timeline(program: Program) -> Timeline:
+    """Return the timeline of an iteration by the simulator, in units of the program's costs; `finish` is its makespan."""
+    simulated = simulate(program)
+    return replace(simulated.timeline, finish=simulated.makespan)
 
 
 def path_of(schedule: Schedule) -> str:

@@ -18,6 +18,7 @@ from chimerac.compiler import compile_schedule
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import preset
 from chimerac.compiler.library import find, names
+from tests.helpers import without_colour
 from tests.helpers_events import makespan
 
 
@@ -168,6 +169,21 @@ def test_wrong_options_are_findings(words: list[str], status: int, fact: str, ca
     assert main(["compare", *words]) == status
     out, err = capsys.readouterr()
     assert fact in err and not out
+
+
+def test_the_timelines_have_the_colours_of_tasks_and_pipes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "1f1b", "chimera", "-p", "D=2", "-p", "N=4", "--emit", "timeline", "--columns", "60"]
+    shown = []
+    for choice in ("never", "always"):
+        assert main([*words, "--color", choice]) == 0
+        shown.append(capsys.readouterr().out)
+    plain, coloured = shown
+    assert "\x1b" not in plain
+    rows = [[line for line in text.splitlines() if line.startswith("rank")] for text in (plain, coloured)]
+    assert [line.replace(".", " ") for line in rows[0]] == [without_colour(line) for line in rows[1]]
+    shades = [re.findall(r"48;5;(\d+)m([FB])", line) for line in rows[1]]
+    assert len({shade for shade, _ in shades[0]}) == 2, "one pipe: a colour for F, and one for B"
+    assert len({shade for shade, _ in shades[2]}) == 4, "two pipes"
 
 
 def test_a_name_cannot_control_the_terminal(

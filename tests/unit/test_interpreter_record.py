@@ -8,8 +8,9 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.record import Record, check_folder, check_output
 from tests.helpers_plan import plan
-from tests.helpers_trace import scalars
+from tests.helpers_trace import images, scalars
 
 
 class Terminal(StringIO):
@@ -162,6 +163,26 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
     assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and math.isnan(found["loss"][1][1])
     assert found["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
     assert capsys.readouterr().out == ""
+
+
+def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> None:
+    pictures = pytest.importorskip("matplotlib.image")
+    timeline, folder = tmp_path / "t.json", tmp_path / "runs"
+    # fmt: off
+    words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--iterations", "2", "--model", "gpt-nano",
+             "--timeline", str(timeline), "--tensorboard", str(folder)]
+    # fmt: on
+    ran = subprocess.run(
+        [sys.executable, "-m", "chimerac.interpreter.run", *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = images(folder)
+    assert sorted(found) == ["timeline/measured", "timeline/predicted"]
+    for ((step, width, height, png),) in found.values():
+        assert step == 2 and pictures.imread(BytesIO(png)).shape == (height, width, 4)
+    assert found["timeline/measured"][0][3] != found["timeline/predicted"][0][3]
+    measured, predicted = (scalars(folder)[name] for name in ("makespan_s", "predicted_makespan_s"))
+    assert [step for step, _ in measured] == [step for step, _ in predicted] == [1, 2]
 
 
 def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

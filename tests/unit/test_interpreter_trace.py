@@ -123,6 +123,20 @@ def test_every_rank_and_the_file_have_the_same_timeline(tmp_path: Path) -> None:
     assert all((t.end == found.end).all() for t in timelines), "one process has one clock"
 
 
+def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
+    program = compile_schedule("chimera", {"D": 2, "N": 2}).program
+
+    def rank(transport: Transport) -> tuple[Timeline, Timeline, float]:
+        trainer = trainer_of(program, transport)
+        predicted = trainer.pipeline.predicted_timeline()  # before the first step, too
+        trainer.gradients(0)
+        return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().makespan
+
+    for predicted, measured, makespan in run_in_loopback(program, rank):
+        assert (predicted.row == measured.row).all() and (predicted.rank == measured.rank).all()
+        assert predicted.finish / predicted.scale == predicted.makespan / predicted.scale == makespan == 6
+
+
 def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path) -> None:
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
 

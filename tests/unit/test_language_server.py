@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -397,6 +403,78 @@ def test_a_text_that_was_not_verified_has_a_warning(monkeypatch: pytest.MonkeyPa
     assert (published[0].version, found.severity) == (7, lsp.DiagnosticSeverity.Warning)
     assert found.message == "not verified: the compilation was stopped, because it takes longer than 0.001 s"
     assert found.range.start == lsp.Position(1, len("schedule "))
+
+
+# --- Neovim --------------------------------------------------------------------------------------------------------------
+
+ASK = """
+local buffer = vim.api.nvim_get_current_buf()
+local function wait(f) return vim.wait(60000, f, 20) end
+local function lines() return vim.api.nvim_buf_get_lines(buffer, 0, -1, false) end
+local function ask(method, line, character)
+  local params = { textDocument = { uri = vim.uri_from_bufnr(buffer) }, position = { line = line, character = character } }
+  return vim.tbl_values(vim.lsp.buf_request_sync(buffer, method, params, 60000))[1].result
+end
+local answers = {}
+wait(function() return #vim.diagnostic.get(buffer) > 0 end)
+answers.findings = vim.tbl_map(function(d) return { d.code, d.lnum, d.col } end, vim.diagnostic.get(buffer))
+answers.hover = ask("textDocument/hover", 3, 2).contents.value
+answers.definition = ask("textDocument/definition", 3, 7).range.start
+answers.completion = vim.tbl_map(function(item) return item.label end, ask("textDocument/completion", 4, 0))
+vim.api.nvim_win_set_cursor(0, { 5, 28 })
+vim.lsp.buf.code_action({ apply = true })
+wait(function() return lines()[5]:find("%", 1, true) ~= nil end)
+answers.fixed = lines()[5]
+vim.lsp.buf.format({ timeout_ms = 60000 })
+answers.formatted = lines()
+io.stdout:write("answers: " .. vim.json.encode(answers) .. "\\n")
+"""
+WRONG = """\
+schedule mine
+param D = 4
+ranks   D
+stages D + 1
+pipe main { stage s on rank s   micro_batches 4 }
+order ticks { F(s, m) at s + m   B(s, m) at 2*D - s + m }
+"""
+
+
+def neovim() -> tuple[int, int]:
+    """Return the version of the installed Neovim, (0, 0) if there is none."""
+    if shutil.which("nvim") is None:
+        return 0, 0
+    shown = subprocess.run(["nvim", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.match(r"NVIM v(\d+)\.(\d+)", shown)
+    assert found is not None, shown
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize(("form", "since"), [(0, (0, 11)), (1, (0, 8))])
+def test_the_lines_for_neovim_work(form: int, since: tuple[int, int], tmp_path: Path) -> None:
+    if neovim() < since:
+        pytest.skip("needs Neovim {}.{} or newer".format(*since))
+    page = (ROOT / "docs/editor.md").read_text(encoding="utf-8")
+    (tmp_path / "init.lua").write_text(re.findall(r"```lua\n(.*?)```", page, re.DOTALL)[form], encoding="utf-8")
+    (tmp_path / "ask.lua").write_text(f"pcall(function()\n{ASK}\nend)\nvim.cmd('qa!')\n", encoding="utf-8")
+    (tmp_path / "mine.sched").write_text(WRONG, encoding="utf-8")
+    ran = subprocess.run(
+        ["nvim", "--headless", "--clean", "-n", "-u", "init.lua", "mine.sched", "-c", "luafile ask.lua"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    found = re.search(r"answers: (.*)", ran.stdout)
+    assert found is not None, ran.stdout + ran.stderr
+    answers = json.loads(found[1])
+    assert answers["findings"] == [["E220", 4, 28]]
+    assert answers["hover"].startswith("**stages** (keyword)")
+    assert answers["definition"] == {"line": 1, "character": 6}
+    assert {"pipe", "order"} <= set(answers["completion"])
+    assert answers["fixed"] == "pipe main { stage s on rank s % D   micro_batches 4 }"
+    assert answers["formatted"][2] == "ranks D"
 
 
 def test_the_page_about_editors_says_how_to_start_the_server() -> None:

@@ -130,7 +130,7 @@ def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
         trainer = trainer_of(program, transport)
         predicted = trainer.pipeline.predicted_timeline()  # before the first step, too
         trainer.gradients(0)
-        return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().makespan
+        return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().last_task_end
 
     for predicted, measured, makespan in run_in_loopback(program, rank):
         assert (predicted.row == measured.row).all() and (predicted.rank == measured.rank).all()

@@ -110,14 +110,16 @@ function slider(name, id, what, give) {
   row.dataset.name = label.textContent = label.title = name;
   label.htmlFor = id;
   const range = Object.assign(document.createElement("input"), { type: "range", id, min: 0, max: 1, step: 1 });
-  const field = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", autocomplete: "off", spellcheck: false });
+  const field = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", maxLength: 100, autocomplete: "off", spellcheck: false });
   range.setAttribute("aria-label", what);
   field.setAttribute("aria-label", `Value of ${what}`);
   field.dataset.field = id;
   const reset = Object.assign(document.createElement("button"), { type: "button", textContent: "Default" });
   reset.setAttribute("aria-label", `Default of ${what}`);
   range.addEventListener("input", () => { field.value = row.allowed[range.value]; give(field.value); });
-  field.addEventListener("input", () => { row.classList.add("given"); give(field.value); });
+  const unfinished = () => /[./]$/.test(field.value); // 0. on the way to 0.5: wrong only if it stays so
+  field.addEventListener("input", () => { row.classList.add("given"); if (!unfinished()) give(field.value); });
+  field.addEventListener("change", () => { if (unfinished()) give(field.value); });
   reset.addEventListener("click", () => { range.focus(); give(""); });
   row.append(label, range, field, reset);
   return row;

@@ -3,11 +3,13 @@
 import { Editor, describe, span } from "./editor.js";
 import { Settings } from "./settings.js";
 
-const WAIT = 120; // milliseconds without a change, after which the text is sent
+// Milliseconds without a change, after which the text is sent: more where a large program takes long to be drawn, so that it is
+// drawn in the pauses of typing.
+const WAIT = 120, MOST_WAIT = 1000;
 const part = (id) => document.getElementById(id);
-// name, shipped: of the text that was opened, and that text; timer: of the next compilation; waiting: the text has changed while
-// an answer is awaited; answer: the last one, null if it has findings.
-const state = { name: "", shipped: "", waiting: false, busy: false, timer: 0, answer: null };
+// name, shipped: of the text that was opened, and that text; timer: of the next compilation; wait: until then; waiting: the text has
+// changed while an answer is awaited; answer: the last one, null if it has findings.
+const state = { name: "", shipped: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), bubble: part("bubble") }, changed);
 const settings = new Settings(
@@ -27,7 +29,7 @@ async function ask(kind, body) {
 function changed() {
   keep();
   clearTimeout(state.timer);
-  state.timer = setTimeout(compile, WAIT);
+  state.timer = setTimeout(compile, state.wait);
 }
 
 /** Send the text. While an answer is awaited, only the last change is remembered, and sent after it. */
@@ -69,7 +71,9 @@ function receive(answer, taken) {
     const cut = answer.untilText === null ? "" : `; drawn up to time ${answer.untilText}`;
     say(`compiled and verified in ${Math.round(taken)} ms${cut}`, false);
     figures(answer);
+    const before = performance.now();
     viewer.replace([answer.panel]);
+    state.wait = Math.min(MOST_WAIT, Math.max(WAIT, 3 * (performance.now() - before)));
   }
   command();
   document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);

@@ -11,6 +11,7 @@ from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Ints, Program
+from chimerac.chimera_ir.table import Mask
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.beside import time_factor
 from chimerac.compiler.analyze.causes import CAUSES, critical_path, idle_bars
@@ -32,17 +33,27 @@ def viewed(
     model: ModelDescription | None = None,
     state: OptimizerState = NO_STATE,
     measured: Timeline | None = None,
+    most: int | None = None,
 ) -> Panel:
     """Return the data of a program for the viewer, as JSON has it.
 
     Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
-    for the lines of its text. measured: a bar for every row of the program, in their order. Raises ChimeraError E705, E706 as
-    `partition_for`.
+    for the lines of its text. measured: a bar for every row of the program, in their order. most: of a program with more
+    instructions the data has only those that start before the time `until`, at most so many; not together with measured.
+    Raises ChimeraError E705, E706 as `partition_for`.
     """
+    assert most is None or measured is None, "a measured timeline has a bar for every instruction"
     p, h, t = s.program, s.program.header, s.program.table
     start, end = s.separate_bars
+    until = None if most is None or len(p) <= most else int(np.partition(start, most)[most])
+    kept = np.ones(len(p), bool) if until is None else start < until
+    number = np.cumsum(kept) - 1  # of each row that is kept, its number among them
     edges, w, bars = data_edges(p, TaskIndex.of(p), 0), s.waits, idle_bars(s)
-    path = critical_path(s)
+    edge = kept[edges.source] & kept[edges.target]
+    message = kept[w.send] & kept[w.receive]
+    value = message[w.message] & kept[w.consumer]
+    idle = np.full(len(bars.start), True) if until is None else bars.start < until
+    path = [x for x in critical_path(s) if kept[x.row]]
     over_time = memory_over_time(p, s.timeline, model, state)
     began, ended = s.collective_times
     tasks = t.is_task
@@ -53,6 +64,7 @@ def viewed(
         "unit": s.unit,
         "scale": s.scale,
         "makespan": s.makespan,
+        "until": until,
         "slot": int(np.gcd.reduce(np.concatenate([start[tasks], end[tasks]]), initial=0)),
         "costs": costs_text(s),
         "ranks": p.world,
@@ -68,30 +80,30 @@ def viewed(
             {"group": c.group, "stage": c.stage, "ranks": list(c.ranks), "start": a, "end": b}
             for c, a, b in zip(p.collectives, began.tolist(), ended.tolist(), strict=True)
         ],
-        "offsets": column(p.offsets),
-        "op": column(t.op),
-        "value": column(t.value),
-        "pipe": column(t.pipe),
-        "stage": column(t.stage),
-        "operand": column(t.operand),
-        "peer": column(t.peer),
-        "flags": column(t.flags),
-        "start": column(start),
-        "end": column(end),
-        "edges": _columns(source=edges.source, target=edges.target),
-        "messages": _columns(send=w.send, receive=w.receive, leaves=s.departures, arrives=s.arrivals),
-        "values": _columns(message=w.message, consumer=w.consumer),
+        "offsets": column(np.concatenate([[0], np.cumsum(kept)])[p.offsets]),
+        **{x: column(getattr(t, x)[kept]) for x in ("op", "value", "pipe", "stage", "operand", "peer", "flags")},
+        "start": column(start[kept]),
+        "end": column(end[kept]),
+        "edges": _columns(source=number[edges.source[edge]], target=number[edges.target[edge]]),
+        "messages": _columns(
+            send=number[w.send[message]],
+            receive=number[w.receive[message]],
+            leaves=s.departures[message],
+            arrives=s.arrivals[message],
+        ),
+        "values": _columns(message=(np.cumsum(message) - 1)[w.message[value]], consumer=number[w.consumer[value]]),
         "causes": list(CAUSES),
-        "idle": _columns(rank=bars.rank, start=bars.start, end=bars.end, cause=bars.cause),
+        "idle": _columns(**{x: getattr(bars, x)[idle] for x in ("rank", "start", "end", "cause")}),
         "path": {
             "kind": [x.kind for x in path],
-            **_columns(**{name: _ints([getattr(x, name) for x in path]) for name in ("row", "start", "end")}),
+            "row": column(number[_ints([x.row for x in path])]),
+            **_columns(**{name: _ints([getattr(x, name) for x in path]) for name in ("start", "end")}),
         },
         "memory": {
             "unit": "activations" if model is None else "bytes",
-            **_columns(during=over_time.amount[::2], after=over_time.amount[1::2]),
+            **_columns(during=over_time.amount[::2][kept], after=over_time.amount[1::2][kept]),
         },
-        "text": None if ordered is None else _text(p, ordered),
+        "text": None if ordered is None else _text(p, ordered, kept),
         "measured": None if measured is None else _measured(s, measured),
     }
 
@@ -104,8 +116,8 @@ def _columns(**numbers: Any) -> dict[str, Column]:
     return {name: column(values) for name, values in numbers.items()}
 
 
-def _text(p: Program, ordered: Ordered) -> dict[str, Any]:
-    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row the index of its line or -1.
+def _text(p: Program, ordered: Ordered, kept: Mask) -> dict[str, Any]:
+    """Return the lines of the schedule that placed the rows: the distinct ones, and the index of its line for each row kept.
 
     `Ordered.origins` says which line that is for an instruction that is no task.
     """
@@ -119,7 +131,7 @@ def _text(p: Program, ordered: Ordered) -> dict[str, Any]:
     return {
         "name": visible(source.name),
         "lines": [[number, visible(texts[number - 1].strip())] for number in numbers.tolist()],
-        "of": column(np.where(known, np.searchsorted(numbers, lines), -1)),
+        "of": column(np.where(known, np.searchsorted(numbers, lines), -1)[kept]),
     }
 
 

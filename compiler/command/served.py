@@ -8,7 +8,7 @@ from typing import Any
 
 from chimerac.compiler.analyze.memory import NO_STATE
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions
-from chimerac.compiler.playground.answers import compiled
+from chimerac.compiler.playground.setting import setting_of
 from chimerac.compiler.playground.worker import work
 
 COLUMNS = 120  # of a timeline as text
@@ -20,11 +20,21 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
     if emitter.make is None:
         assert emitter.make_alone is not None, "an emitter makes something"
         return _download("program", request["suffix"], emitter.make_alone())
-    found = compiled(request["text"], request["parameters"])
+    setting = setting_of(request)
+    found, costs = setting.compiled(request["text"]), setting.numbers()
     program, name = found.program, found.program.header.schedule
-    path, command = f"{name}{request['suffix']}", ("chimerac", f"{name}.sched", "--emit", request["emit"])
+    path, words = f"{name}{request['suffix']}", (*setting.words(), *setting.cost_words())
     options = EmitOptions(
-        {}, None, None, NO_STATE, path, COLUMNS, colour=False, name=name, command=command, ordered=found.ordered
+        costs,
+        None,
+        None,
+        NO_STATE,
+        path,
+        COLUMNS,
+        colour=False,
+        name=name,
+        command=("chimerac", f"{name}.sched", *words, "--emit", request["emit"]),
+        ordered=found.ordered,
     )
     return _download(name, request["suffix"], emitter.make(program, options))
 

@@ -42,8 +42,8 @@ Without a terminal, and with --yes, it asks nothing."""
 
 SERVE = """\
 Open the playground, a page on this host: an editor for a schedule's text with its timeline beside it, compiled as you type.
-Errors are underlined in place, parameters are sliders, and everything can be downloaded. Only this host can reach it, at an
-address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
+Errors are underlined in place, parameters and costs are sliders, and everything can be downloaded. Only this host can reach
+it, at an address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
 
 WATCH = """\
 Compile a schedule again whenever its file changes, and draw its timeline or its errors in the terminal. Ctrl-C ends it."""

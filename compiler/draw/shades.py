@@ -33,7 +33,7 @@ def text_colour(op: int) -> str:
 
 
 def page_colours() -> dict[str, Any]:
-    """Return the colours for the scripts of the viewer and of the playground, as a value for JSON.
+    """Return the colours for the script of the viewer, as a value for JSON.
 
     shades: by pipe, then by Op of a task; texts: by Op, the colour of a text on a shade; lines: by Op, the colour of the lines
     over a shade, '#rrggbbaa'.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, visible
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.compiler.analyze.simulate import Simulation, simulate
-from chimerac.compiler.draw.timeline import fused_bars, ids_text
-from chimerac.compiler.pipeline import Compiled, compile_source
+from chimerac.compiler.analyze.viewed import viewed
+from chimerac.compiler.given import COSTS
 from chimerac.compiler.playground import limits
+from chimerac.compiler.playground.setting import NAME, Setting
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import ExprValue, evaluate
 from chimerac.compiler.resolve.findings import Findings
@@ -22,54 +21,48 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 
-NAME = "the text"  # of the source, in messages
 
-
-def compiled(text: str, parameters: Mapping[str, int]) -> Compiled:
-    """Return a verified program and its passes. Raises ChimeraError with the findings of the first pass that has any."""
-    return compile_source(Source(NAME, text.replace("\r\n", "\n").replace("\r", "\n")), parameters)
-
-
-def drawn(text: str, parameters: Mapping[str, int]) -> dict[str, Any]:
-    """Return the timeline of a text with its sizes and parameters, or its findings. Everything is made for JSON.
+def drawn(text: str, setting: Setting) -> dict[str, Any]:
+    """Return the timeline of a text with its sizes, parameters and costs, or its findings. Everything is made for JSON.
 
     Times are integers: `scale` of them are one unit.
     """
     try:
-        results = compiled(text, parameters)
+        results = setting.compiled(text)
+        s = simulate(results.program, setting.numbers())
     except ChimeraError as error:
-        found = findings(error)
-        return {**found, "parameters": _sliders_despite_findings(text, parameters)}
-    program, s = results.program, simulate(results.program)
+        return {**findings(error, setting), "parameters": _parameters_of_wrong(text, setting.parameters)}
+    program = results.program
     h = program.header
+    panel = viewed(s, h.schedule, ordered=results.ordered, most=limits.ROWS)
     return {
-        "schedule": h.schedule,
-        "parameters": sliders(results.schedule, parameters),
+        "parameters": sliders(results.schedule, setting.parameters),
+        "costs": _costs(s, setting.costs),
         "ranks": program.world,
         "stages": h.stages,
         "microBatches": h.micro_batches,
         "instructions": len(program),
-        "tasks": int(program.table.is_task.sum()),
-        "pipes": [pipe.name for pipe in h.pipes],
         "digest": program.digest,
         "unit": s.unit,
-        "scale": s.scale,
-        "makespan": s.makespan,
         "makespanText": s.time(s.makespan),
+        "untilText": None if panel["until"] is None else s.time(panel["until"]),
         "bubbleRatio": s.bubble_ratio,
         "idle": [s.time(x) for x in s.wall_bubbles],
         "activations": list(peaks(program).activations),
-        **_bars(s),
+        "panel": panel,
     }
 
 
-def findings(error: ChimeraError) -> dict[str, Any]:
-    """Return the findings of an error, with their places: lines and columns from 1, the end just past the last character."""
-    shown = [_finding(d) for d in error.diagnostics[: limits.FINDINGS]]
+def findings(error: ChimeraError, setting: Setting) -> dict[str, Any]:
+    """Return the findings of an error, with their places: lines and columns from 1, the end just past the last character.
+
+    `fields`: the names of the page's fields that a finding without a place is about.
+    """
+    shown = [_finding(d, setting) for d in error.diagnostics[: limits.FINDINGS]]
     return {"findings": shown, "count": len(error.diagnostics)}
 
 
-def _finding(d: Diagnostic) -> dict[str, Any]:
+def _finding(d: Diagnostic, setting: Setting) -> dict[str, Any]:
     place = None if d.span is None else [d.span.line, d.span.column, d.span.end_line, d.span.end_column]
     return {
         "code": d.code,
@@ -78,7 +71,40 @@ def _finding(d: Diagnostic) -> dict[str, Any]:
         "notes": ["\n".join(map(visible, note.split("\n"))) for note in d.notes],
         "help": "\n".join(map(visible, d.help.split("\n"))),
         "place": place,
+        "fields": [] if d.span else _fields(d, setting),
     }
+
+
+def _fields(d: Diagnostic, setting: Setting) -> list[str]:
+    """Return the fields of the page that a finding is about: of costs, of the number of replicas, of the machine."""
+    if d.code == "E002":  # of one cost, or of all costs together
+        wrong = setting.wrong_costs()
+        own = [name for name, error in wrong.items() if d in error.diagnostics]
+        return [f"cost-{name}" for name in own or setting.costs]
+    if d.code == "E211" and setting.width != 1:
+        return ["width"]
+    return ["machine"] if d.code.startswith("E4") and setting.machine != "window" else []
+
+
+def _costs(s: Simulation, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the costs of the tasks that a program has, of its transfers, and those that are given.
+
+    value: the text that is given, else the program's own cost: '1 to 3' where it differs by stage.
+    """
+    program, names = s.program, {form.letter: Op(op) for op, form in enumerate(FORMS) if form.letter}
+    used = {name for name, op in names.items() if (program.table.op == op).any()}
+    used |= {"hop"} | ({"R"} if program.recomputed_stages else set())
+
+    def own(name: str) -> str:
+        costs = (program.costs.hop,) if name == "hop" else program.costs.of(names[name])
+        low, high = min(costs), max(costs)
+        return str(low) if low == high else f"{low} to {high}"
+
+    return [
+        {"name": name, "value": given.get(name, own(name)), "given": name in given}
+        for name in COSTS
+        if name in used or name in given
+    ]
 
 
 def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -121,7 +147,7 @@ def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _sliders_despite_findings(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
+def _parameters_of_wrong(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
     """Return the sliders of a text with findings; None if its parameters are wrong themselves."""
     try:
         schedule, found = parse(Source(NAME, text)), Findings()
@@ -132,55 +158,3 @@ def _sliders_despite_findings(text: str, given: Mapping[str, int]) -> list[dict[
         return None
     names = {s.name.name for s in schedule.statements if isinstance(s, n.Param)}
     return sliders(schedule, {name: value for name, value in given.items() if name in names})
-
-
-def _bars(s: Simulation) -> dict[str, Any]:
-    """Return the bars of the tasks and the times of the all-reduces, at most `limits.BARS` of each.
-
-    until: when the first task starts that is left out; None if there is none.
-    """
-    p, t = s.program, s.timeline
-    second = fused_bars(p, t)  # each is drawn with the task before it
-    fused = set(t.row[second].tolist())
-    bars = t.take(np.flatnonzero(p.table.is_task[t.row] & ~second))
-    until = None
-    if len(bars) > limits.BARS:
-        until = int(np.partition(bars.start, limits.BARS)[limits.BARS])
-        bars = bars.take(np.flatnonzero(bars.start < until))
-    rows = bars.row.tolist()
-    names: dict[int, str] = {}
-
-    def name(row: int) -> str:
-        operand = int(p.table.operand[row])
-        if operand not in names:
-            names[operand] = ids_text(p.micro_batch_lists[operand])
-        return names[operand]
-
-    def second_of(row: int) -> tuple[str, int, int]:
-        """Return the text, the operation and the pipe of the second task of an overlapped pair."""
-        op = int(p.table.op[row])
-        return f"{FORMS[op].letter}{name(row)}", op, int(p.table.pipe[row])
-
-    begin, end = s.collective_times
-    all_reduces = np.flatnonzero(p.table.op == Op.ALLREDUCE)[: limits.BARS]
-    joined = p.table.operand[all_reduces]
-    return {
-        "until": until,
-        "untilText": None if until is None else s.time(until),
-        "letters": [form.letter or "" for form in FORMS],
-        "bars": {
-            "rank": bars.rank.tolist(),
-            "start": bars.start.tolist(),
-            "end": bars.end.tolist(),
-            "op": p.table.op[bars.row].tolist(),
-            "pipe": p.table.pipe[bars.row].tolist(),
-            "stage": p.table.stage[bars.row].tolist(),
-            "name": [name(row) for row in rows],
-            "pair": {k: second_of(row + 1) for k, row in enumerate(rows) if row + 1 in fused},
-        },
-        "allReduces": {
-            "rank": p.rank_of[all_reduces].tolist(),
-            "start": begin[joined].tolist(),
-            "end": end[joined].tolist(),
-        },
-    }

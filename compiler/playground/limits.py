@@ -13,7 +13,7 @@ REQUEST_S = 10.0  # to send a request, from its connection on; to receive an ans
 CONNECTIONS = 32  # at the same time
 GRACE_S = 3.0  # that a worker has beyond the time of a compilation, before the worker itself is replaced
 
-BARS = 20_000  # tasks that are drawn, and all-reduces that are marked
+ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
 VALUES = 160  # of a parameter that are tried for its slider
 OPERATIONS = 2**18  # that trying the values of a slider may take

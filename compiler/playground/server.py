@@ -16,40 +16,39 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
 from chimerac.chimera_ir.limits import TEXT
-from chimerac.compiler.draw.shades import page_colours
-from chimerac.compiler.draw.timeline import WORDS
+from chimerac.chimera_ir.machines import MACHINES
+from chimerac.compiler.draw.viewer.page import embedded_page
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.offered import Content, Product, stopped
 from chimerac.compiler.playground.pool import BusyError, GoneError, LostError, Pool
+from chimerac.compiler.playground.setting import setting_of
 from chimerac.compiler.syntax.grammar import keywords
 
 ADDRESS = "127.0.0.1"
-SCRIPTS = ("playground.js", "editor.js", "timeline.js")
+SCRIPTS = ("playground.js", "editor.js", "settings.js")
 _TYPES = {
     "playground.html": "text/html; charset=utf-8",
     "playground.css": "text/css; charset=utf-8",
     **dict.fromkeys(SCRIPTS, "text/javascript; charset=utf-8"),
 }
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",  # the address has the token
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_MAGNITUDE = 2**63  # of a parameter that is passed on to the compiler, which has a smaller limit
-_PARAMETERS = 256  # of a request
 
 
 class RefusedError(Exception):
@@ -58,6 +57,15 @@ class RefusedError(Exception):
     def __init__(self, status: HTTPStatus, message: str):
         super().__init__(message)
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer. kind: its type; policy: of content security."""
+
+    kind: str
+    data: bytes
+    policy: str = _POLICY
 
 
 class Playground(ThreadingHTTPServer):
@@ -121,22 +129,23 @@ class Playground(ThreadingHTTPServer):
         self.pool.end()
 
 
-def _pages(content: Content) -> dict[str, tuple[str, bytes]]:
-    """Return everything that GET answers, by what follows the token: its type and its bytes."""
+def _pages(content: Content) -> dict[str, Page]:
+    """Return everything that GET answers, by what follows the token."""
     folder = files(__package__)
-    pages = {name: (kind, folder.joinpath(name).read_bytes()) for name, kind in _TYPES.items()}
+    pages = {name: Page(kind, folder.joinpath(name).read_bytes()) for name, kind in _TYPES.items()}
     pages[""] = pages.pop("playground.html")
+    viewer, policy = embedded_page()  # its policy allows nothing but its own script and style
+    pages["viewer.html"] = Page(_TYPES["playground.html"], viewer.encode("ascii"), f"{policy}; frame-ancestors 'self'")
     offered = {
         "schedules": [{"name": name, "title": content.titles.get(name, "")} for name in content.schedules],
         "products": [{"emit": p.emit, "suffix": p.suffix, "what": p.what} for p in content.products],
         "first": {"name": content.first[0], "text": content.first[1]},
-        "colours": page_colours(),
-        "words": WORDS,
+        "machines": MACHINES,
         "keywords": sorted(keywords()),
     }
-    pages["offered.json"] = ("application/json", json.dumps(offered).encode("ascii"))
+    pages["offered.json"] = Page("application/json", json.dumps(offered).encode("ascii"))
     for name, text in content.schedules.items():
-        pages[f"schedules/{name}"] = ("text/plain; charset=utf-8", text.encode())
+        pages[f"schedules/{name}"] = Page("text/plain; charset=utf-8", text.encode())
     return pages
 
 
@@ -175,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request that http.server refuses, as this server does."""
         self.close_connection = True
         status = HTTPStatus(code)
-        self._send(status, "application/json", _error(message or status.phrase))
+        self._send(status, _error(message or status.phrase))
 
     def do_GET(self) -> None:
         self._respond(self._get)
@@ -188,23 +197,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _respond(self, make: Any) -> None:
         try:
-            kind, data = make(self._checked_path())
+            page = make(self._checked_path())
             status = HTTPStatus.OK
         except RefusedError as refused:
-            status, kind, data = refused.status, "application/json", _error(str(refused))
+            status, page = refused.status, _error(str(refused))
         except GoneError:
             return
-        self._send(status, kind, data)
+        self._send(status, page)
 
-    def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+    def _send(self, status: HTTPStatus, page: Page) -> None:
         self.request_version = "HTTP/1.0"  # an answer has its headers also where the request's version was not read
         self.connection.settimeout(limits.REQUEST_S)  # for all of the answer together
         self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(data))}.items():
+        own = {"Content-Security-Policy": page.policy, "Content-Type": page.kind, "Content-Length": str(len(page.data))}
+        for name, value in {**own, **_HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
+            self.wfile.write(page.data)
 
     def _checked_path(self) -> str:
         """Return what follows the token. Raises RefusedError for a request from elsewhere, and without the token."""
@@ -221,14 +231,14 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; the address was printed by chimerac serve")
         return rest
 
-    def _get(self, path: str) -> tuple[str, bytes]:
+    def _get(self, path: str) -> Page:
         if path in ("draw", "export"):
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "this is asked for by POST")
         if path not in self.server.pages:
             raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
         return self.server.pages[path]
 
-    def _post(self, path: str) -> tuple[str, bytes]:
+    def _post(self, path: str) -> Page:
         if path not in ("draw", "export"):
             known = path in self.server.pages
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND, "nothing is posted here")
@@ -240,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "all workers are busy; try again") from None
         except LostError:
             answer = json.dumps(stopped("the compiler ended without an answer")).encode()
-        return "application/json", answer
+        return Page("application/json", answer)
 
     def _body(self) -> bytes:
         """Return the body of a request. Raises RefusedError unless it is complete JSON of limited size."""
@@ -268,18 +278,20 @@ def _request(kind: str, body: bytes, products: Mapping[tuple[str, str], Product]
     except (ValueError, RecursionError):
         raise RefusedError(HTTPStatus.BAD_REQUEST, "the body is no JSON") from None
     expected = {"text", "parameters"} | ({"emit", "suffix"} if kind == "export" else set())
-    if not isinstance(given, dict) or set(given) != expected:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, f"expected an object with {', '.join(sorted(expected))}")
-    text, parameters = given["text"], given["parameters"]
+    if not isinstance(given, dict) or not expected <= set(given) <= expected | {"costs", "width", "machine", "arrange"}:
+        message = f"expected an object with {', '.join(sorted(expected))}, and perhaps costs, width, machine and arrange"
+        raise RefusedError(HTTPStatus.BAD_REQUEST, message)
+    text = given["text"]
     if not isinstance(text, str) or len(text) > TEXT:
         raise RefusedError(HTTPStatus.BAD_REQUEST, f"text is a string of at most {TEXT} characters")
-    is_mapping = isinstance(parameters, dict) and len(parameters) <= _PARAMETERS
-    if not is_mapping or not all(type(v) is int and abs(v) < _MAGNITUDE for v in parameters.values()):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "parameters are integers by name")
+    try:
+        setting_of(given)
+    except ValueError as error:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from None
     if kind == "export" and (not isinstance(given["emit"], str) or (given["emit"], str(given["suffix"])) not in products):
         raise RefusedError(HTTPStatus.BAD_REQUEST, "there is no such product")
     return {"kind": kind, **given}
 
 
-def _error(message: str) -> bytes:
-    return json.dumps({"error": message}).encode("ascii")
+def _error(message: str) -> Page:
+    return Page("application/json", json.dumps({"error": message}).encode("ascii"))

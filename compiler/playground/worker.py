@@ -24,6 +24,7 @@ from chimerac.compiler import analyze, diagnose
 from chimerac.compiler.playground import frames, limits
 from chimerac.compiler.playground.answers import drawn, findings
 from chimerac.compiler.playground.offered import stopped
+from chimerac.compiler.playground.setting import Setting, setting_of
 
 Exporter = Callable[[Mapping[str, Any]], dict[str, Any]]  # a request for a product -> its answer
 
@@ -45,9 +46,10 @@ def _load() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     "\x1b".encode("unicode_escape")  # imports the codec, which messages need
+    importlib.import_module("numpy.ma")  # which np.unique imports itself only when it is called
     for text in ("schedule x\nparm D = 1\n", "schedule x\nparam D = 2\nranks D\nstages d\n"):
         with contextlib.suppress(ChimeraError):
-            drawn(text, {})
+            drawn(text, Setting({}, {}))
 
 
 def _in_child(message: bytes, export: Exporter) -> bytes:
@@ -92,12 +94,13 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
     try:
         os.close(0)
         os.dup2(2, 1)  # what a package prints is no answer
+        setting = setting_of(request)
         _limit(seconds, may_open=export is not None)
         try:
-            found = drawn(request["text"], request["parameters"]) if export is None else export(request)
+            found = drawn(request["text"], setting) if export is None else export(request)
             data = _json(found)
         except ChimeraError as error:
-            data = _json(findings(error))
+            data = _json(findings(error, setting))
         except (MemoryError, RecursionError):
             data = b""
         if len(data) > limits.ANSWER:

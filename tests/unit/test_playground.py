@@ -11,15 +11,20 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.machines import MACHINES
 from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.viewed import viewed
 from chimerac.compiler.command.serve import content
-from chimerac.compiler.draw.shades import page_colours
+from chimerac.compiler.draw.viewer.page import embedded_page
 from chimerac.compiler.library import find, names
+from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.pool import GoneError, LostError, Pool
 from chimerac.compiler.playground.server import Playground
@@ -84,7 +89,7 @@ def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> Non
     status, body = sent(server, request(server, "GET", f"/{server.token}/offered.json"))
     offered = json.loads(body)
     assert (status, [x["name"] for x in offered["schedules"]]) == (200, names())
-    assert offered["colours"] == json.loads(json.dumps(page_colours()))
+    assert tuple(offered["machines"]) == MACHINES
     assert set(offered["keywords"]) == keywords()
     status, body = sent(server, request(server, "GET", f"/{server.token}/schedules/gpipe"))
     assert (status, body.decode()) == (200, find("gpipe").text)
@@ -93,19 +98,84 @@ def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> Non
 def test_a_timeline_is_that_of_the_compiler(server: Playground) -> None:
     status, answer = posted(server, "draw", text=TEXT, parameters={"D": 8, "N": 16})
     program = compile_schedule("chimera", {"D": 8, "N": 16}).program
-    s = simulate(program)
-    tasks = program.table.is_task
-    assert status == 200 and answer["makespan"] == s.makespan and answer["digest"] == program.digest
-    assert (
-        answer["bars"]["start"] == s.timeline.start[tasks].tolist() and answer["bars"]["end"] == s.timeline.end[tasks].tolist()
-    )
-    assert answer["bars"]["rank"] == program.rank_of[tasks].tolist()
+    compiled = compile_schedule("chimera", {"D": 8, "N": 16})
+    panel = viewed(simulate(compiled.program), "chimera", ordered=compiled.ordered)
+    panel["text"]["name"] = "the text"
+    assert status == 200 and answer["digest"] == program.digest and answer["panel"] == json.loads(json.dumps(panel))
     assert [(p["name"], p["value"], p["given"]) for p in answer["parameters"]] == [
         ("D", 8, True),
         ("N", 16, True),
         ("f", 1, False),
     ]
     assert answer["parameters"][0]["values"] == [2, 4, 8, 16]  # those that divide N
+
+
+def test_the_viewer_of_the_page_allows_only_its_own_script_and_frame(server: Playground) -> None:
+    with socket.create_connection(server.server_address[:2]) as client:  # type: ignore[arg-type]
+        client.sendall(request(server, "GET", f"/{server.token}/viewer.html"))
+        received = b""
+        while part := client.recv(2**16):
+            received += part
+    head, _, body = received.decode().partition("\r\n\r\n")
+    policy = next(line for line in head.split("\r\n") if line.startswith("Content-Security-Policy"))
+    assert "default-src 'none'; script-src 'sha256-" in policy and "frame-ancestors 'self'" in policy and "unsafe" not in policy
+    assert body == embedded_page()[0] and '"panels":[]' in body
+
+
+def test_costs_width_and_machine_are_those_of_the_command(server: Playground) -> None:
+    given = {"costs": {"hop": "0.5", "B": "1/3"}, "width": 2, "machine": "serial", "arrange": True}
+    program = compile_source(find("chimera"), {}, 2, "serial", True).program
+    s = simulate(program, {"hop": Fraction(1, 2), "B": Fraction(1, 3)})
+    _, answer = posted(server, "draw", text=TEXT, parameters={}, **given)
+    assert (answer["digest"], answer["makespanText"], answer["ranks"]) == (program.digest, s.time(s.makespan), 8)
+    assert [(x["name"], x["value"], x["given"]) for x in answer["costs"]] == [
+        ("F", "1", False), ("B", "1/3", True), ("hop", "0.5", True)
+    ]  # fmt: skip
+    _, answer = posted(server, "export", text=TEXT, parameters={}, emit="report", suffix=".txt", **given)
+    assert b64decode(answer["data"]).decode() == report(program, s)
+    _, answer = posted(server, "draw", text=find("zb_v").text, parameters={})
+    assert [x["name"] for x in answer["costs"]] == ["F", "I", "W", "hop"]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "fields"),
+    [
+        ({"costs": {"F": "a", "B": "1", "hop": "1/0"}}, "E002", ["cost-F"]),
+        ({"costs": {"F": "9" * 99}}, "E002", ["cost-F"]),
+        ({"costs": {"W": "1e-99"}}, "E002", ["cost-W"]),
+        ({"width": 0}, "E211", ["width"]),
+        ({"width": 2**62}, "E211", ["width"]),
+        ({"width": -(2**62), "machine": "posted"}, "E211", ["width"]),
+    ],
+)
+def test_wrong_settings_are_findings_of_their_fields(
+    server: Playground, given: dict[str, Any], code: str, fields: list[str]
+) -> None:
+    for kind, more in (("draw", {}), ("export", {"emit": "report", "suffix": ".txt"})):
+        status, answer = posted(server, kind, text=TEXT, parameters={}, **given, **more)
+        first = answer["findings"][0]
+        assert (status, first["code"], first["fields"], first["place"]) == (200, code, fields, None), answer
+
+
+def test_a_machine_on_which_a_program_hangs_is_a_finding_of_its_field(server: Playground) -> None:
+    _, answer = posted(server, "draw", text=TEXT, parameters={}, machine="paired")
+    found = answer["findings"][0]
+    assert (found["code"], found["fields"]) == ("E440", ["machine"]) and "--for paired" in found["help"]
+
+
+def test_every_schedule_is_drawn_by_a_worker_that_opens_no_file(server: Playground) -> None:
+    costs = {"F": "1.5", "R": "2", "hop": "1/7"}
+    for name in names():
+        status, answer = posted(server, "draw", text=find(name).text, parameters={}, costs=costs, width=2)
+        assert status == 200 and "panel" in answer, (name, answer["findings"])
+
+
+def test_only_the_start_of_a_large_program_is_sent(server: Playground) -> None:
+    _, answer = posted(server, "draw", text=find("gpipe").text, parameters={"D": 64, "N": 512})
+    panel = answer["panel"]
+    size = len(b64decode(panel["op"]["bytes"]))
+    assert answer["instructions"] == 194_560 and 40_000 < size <= limits.ROWS
+    assert 0 < panel["until"] < panel["makespan"] and answer["untilText"] == str(panel["until"])
 
 
 def test_a_finding_has_its_place_its_help_and_the_sliders(server: Playground) -> None:
@@ -172,7 +242,14 @@ def test_requests_that_the_page_never_makes_are_refused(
         b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"text": 1, "parameters": {}}', b'{"text": ""}',
         b'{"text": "", "parameters": {"D": true}}', b'{"text": "", "parameters": {"D": 1.5}}',
         b'{"text": "", "parameters": {"D": 99999999999999999999}}', b'{"text": "", "parameters": {}, "path": "/etc/passwd"}',
-        b'{"text": "", "parameters": {"D": ' + b"9" * 5000 + b"}}",
+        b'{"text": "", "parameters": {"D": ' + b"9" * 5000 + b"}}", b'{"text": "", "parameters": {}, "costs": []}',
+        b'{"text": "", "parameters": {}, "costs": {"F": 1}}', b'{"text": "", "parameters": {}, "costs": {"X": "1"}}',
+        b'{"text": "", "parameters": {}, "costs": {"F": "' + b"1" * 101 + b'"}}',
+        b'{"text": "", "parameters": {}, "width": "2"}',
+        b'{"text": "", "parameters": {}, "width": true}', b'{"text": "", "parameters": {}, "width": 1e400}',
+        b'{"text": "", "parameters": {}, "width": 9223372036854775808}', b'{"text": "", "parameters": {}, "machine": "/etc"}',
+        b'{"text": "", "parameters": {}, "machine": ["serial"]}', b'{"text": "", "parameters": {}, "machine": {}}',
+        b'{"text": "", "parameters": {}, "arrange": 1}', b'{"text": "", "parameters": {}, "model": "/etc/passwd"}',
     ],
 )  # fmt: skip
 def test_bodies_of_another_form_are_refused(server: Playground, body: bytes) -> None:
@@ -242,7 +319,7 @@ def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
     for text in bad_texts():
         status, answer = posted(server, "draw", text=text, parameters={})
         assert status == 200, text[:200]
-        assert "makespan" in answer or answer["findings"][0]["message"], text[:200]
+        assert "panel" in answer or answer["findings"][0]["message"], text[:200]
         for found in answer.get("findings", ()):
             assert "without an answer" not in found["message"], text[:2000]
             line, column, end_line, end_column = found["place"] or (1, 1, 1, 1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.jsonform import program_to_json
-from chimerac.compiler import compile_schedule
-from chimerac.compiler.draw.shades import shade
+from chimerac.compiler import compile_schedule, simulate
 from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import compile_source
+from chimerac.compiler.playground import limits
 from chimerac.compiler.playground.server import Playground
 from tests.helpers_browser import browser
 from tests.helpers_playground import playground
@@ -44,6 +45,16 @@ def page(chromium: Any, server: Playground) -> Iterator[Any]:
     yield page
     page.close()
     assert errors == []
+
+
+def figure(page: Any, words: str = "") -> Any:
+    """Return the drawing of the viewer, if its label has these words."""
+    return page.frame_locator("#viewer").locator(f"#figure[aria-label*='{words}']" if words else "#figure")
+
+
+def pixels(viewer: Any) -> str:
+    """Return the drawing as it is now."""
+    return str(viewer.evaluate("(viewer.frame(), document.getElementById('lanes').toDataURL())"))
 
 
 def place(page: Any, words: str) -> None:
@@ -104,21 +115,11 @@ def test_a_slider_changes_the_timeline_and_can_be_reset(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     expected = compile_schedule("chimera", {"D": 6})
     page.locator("#command", has_text="-p D=6").wait_for()
-    page.locator(".scroller[aria-label*='6 ranks']").wait_for()
-    assert f"{int(expected.program.table.is_task.sum())} tasks" in page.locator(".scroller").get_attribute("aria-label")
-    page.get_by_label("Default of D").click()
-    page.locator(".scroller[aria-label*='4 ranks']").wait_for()
+    figure(page, "6 ranks").wait_for()
+    assert f"{int(expected.program.table.is_task.sum())} tasks" in figure(page).get_attribute("aria-label")
+    page.get_by_label("Default of D", exact=True).click()
+    figure(page, "4 ranks").wait_for()
     assert "-p" not in page.locator("#command").inner_text()
-
-
-def test_the_names_of_the_ranks_hide_tasks_from_the_mouse(page: Any) -> None:
-    scroller = page.locator(".scroller")
-    page.locator("#closer").click(click_count=3)
-    scroller.evaluate("s => { s.scrollLeft = 60; }")
-    scroller.hover(position={"x": 100, "y": 40})
-    assert "rank 0" in page.locator("#task").inner_text()
-    scroller.hover(position={"x": 20, "y": 40})
-    assert page.locator("#task").inner_text() == ""
 
 
 def test_keywords_have_a_colour(page: Any) -> None:
@@ -126,15 +127,10 @@ def test_keywords_have_a_colour(page: Any) -> None:
     assert words[:4] == ["schedule", "param", "require", "and"]
 
 
-def test_tasks_have_the_colours_of_pictures(page: Any) -> None:
-    fills = page.locator("#legend path").evaluate_all("found => found.map((x) => x.getAttribute('fill'))")
-    assert fills == [*(shade(pipe, op) for pipe in (0, 1) for op in (Op.FWD, Op.BWD)), "currentColor"]
-
-
 def test_the_menu_opens_a_shipped_schedule_and_undo_leads_back(page: Any) -> None:
     before = page.locator("#text").input_value()
     page.select_option("#schedules", "zb_v")
-    page.locator(".scroller[aria-label*='zb_v']").wait_for()
+    figure(page, "zb_v").wait_for()
     assert page.locator("#text").input_value() == find("zb_v").text
     page.locator("#text").focus()
     page.keyboard.press("Control+z")
@@ -156,15 +152,133 @@ def test_everything_can_be_downloaded(page: Any, tmp_path: Path) -> None:
         assert (waiting.value.suggested_filename, (tmp_path / name).read_text()) == (name, expected)
 
 
-def test_the_keyboard_goes_from_task_to_task(page: Any) -> None:
-    page.locator(".scroller").focus()
+def test_the_timeline_is_the_viewer_with_arrows_causes_and_memory(page: Any) -> None:
+    viewer, expected = page.frames[1], compile_schedule("chimera").program
+    figure(page).focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
-    assert page.locator("#task").inner_text().startswith("forward of micro-batch ")
-    assert ", rank 1, from 1 to 2" in page.locator("#task").inner_text()
-    wide = page.locator(".scroller").evaluate("s => s.scrollWidth")
+    row = viewer.evaluate("viewer.state.selected.row")
+    assert expected.rank_of[row] == 1 and expected.table.is_task[row]
+    details = page.frame_locator("#viewer").locator("#details").inner_text()
+    assert expected.text(row) in details and "Waits for" in details and "line 2" in details
+    # The arrows of a selected task are drawn: the pixels change where only the arrows are switched off.
+    with_arrows = pixels(viewer)
+    page.keyboard.press("a")
+    assert pixels(viewer) != with_arrows
+    without = viewer.evaluate("viewer.state.layout.rows[0].height")
+    assert not viewer.evaluate("viewer.state.show.memory")
+    page.keyboard.press("h")
+    assert viewer.evaluate("viewer.state.layout.rows[0].height") > without
+    legend = page.frame_locator("#viewer").locator("#legend").inner_text()
+    assert "idle: waiting for a value" in legend and "idle: drain" in legend
     page.keyboard.press("+")
-    assert page.locator(".scroller").evaluate("s => s.scrollWidth") > wide
+    page.wait_for_timeout(300)
+    assert viewer.evaluate("viewer.state.view.to - viewer.state.view.from") < 16
+
+
+def test_a_change_keeps_what_is_selected_shown_and_zoomed_to(page: Any) -> None:
+    viewer = page.frames[1]
+    viewer.evaluate("viewer.select(viewer.state.panels[0], 30); viewer.setView(2, 9)")
+    text = viewer.evaluate("viewer.instructionText(viewer.state.panels[0], 30)")
+    page.frame_locator("#viewer").get_by_role("button", name="Memory").click()
+    place(page, "sync eager where idle")
+    page.keyboard.type("# another comment\nsync eager where idle")
+    page.locator("#status", has_text="compiled and verified").wait_for()
+    page.get_by_label("Value of N", exact=True).fill("8")
+    figure(page, "64 tasks").wait_for()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Value of N"
+    kept = viewer.evaluate(
+        """(({ panels, selected, show, view }) =>
+            [viewer.instructionText(panels[0], selected.row), show.memory, view])(viewer.state)"""
+    )
+    assert kept == [text, True, {"from": 2, "to": 9}]
+    page.select_option("#schedules", "gpipe")  # it has no such instruction
+    figure(page, "gpipe").wait_for()
+    assert viewer.evaluate("[viewer.state.selected, viewer.state.panels.length]") == [None, 1]
+
+
+def test_costs_replicas_and_machine_are_those_of_the_command(page: Any) -> None:
+    slider = page.locator("#cost-hop")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.get_by_label("Value of cost of B").fill("1/3")
+    page.locator("#width").fill("2")
+    page.select_option("#machine", "serial")
+    page.get_by_label("arrange transfers for it").check()
+    words = "--cost hop=0.5 --cost B=1/3 --width 2 --for serial"
+    page.locator("#command", has_text=words).wait_for()
+    figure(page, "8 ranks").wait_for()
+    program = compile_source(find("chimera"), {}, 2, "serial", True).program
+    s = simulate(program, {"hop": Fraction(1, 2), "B": Fraction(1, 3)})
+    page.locator("#figures", has_text=s.time(s.makespan)).wait_for()
+    told = page.frames[1].evaluate("(({ makespan, scale, machine }) => [makespan / scale, machine])(viewer.state.panels[0])")
+    assert told == [s.makespan / s.scale, "serial"]
+    page.reload()
+    page.locator("#command", has_text=words).wait_for()  # kept by a reload
+    figure(page, "8 ranks").wait_for()
+    assert page.get_by_label("Value of cost of B").input_value() == "1/3"
+    page.get_by_label("Default of cost of B").click()
+    page.locator("#command", has_text="--cost hop=0.5 --width").wait_for()
+
+
+def test_a_wrong_cost_and_a_wrong_width_are_marked_in_their_fields(page: Any) -> None:
+    cost = page.get_by_label("Value of cost of F")
+    cost.fill("a third")
+    error = page.locator("#setting-error")
+    error.wait_for()
+    assert "the cost F = a third: expected a number like 2, 0.5 or 1/3" in error.inner_text()
+    assert cost.get_attribute("aria-invalid") == "true" and cost.get_attribute("aria-describedby") == "setting-error"
+    assert page.get_by_label("Value of cost of B").get_attribute("aria-invalid") == "false"
+    assert figure(page, "4 ranks").count() == 1 and "old" in page.locator("#right").get_attribute("class")
+    page.get_by_label("Default of cost of F").click()
+    error.wait_for(state="hidden")
+    page.locator("#width").fill("99999")
+    error.wait_for()
+    assert "at most 65536" in error.inner_text() and "fewer replicas" in error.inner_text()
+    assert page.locator("#width").get_attribute("aria-invalid") == "true" and cost.get_attribute("aria-invalid") == "false"
+
+
+def test_light_and_dark_are_those_of_the_page_in_the_timeline_too(page: Any) -> None:
+    themes = "[document.documentElement.dataset.theme, frames[0].document.documentElement.dataset.theme]"
+    assert page.evaluate(themes) == ["light", "light"]
+    page.emulate_media(color_scheme="dark")
+    page.locator("html[data-theme=dark]").wait_for()
+    assert page.evaluate(themes) == ["dark", "dark"]
+    page.locator("#theme").click()  # Light
+    assert page.evaluate(themes) == ["light", "light"]
+    figure(page).focus()
+    page.keyboard.press("t")
+    assert page.evaluate(themes) == ["dark", "dark"] and page.locator("#theme").inner_text() == "Dark"
+
+
+def test_only_the_start_of_a_large_program_is_drawn(page: Any) -> None:
+    page.select_option("#schedules", "gpipe")
+    figure(page, "gpipe").wait_for()
+    page.get_by_label("Value of D", exact=True).fill("64")
+    page.get_by_label("Value of N", exact=True).fill("512")
+    page.locator("#status", has_text="drawn up to time").wait_for()
+    size, until, makespan = page.frames[1].evaluate(
+        "(({ size, until, makespan }) => [size, until, makespan])(viewer.state.panels[0])"
+    )
+    assert 40_000 < size <= limits.ROWS and until < makespan
+    told = page.frame_locator("#viewer").locator("#tables").inner_text()
+    assert f"before {until} are drawn, of {makespan}" in told
+    page.frames[1].evaluate("viewer.select(viewer.state.panels[0], viewer.state.panels[0].size - 1)")
+    assert "rank 63" in page.frame_locator("#viewer").locator("#details").inner_text()
+    page.frame_locator("#viewer").get_by_role("button", name="What a bubble is").click()
+    page.frame_locator("#viewer").locator("#moments").press("End")
+    assert "the rest of it is not drawn" in page.frame_locator("#viewer").locator("#sum").inner_text()
+
+
+def test_a_hanging_program_is_told_at_the_field_of_the_machine(page: Any) -> None:
+    page.select_option("#machine", "paired")
+    page.locator("#setting-error").wait_for()
+    told = page.locator("#setting-error").inner_text()
+    assert "deadlock on the paired machine" in told and "--for paired" in told
+    assert page.locator("#machine").get_attribute("aria-invalid") == "true"
+    page.get_by_label("arrange transfers for it").check()
+    page.locator("#setting-error").wait_for(state="hidden")
 
 
 def test_another_origin_reaches_nothing(chromium: Any, server: Playground) -> None:

@@ -31,6 +31,8 @@ from tests.helpers import CASES, library_program
 
 TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}
 
+COLUMNS = ("op", "value", "pipe", "stage", "operand", "peer", "flags", "start", "end")
+
 
 def numbers(found: dict[str, str]) -> np.ndarray[Any, Any]:
     return np.frombuffer(b64decode(found["bytes"]), TYPES[found["type"]])
@@ -98,6 +100,46 @@ def test_a_measured_iteration_ends_with_its_all_reduces() -> None:
     bars = replace(s.timeline, start=s.timeline.start + begun, end=s.timeline.end + begun)
     for finish, makespan in ((None, s.makespan), (begun + s.makespan + 5, s.makespan + 5)):
         assert viewed(s, "1f1b", measured=replace(bars, finish=finish))["measured"]["makespan"] == makespan
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "dualpipe", "zb_v"])
+def test_the_start_of_a_program_has_the_same_data_as_the_whole(schedule: str) -> None:
+    compiled = compile_schedule(schedule, {"D": 4, "N": 8})
+    s = simulate(compiled.program, {"hop": 1})
+    whole, part = viewed(s, schedule, ordered=compiled.ordered), viewed(s, schedule, ordered=compiled.ordered, most=100)
+    kept = np.flatnonzero(numbers(whole["start"]) < part["until"])
+    assert whole["until"] is None and 50 < len(kept) <= 100 and part["makespan"] == whole["makespan"]
+    assert viewed(s, schedule, ordered=compiled.ordered, most=len(s.program)) == whole
+
+    columns_of = [(part[name], whole[name]) for name in COLUMNS]
+    columns_of += [(part["memory"][name], whole["memory"][name]) for name in ("during", "after")]
+    for mine, all_of in [*columns_of, (part["text"]["of"], whole["text"]["of"])]:
+        assert np.array_equal(numbers(mine), numbers(all_of)[kept])
+    rank_of = np.repeat(np.arange(s.program.world), np.diff(numbers(part["offsets"])))
+    assert np.array_equal(rank_of, s.program.rank_of[kept])
+
+    def pairs(found: Any, *names: str) -> set[tuple[int, ...]]:
+        return set(zip(*(numbers(found[name]).tolist() for name in names), strict=True))
+
+    def of_kept(found: set[tuple[int, ...]], rows: int) -> set[tuple[int, ...]]:
+        """Return those of the whole whose first `rows` columns are all kept, with the numbers of the part."""
+        number = {row: k for k, row in enumerate(kept.tolist())}
+        return {(*(number[x] for x in y[:rows]), *y[rows:]) for y in found if set(y[:rows]) <= set(number)}
+
+    assert pairs(part["edges"], "source", "target") == of_kept(pairs(whole["edges"], "source", "target"), 2)
+    columns = ("send", "receive", "leaves", "arrives")
+    assert pairs(part["messages"], *columns) == of_kept(pairs(whole["messages"], *columns), 2)
+
+    def read(found: Any) -> set[tuple[int, ...]]:
+        """Return the SEND and the RECV of each value, and the row that reads it."""
+        k = numbers(found["values"]["message"])
+        ends = [numbers(found["messages"][name])[k].tolist() for name in ("send", "receive")]
+        return set(zip(*ends, numbers(found["values"]["consumer"]).tolist(), strict=True))
+
+    assert read(part) == of_kept(read(whole), 3) != set()
+    assert pairs(part["path"], "row", "start", "end") == of_kept(pairs(whole["path"], "row", "start", "end"), 1)
+    idle = pairs(whole["idle"], "rank", "start", "end", "cause")
+    assert pairs(part["idle"], "rank", "start", "end", "cause") == {x for x in idle if x[1] < part["until"]}
 
 
 class Elements(HTMLParser):

@@ -1,6 +1,6 @@
 // The data of the page: columns of numbers become typed arrays, and the relations of instructions can be looked up by row.
 
-/** What page.py wrote into the page: {command, parameters, colours, words, panels}. */
+/** What page.py wrote into the page: {command, parameters, colours, words, embedded, panels}. */
 const PAGE = JSON.parse(document.getElementById("data").textContent);
 
 /** Return the typed array of a column of columns.py. */
@@ -73,7 +73,8 @@ function readPanel(raw, number) {
   p.members = grouped(p.collectives.length, joined, members);
   p.mostMemory = p.memory.during.reduce((most, amount) => Math.max(most, amount), 0);
   if (raw.measured) p.measured = readMeasured(p, raw.measured);
-  p.total = Math.max(p.makespan, p.measured ? p.measured.makespan : 0, 1) / p.scale;
+  p.last = p.until ?? p.makespan; // the last time that is drawn
+  p.total = Math.max(p.last, p.measured ? p.measured.makespan : 0, 1) / p.scale;
   return p;
 }
 

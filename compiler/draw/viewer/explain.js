@@ -9,8 +9,8 @@ function momentsOf(p) {
     times[2 * i] = p.start[row];
     times[2 * i + 1] = p.end[row];
   });
-  times[times.length - 1] = p.makespan;
-  return times.sort().filter((value, i) => (i === 0 || value !== times[i - 1]) && value <= p.makespan);
+  times[times.length - 1] = p.last;
+  return times.sort().filter((value, i) => (i === 0 || value !== times[i - 1]) && value <= p.last);
 }
 
 /** Return what a rank does from a moment on, as a sentence. */
@@ -83,6 +83,7 @@ function explained(p, moments, k) {
 
 /** Return the sums of all idle time as a sentence. */
 function summary(p) {
+  if (p.until !== null) return `The iteration ends at ${withUnit(p, p.makespan)}; the rest of it is not drawn.`;
   const sums = p.causes.map(() => 0);
   for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
   const total = sums.reduce((a, b) => a + b, 0);

@@ -26,6 +26,22 @@ def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters
     the command line that made the page, without the values of its parameters. parameters: those that a reader may change in
     the command line; None where they are fixed.
     """
+    return _page(panels, command, parameters, embedded=False)[0]
+
+
+def embedded_page() -> tuple[str, str]:
+    """Return a page without programs for a frame of another page, and its policy of content security.
+
+    The page around it calls `viewer.replace(panels)` of the frame's window to show programs, and `viewer.setTheme(name)`. The
+    frame's document has the event `switchtheme` when a reader asks for the other colours.
+    """
+    return _page([], [], None, embedded=True)
+
+
+def _page(
+    panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters: Mapping[str, int] | None, *, embedded: bool
+) -> tuple[str, str]:
+    """Return the page and its policy. embedded: it has no title, no command line and no choice of colours of its own."""
     folder = files(__package__)
     style = _ascii((folder / "viewer.css").read_text(encoding="utf-8"))
     body = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -36,11 +52,13 @@ def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters
         "parameters": None if parameters is None else dict(parameters),
         "colours": page_colours(),
         "words": WORDS,
+        "embedded": embedded,
         "panels": list(panels),
     }
     parts = {"policy": policy, "style": style, "data": _data(found), "script": script}
     text = _ascii((folder / "viewer.html").read_text(encoding="utf-8"))
-    return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], text)  # one pass: no part is searched for the names of others
+    # One pass: no part is searched for the names of others.
+    return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], text), policy
 
 
 def _data(value: Any) -> str:

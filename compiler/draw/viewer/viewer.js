@@ -1,8 +1,8 @@
 // The page: its controls, and what is shown of the instruction that is selected.
 
 const byId = (id) => document.getElementById(id);
-const panels = PAGE.panels.filter((panel) => !panel.reason).map(readPanel);
-const total = Math.max(...panels.map((p) => p.total), 0) || 1;
+let panels = []; // the programs that are shown
+let total = 1; // the longest time of them, in units
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -19,10 +19,11 @@ const state = {
     path: false,
     messages: false,
     arrows: true,
-    signs: panels.every((p) => p.size < 20000 && p.ranks <= 32),
-    memory: panels.every((p) => p.ranks <= 16),
-    differences: panels.some((p) => p.measured),
+    signs: true,
+    memory: true,
+    differences: false,
   },
+  chosen: new Set(), // what the reader has switched on or off: it stays so for other programs
 };
 
 const figure = byId("figure");
@@ -60,7 +61,7 @@ function frame() {
 // --- sizes, axis and overview ---------------------------------------------------------------------------------------
 
 function resize() {
-  const available = Math.max(260, Math.min(innerHeight - 330, 1200));
+  const available = PAGE.embedded ? Math.max(200, 0.55 * innerHeight) : Math.max(260, Math.min(innerHeight - 330, 1200));
   state.layout = layOut(panels, state.show, available);
   figure.style.height = `${Math.max(90, Math.min(available, state.layout.height))}px`;
   const width = Math.max(figure.clientWidth, 200);
@@ -542,6 +543,7 @@ overview.addEventListener("pointermove", (event) => event.buttons && lookAt(even
 
 function toggle(name) {
   state.show[name] = !state.show[name];
+  state.chosen.add(name);
   showToggles();
   resize();
   say(`${name} ${state.show[name] ? "shown" : "hidden"}`);
@@ -609,7 +611,7 @@ document.addEventListener("keydown", (event) => {
 
 // --- theme, help, toolbar -------------------------------------------------------------------------------------------
 
-let theme = null; // chosen by the reader; null: as the system has it
+let theme = null; // 'dark' or 'light', as it was chosen; null: as the system has it
 
 function isDark() {
   return theme === null ? dark.matches : theme === "dark";
@@ -626,9 +628,18 @@ function applyTheme() {
 }
 
 function switchTheme() {
-  theme = isDark() ? "light" : "dark";
-  applyTheme();
+  if (PAGE.embedded) {
+    document.dispatchEvent(new Event("switchtheme")); // the page around it decides, and calls setTheme
+    return;
+  }
+  setTheme(isDark() ? "light" : "dark");
   say(`${theme} colours`);
+}
+
+/** Use the dark or the light colours: 'dark', 'light', or null for those of the system. */
+function setTheme(name) {
+  theme = name;
+  applyTheme();
 }
 
 dark.addEventListener("change", applyTheme);
@@ -727,16 +738,16 @@ let moments = [];
 let playing = null;
 
 function explain(on) {
-  stop();
-  byId("explanation").hidden = !on;
-  byId("details").hidden = on;
-  byId("explain").setAttribute("aria-pressed", String(on));
+  if (on && !panels.length) return;
+  endExplanation();
   if (!on) {
-    state.explained = null;
     figure.focus();
     redraw();
     return;
   }
+  byId("explanation").hidden = false;
+  byId("details").hidden = true;
+  byId("explain").setAttribute("aria-pressed", "true");
   const p = state.selected?.panel ?? panels[0];
   state.selected = null;
   moments = momentsOf(p);
@@ -745,6 +756,14 @@ function explain(on) {
   byId("moments").max = String(Math.max(0, moments.length - 2));
   showMoment(0);
   byId("next-moment").focus();
+}
+
+function endExplanation() {
+  stop();
+  state.explained = null;
+  byId("explanation").hidden = true;
+  byId("details").hidden = false;
+  byId("explain").setAttribute("aria-pressed", "false");
 }
 
 function showMoment(k) {
@@ -843,10 +862,15 @@ function showParameters() {
 /** Show the numbers of each program as tables, which readers of the screen can read cell by cell. */
 function showTables() {
   const box = byId("tables");
+  box.replaceChildren();
   for (const panel of PAGE.panels.filter((x) => x.reason)) {
     box.append(element("p", { class: "reason" }, `${panel.name} cannot run at this size: ${panel.reason}`));
   }
-  for (const p of panels) {
+  for (const p of panels.filter((x) => x.until !== null)) {
+    const text = `${titleOf(p)}: the instructions that start before ${withUnit(p, p.until)} are drawn, of ${withUnit(p, p.makespan)}.`;
+    box.append(element("p", { class: "reason" }, text));
+  }
+  for (const p of panels.filter((x) => x.until === null)) {
     const sums = Array.from({ length: p.ranks }, () => p.causes.map(() => 0));
     for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.rank[bar]][p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
     const facts = [
@@ -894,31 +918,91 @@ function bubbleText(p) {
 
 // --- start ----------------------------------------------------------------------------------------------------------
 
-const title = panels.map(titleOf).join(" and ") || "no schedule can run at this size";
-document.title = `${title} - chimerac`;
-byId("title").textContent = title;
-byId("summary").textContent = panels
-  .map((p) => `${panels.length > 1 ? `${p.name}: ` : ""}makespan ${withUnit(p, p.makespan)}, bubble ratio ${bubbleText(p)}`)
-  .join("; ");
-for (const button of document.querySelectorAll('[data-show="differences"]')) button.hidden = !state.show.differences;
+/** Show these programs: panels as page.py has them. */
+function open(found) {
+  PAGE.panels = found;
+  panels = found.filter((panel) => !panel.reason).map(readPanel);
+  total = Math.max(...panels.map((p) => p.total), 0) || 1;
+  Object.assign(state, { panels, selected: null, hovered: null });
+  endExplanation();
+  byId("tip").hidden = true;
+  const automatic = {
+    signs: panels.every((p) => p.size < 20000 && p.ranks <= 32),
+    memory: !PAGE.embedded && panels.every((p) => p.ranks <= 16),
+    differences: panels.some((p) => p.measured),
+  };
+  for (const [name, on] of Object.entries(automatic)) if (!state.chosen.has(name)) state.show[name] = on;
+  const title = panels.map(titleOf).join(" and ") || "no schedule can run at this size";
+  document.title = `${title} - chimerac`;
+  byId("title").textContent = title;
+  byId("summary").textContent = panels
+    .map((p) => `${panels.length > 1 ? `${p.name}: ` : ""}makespan ${withUnit(p, p.makespan)}, bubble ratio ${bubbleText(p)}`)
+    .join("; ");
+  const sizes = panels.map((p) => `${p.ranks} ranks, ${p.tasks.all.length} tasks, makespan ${withUnit(p, p.makespan)}`);
+  figure.setAttribute("aria-label", `Timeline of ${[title, ...sizes].join("; ")}`);
+  const measured = panels.some((p) => p.measured);
+  for (const button of document.querySelectorAll('[data-show="differences"]')) button.hidden = !measured;
+  showToggles();
+  showTables();
+  showDetails();
+  lanes.retheme();
+  showLegend();
+  resize();
+}
+
+/**
+ * Show other programs in the place of the present ones. The selected instruction stays selected if its rank has it, and a part
+ * of the time that was zoomed to stays in view.
+ */
+function replace(found) {
+  const { view, selected } = state;
+  const [oldTotal, part] = [total, selected && instructionOf(selected)];
+  open(found);
+  const zoomed = view.to - view.from < 0.99 * oldTotal;
+  if (zoomed) setView(view.from, view.to);
+  else setView(-0.004 * total, 1.004 * total);
+  const p = part && panels[part.panel];
+  const row = p && part.rank < p.ranks ? rowOf(p, part) : -1;
+  if (row >= 0) {
+    state.selected = { panel: p, row };
+    showDetails();
+  }
+}
+
+/** Return what identifies an instruction in another program: the numbers of its panel, its rank and in its stream, and its text. */
+function instructionOf({ panel: p, row }) {
+  return { panel: p.number, rank: p.rankOf[row], at: row - p.offsets[p.rankOf[row]], text: instructionText(p, row) };
+}
+
+/** Return the row of an instruction of another program, -1 if there is none. One at the same place of its stream comes first. */
+function rowOf(p, { rank, at, text }) {
+  const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
+  if (low + at < high && instructionText(p, low + at) === text) return low + at;
+  for (let row = low; row < high; row++) if (instructionText(p, row) === text) return row;
+  return -1;
+}
+
+if (PAGE.embedded) {
+  document.documentElement.dataset.embedded = "true";
+  byId("explain").after(byId("open-help")); // the header is hidden
+}
 showParameters();
 showCommand();
-showToggles();
-showTables();
-showDetails();
 applyTheme();
+open(PAGE.panels);
 new ResizeObserver(() => figure.clientWidth !== lanes.width && resize()).observe(figure);
 addEventListener("resize", resize);
-resize();
 setView(-0.004 * total, 1.004 * total);
 frame();
 
-// For scripts that drive the page, such as tests and tools/bench_viewer.py.
+// For scripts that drive the page: the playground, tests and tools/bench_viewer.py.
 globalThis.viewer = {
   state,
   lanes,
   setView,
+  setTheme,
   select,
+  replace,
   frame,
   instructionText,
   spoken,

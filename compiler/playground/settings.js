@@ -1,0 +1,145 @@
+// The fields beside the editor: a slider for each parameter and each cost, the number of replicas, and the machine.
+
+const QUARTERS = 4; // positions of a cost's slider for 1
+const POSITIONS = 400; // at most, of such a slider
+
+/** What is compiled besides the text, as setting.py has it, and its fields. */
+export class Settings {
+  /** parts: elements sliders, costs, width, machine, arrange, error; onChange: is called when a reader has changed something. */
+  constructor(parts, onChange) {
+    Object.assign(this, parts);
+    this.onChange = onChange;
+    this.take({});
+    this.width.addEventListener("input", () => {
+      if (/^[0-9]{1,15}$/.test(this.width.value)) this.set({ width: Number(this.width.value) });
+    });
+    this.machine.addEventListener("change", () => this.set({ machine: this.machine.value }));
+    this.arrange.addEventListener("change", () => this.set({ arrange: this.arrange.checked }));
+  }
+
+  /** Take settings, such as those that were kept; what is missing is as by default. */
+  take({ parameters = {}, costs = {}, width = 1, machine = "window", arrange = false }) {
+    this.given = { parameters, costs, width, machine, arrange };
+    this.width.value = width;
+    this.machine.value = machine;
+    this.arrange.checked = arrange;
+  }
+
+  set(changed) {
+    Object.assign(this.given, changed);
+    this.onChange();
+  }
+
+  /** Return the words of a command line for these settings, each with a blank before it. */
+  words() {
+    const { parameters, costs, width, machine, arrange } = this.given;
+    const quoted = (text) => (/^[\w./]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+    return [
+      ...Object.entries(parameters).map(([name, value]) => ` -p ${name}=${value}`),
+      ...Object.entries(costs).map(([name, text]) => ` --cost ${name}=${quoted(text)}`),
+      width === 1 ? "" : ` --width ${width}`,
+      arrange ? ` --for ${machine}` : machine === "window" ? "" : ` --machine ${machine}`,
+    ].join("");
+  }
+
+  /** Give a parameter or a cost; undefined: restore its default. kind: 'parameters' or 'costs'. */
+  give(kind, name, value) {
+    if (value === undefined) delete this.given[kind][name];
+    else this.given[kind][name] = value;
+    this.onChange();
+  }
+
+  /** Show the parameters of an answer: their values, and those that the sliders offer. */
+  showParameters(parameters) {
+    const names = parameters.map((p) => p.name), { parameters: given } = this.given;
+    for (const name of Object.keys(given)) if (!names.includes(name)) delete given[name];
+    const rows = rowsOf(this.sliders, names, (name) => slider(name, `slider-${name}`, name, (text) => {
+      if (text === "") this.give("parameters", name, undefined);
+      else if (/^-?[0-9]{1,15}$/.test(text)) this.give("parameters", name, Number(text));
+    }));
+    parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
+  }
+
+  /** Show the costs of an answer. A slider has quarters up to 4, or up to twice the cost. */
+  showCosts(costs) {
+    const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
+      this.give("costs", name, text.trim() || undefined)));
+    costs.forEach((c, k) => {
+      const value = numberOf(c.value), most = Math.max(4, Math.ceil(2 * Math.min(value, 1e6)));
+      const positions = Math.min(most * QUARTERS, POSITIONS);
+      const values = Array.from({ length: positions + 1 }, (_, i) => (i * most) / positions);
+      showValue(rows[k], { name: c.name, value, text: c.value, given: c.given }, values);
+    });
+  }
+
+  /** Mark the fields that findings are about, and show these below them. describe: returns the element of a finding. */
+  showErrors(findings, describe) {
+    const about = findings.filter((found) => found.fields?.length);
+    const fields = new Set(about.flatMap((found) => found.fields));
+    for (const input of [this.width, this.machine, ...this.costs.querySelectorAll("input:not([type=range])")]) {
+      const wrong = fields.has(input.dataset.field ?? input.id);
+      input.setAttribute("aria-invalid", String(wrong));
+      if (wrong) input.setAttribute("aria-describedby", this.error.id);
+      else input.removeAttribute("aria-describedby");
+    }
+    this.error.hidden = about.length === 0;
+    this.error.replaceChildren(...about.map(describe));
+  }
+}
+
+/** Return a cost as a number: 0.5, 1/3, and the largest of '1 to 3'. */
+function numberOf(text) {
+  const found = /([0-9.]+)(?:\/([0-9]+))?$/.exec(text);
+  return found ? Number(found[1]) / Number(found[2] ?? 1) || 0 : 0;
+}
+
+/** Return the rows of a box, one for each name. They are made anew only for other names: one that is in use stays. */
+function rowsOf(box, names, make) {
+  if (names.join(" ") !== box.dataset.names) {
+    box.dataset.names = names.join(" ");
+    const old = new Map([...box.children].map((row) => [row.dataset.name, row]));
+    box.replaceChildren(...names.map((name) => old.get(name) ?? make(name)));
+  }
+  return [...box.children];
+}
+
+/** Return a row with a slider and a field. what: its name for readers of the screen; give: takes a text, '' for the default. */
+function slider(name, id, what, give) {
+  const row = document.createElement("div"), label = document.createElement("label");
+  row.className = "slider";
+  row.dataset.name = label.textContent = label.title = name;
+  label.htmlFor = id;
+  const range = Object.assign(document.createElement("input"), { type: "range", id, min: 0, max: 1, step: 1 });
+  const field = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", maxLength: 100, autocomplete: "off", spellcheck: false });
+  range.setAttribute("aria-label", what);
+  field.setAttribute("aria-label", `Value of ${what}`);
+  field.dataset.field = id;
+  const reset = Object.assign(document.createElement("button"), { type: "button", textContent: "Default" });
+  reset.setAttribute("aria-label", `Default of ${what}`);
+  range.addEventListener("input", () => { field.value = row.allowed[range.value]; give(field.value); });
+  const unfinished = () => /[./]$/.test(field.value); // 0. on the way to 0.5: wrong only if it stays so
+  field.addEventListener("input", () => { row.classList.add("given"); if (!unfinished()) give(field.value); });
+  field.addEventListener("change", () => { if (unfinished()) give(field.value); });
+  reset.addEventListener("click", () => { range.focus(); give(""); });
+  row.append(label, range, field, reset);
+  return row;
+}
+
+/** Show a value in a row. The slider and the field that are in use stay as they are. */
+function showValue(row, { name, value, text = value, given }, values) {
+  const [range, field] = row.querySelectorAll("input");
+  row.classList.toggle("given", given);
+  // The values of a slider in use stay as they are: otherwise its end would move away from the pointer.
+  const inUse = document.activeElement === range && row.allowed?.includes(value);
+  if (!inUse) row.allowed = values;
+  range.disabled = row.allowed.length < 2;
+  range.max = Math.max(row.allowed.length - 1, 1);
+  if (value === null) {
+    if (document.activeElement !== field) field.value = "";
+    return;
+  }
+  const at = row.allowed.findIndex((v) => v >= value);
+  if (document.activeElement !== range || !range.matches(":active")) range.value = at < 0 ? row.allowed.length - 1 : at;
+  range.setAttribute("aria-valuetext", `${name} = ${text}`);
+  if (document.activeElement !== field) field.value = text;
+}

@@ -46,7 +46,7 @@ class Costs:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
 
     def total(self, micro_batches: int) -> int:
-        """Return an upper bound of the makespan: all tasks and transfers one after another, every forward run again."""
+        """Return an upper bound of the makespan: tasks of every kind and all transfers, one after another."""
         tasks = sum(sum(self.of(form.op)) for form in FORMS if form.letter)
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
-from chimerac.compiler.command.files import check_columns, check_keeps_inputs, columns, print_findings, write_product
+from chimerac.compiler.command.files import check_columns, check_inputs_not_overwritten, columns, print_findings, write_product
 from chimerac.compiler.command.modelled import (
     check_model_options,
     durations_for,
@@ -82,7 +82,7 @@ def _product(
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
     check_model_options(options)
     schedules = {name: find(name) for name in options.schedules or names()}
-    check_keeps_inputs(options.output, schedules.values(), options)
+    check_inputs_not_overwritten(options.output, schedules.values(), options)
     parameters = parameters_of(options.parameters)
     width = 1 if options.width is None else options.width
     for option, value in (("-p D=", parameters.get("D", 1)), ("-p N=", parameters.get("N", 1)), ("--width ", width)):

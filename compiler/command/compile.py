@@ -16,7 +16,7 @@ from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, Emitter, check_output, readers
 from chimerac.compiler.command.files import (
     check_columns,
-    check_keeps_inputs,
+    check_inputs_not_overwritten,
     coloured,
     columns,
     print_findings,
@@ -160,7 +160,7 @@ class Opened:
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
     """Return the program of the schedule, or of the compiled program, that the options name."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
-    check_keeps_inputs(options.output, [source], options)
+    check_inputs_not_overwritten(options.output, [source], options)
     machine: Machine = options.arrange or options.machine or "window"
     width = 1 if options.width is None else options.width
     if is_torch_csv(source):

@@ -21,7 +21,7 @@ from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
+from chimerac.compiler.command.files import check_inputs_not_overwritten, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_memory import SearchMemory
@@ -99,7 +99,7 @@ def _hop(text: str) -> Fraction:
 
 def _source(options: argparse.Namespace) -> Source:
     source = stdin() if options.schedule == "-" else find(options.schedule)
-    check_keeps_inputs(options.output, [source], options)
+    check_inputs_not_overwritten(options.output, [source], options)
     return source
 
 

@@ -12,7 +12,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 
 MAX_RANKS = 16  # of a program that are drawn
-COLUMNS = 100
+COLUMNS = 100  # characters of a line
 
 
 def draw_overview(
@@ -23,11 +23,11 @@ def draw_overview(
     columns: int | None = None,
     ranks: Sequence[int] | None = None,
 ) -> str:
-    """Return the drawing of a timeline that ends at `end`.
+    """Return the drawing of a timeline that ends at `end`, in units.
 
     A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
-    it. longest: the time, in units, of a line of `columns` characters, with the name of the rank and the borders. columns:
-    default COLUMNS. ranks: those to draw, default the first MAX_RANKS.
+    it. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the borders included.
+    columns: default COLUMNS. ranks: those to draw, default the first MAX_RANKS.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")
@@ -44,7 +44,7 @@ def draw_overview(
 
 
 def _line(program: Program, bars: Timeline, used: int, step: float) -> str:
-    """Return the characters of a rank."""
+    """Return the characters of a rank. used: their number; step: the time of each, in integers of the timeline."""
     filled = np.zeros((len(FORMS), used))
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
         op = int(program.table.op[row])

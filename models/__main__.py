@@ -1,6 +1,6 @@
 """`python -m chimerac.models describe`: write a model description for the compiler, which has no torch.
 
-The compiler knows the presets by name without it (models/descriptions/), and every other model from such a file.
+The compiler needs such a file for every model that is not a preset. It knows the presets by name (models/descriptions/).
 """
 
 from __future__ import annotations

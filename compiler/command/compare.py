@@ -88,8 +88,8 @@ def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
     for option, value in (("-p D=", parameters.get("D", 1)), ("-p N=", parameters.get("N", 1)), ("--width ", width)):
         if value < 1:
             raise refuse("E002", f"{option}{value}: expected 1 or more")
-    chosen = None if options.recompute is None else stage_choice(options.recompute)
-    setting = Setting(parameters, costs_of(options.costs), width, chosen, UNIT if options.profile else "")
+    recompute = None if options.recompute is None else stage_choice(options.recompute)
+    setting = Setting(parameters, costs_of(options.costs), width, recompute, unit=UNIT if options.profile else "")
     rows = compare(schedules, setting, _for_model(options))
     return setting, rows if options.schedules else fastest_first(rows)
 
@@ -134,13 +134,14 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
 
 def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(setting, rows)
-    lines = [_title(setting, rows), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
-    lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
-    notes = _notes(setting, rows)
-    return "\n".join([*lines, *[""] * bool(notes), *notes]) + "\n"
+    lines = [_title(setting, rows), "", _markdown_row(head), _markdown_row(["---", *["---:"] * (len(head) - 1)])]
+    lines += [_markdown_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
+    if notes := _notes(setting, rows):
+        lines += ["", *notes]
+    return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -236,12 +237,13 @@ def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     if setting.unit:
         return f"{sizes}; times in {setting.unit}, by the profile{recompute}"
     costs = setting.all_costs()
-    tasks = ("F", "B", "I", "W", *["R"] * _recomputes(rows))
+    tasks = ("F", "B", "I", "W", "R") if _recomputes(rows) else ("F", "B", "I", "W")
     shown = " ".join(f"{name}={number_text(costs[name])}" for name in tasks)
     return f"{sizes}; {shown} for the share of one rank, hop={number_text(costs['hop'])}{recompute}"
 
 
 def _recomputes(rows: Sequence[Compared]) -> bool:
+    """Return whether any schedule recomputes a stage."""
     return any(row.figures and row.figures.recomputed for row in rows)
 
 
@@ -250,8 +252,9 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
     first = next((row.figures for row in rows if row.figures), None)
     in_bytes = first is not None and first.bytes is not None
     recomputes = _recomputes(rows)
-    timed = bool(setting.unit)
-    head = [*HEAD, *["exposed"] * timed, *["memory"] * in_bytes, *["recomputed"] * recomputes]
+    has_unit = bool(setting.unit)
+    optional = (("exposed", has_unit), ("memory", in_bytes), ("recomputed", recomputes))
+    head = [*HEAD, *(name for name, is_there in optional if is_there)]
     cells = []
     for row in rows:
         if row.figures is None or first is None:
@@ -262,15 +265,16 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
             [
                 visible(row.schedule),
                 *_shown(f, first),
-                *[number_text(f.exposed)] * timed,
+                *([number_text(f.exposed)] if has_unit else []),
                 *([f"{f.bytes.memory:,}"] if f.bytes else []),
-                *[stages_text(f.recomputed)] * recomputes,
+                *([stages_text(f.recomputed)] if recomputes else []),
             ]
         )
     return head, cells
 
 
 def _shown(f: Figures, first: Figures) -> Iterator[str]:
+    """Yield the cells of the columns of HEAD after the name. first: the figures of the first row that can run."""
     yield number_text(f.makespan)
     yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
     yield f"{100 * f.bubble_ratio:.1f} %"

@@ -74,7 +74,7 @@ def product(
     if options.list:
         return library_table(width)
     if emitter.make is None:
-        assert emitter.make_alone is not None, "an emitter makes something"
+        assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"
         return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
@@ -101,13 +101,13 @@ def product(
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
     emit_options = EmitOptions(
-        costs,
-        durations,
-        model,
-        state,
-        options.output,
-        width,
-        colour,
+        costs=costs,
+        durations=durations,
+        model=model,
+        state=state,
+        output=options.output,
+        columns=width,
+        colour=colour,
         ranks=ranks_of(options.ranks, program.world),
         inches=picture_inches,
         memory_curve=options.memory_curve,

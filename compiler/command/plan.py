@@ -171,7 +171,7 @@ class _Plan:
                 case list():
                     words.append(f"{option} {','.join(map(str, value))}")
                 case bool():
-                    words += [option] * value
+                    words += [option] if value else []
                 case _:
                     words.append(shlex.quote(value) if name == "schedule" else f"{option} {shlex.quote(str(value))}")
         return [self.start, *words]

@@ -18,13 +18,22 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a product for download: the name of its file, and its bytes in base64. Raises ChimeraError."""
     emitter = EMITTERS[request["emit"]]
     if emitter.make is None:
-        assert emitter.make_alone is not None, "an emitter makes something"
+        assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"
         return _download("program", request["suffix"], emitter.make_alone())
     found = compiled(request["text"], request["parameters"])
     program, name = found.program, found.program.header.schedule
     path, command = f"{name}{request['suffix']}", ("chimerac", f"{name}.sched", "--emit", request["emit"])
     options = EmitOptions(
-        {}, None, None, NO_STATE, path, COLUMNS, colour=False, name=name, command=command, ordered=found.ordered
+        costs={},
+        durations=None,
+        model=None,
+        state=NO_STATE,
+        output=path,
+        columns=COLUMNS,
+        colour=False,
+        name=name,
+        command=command,
+        ordered=found.ordered,
     )
     return _download(name, request["suffix"], emitter.make(program, options))
 

@@ -102,8 +102,8 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
     """
     h, t = program.header, program.table
     ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}
-    stages = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
-    is_only_pipe = sum(map(bool, stages.values())) == 1
+    stage_counts = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
+    has_one_pipe = sum(count > 0 for count in stage_counts.values()) == 1
     # By pipe, stage and kind: the number of tasks so far that were written without their micro-batch.
     done: dict[tuple[int, int, str], int] = {}
     # The pipes, stages and kinds whose micro-batches are written: one of them was not the next one.
@@ -123,16 +123,16 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
         if letter == "I":
             pending[p, s].append(micro_batches)
         if letter == "W":
-            oldest = pending[p, s]
-            while oldest and (p, s, oldest[0]) in weight_gradients:
-                oldest.popleft()
-            is_next = bool(oldest) and oldest[0] == micro_batches
+            waiting = pending[p, s]
+            while waiting and (p, s, waiting[0]) in weight_gradients:
+                waiting.popleft()
+            is_next = bool(waiting) and waiting[0] == micro_batches
             weight_gradients.add((p, s, micro_batches))
         if letter in "FBIW" and is_next:
             if letter != "W":
                 done[key] += 1
-            where = f"({s})" if stages[p] > 1 else ""
-            word = f"{letter}{where}" if is_only_pipe else f"{letter} {names[p]}{where}"
+            where = f"({s})" if stage_counts[p] > 1 else ""
+            word = f"{letter}{where}" if has_one_pipe else f"{letter} {names[p]}{where}"
         else:
             written.add(key)
             a, b = (m - ids[p][0] for m in (micro_batches[0], micro_batches[-1]))  # numbered within the pipe

@@ -34,7 +34,8 @@ class Costs:
     @staticmethod
     def default(stages: int) -> Costs:
         """Return the costs of a program that names none: forward 1, backward 2, each half of a backward 1."""
-        return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
+        one = (1,) * stages
+        return Costs(FWD=one, BWD=(2,) * stages, BWD_INPUT=one, BWD_WEIGHT=one)
 
     def of(self, op: Op) -> tuple[int, ...]:
         """Return what a task of this operation costs, by stage."""

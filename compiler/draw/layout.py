@@ -63,15 +63,15 @@ class Layout:
         """Return the distance from the row of a rank to that of the next one."""
         return self.row + self.lane + GAP
 
-    def head_lines(self, panel: Panel) -> int:
-        """Return the number of lines of the title and the facts of a panel."""
-        width = text_inches(panel.title, TITLE) + text_inches(panel.facts, SMALL)
-        return 1 if width < self.left + self.axis else 1 + len(wrapped(panel.facts, self.text_width, SMALL))
-
     @property
     def text_width(self) -> float:
         """Return the width of the texts that are wrapped: the time label, the legend, the notes and the facts of a panel."""
         return self.width - 0.1
+
+    def head_lines(self, panel: Panel) -> int:
+        """Return the number of lines of the title and the facts of a panel."""
+        width = text_inches(panel.title, TITLE) + text_inches(panel.facts, SMALL)
+        return 1 if width < self.left + self.axis else 1 + len(wrapped(panel.facts, self.text_width, SMALL))
 
     def panel_height(self, panel: Panel, ranks: Sequence[int]) -> float:
         """Return the height of a panel with these ranks, with its title and its memory curves."""

@@ -15,11 +15,8 @@ from chimerac.chimera_ir.machines import Machine
 
 FORMAT = "chimera-program"
 VERSION = 1
-LIMITS = (
-    "activations",
-    "receive_buffers",
-    "weight_copies",
-)  # the names in `Header.limits`; compiler/verify/memory.py counts them
+# The names in `Header.limits`; compiler/verify/memory.py counts them.
+LIMITS = ("activations", "receive_buffers", "weight_copies")
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Part = Annotated[int, Field(ge=1, le=limits.RANKS)]  # numerator or denominator of `micro_batch_size`
 Window = Annotated[int, Field(ge=0, le=limits.RANKS)]

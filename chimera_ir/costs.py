@@ -34,7 +34,8 @@ class Costs:
     @staticmethod
     def default(stages: int) -> Costs:
         """Return the costs of a program that names none: forward 1, backward 2, each half of a backward 1."""
-        return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
+        one = (1,) * stages
+        return Costs(FWD=one, BWD=(2,) * stages, BWD_INPUT=one, BWD_WEIGHT=one)
 
     def of(self, op: Op) -> tuple[int, ...]:
         """Return what a task of this operation costs, by stage."""
@@ -46,7 +47,7 @@ class Costs:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
 
     def total(self, micro_batches: int) -> int:
-        """Return an upper bound of the makespan: all tasks and transfers one after another, every forward run again."""
+        """Return an upper bound of the makespan: tasks of every kind and all transfers, one after another."""
         tasks = sum(sum(self.of(form.op)) for form in FORMS if form.letter)
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 

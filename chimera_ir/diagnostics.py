@@ -1,12 +1,12 @@
 """Findings: one value for every error of the project, one exception that carries all findings of a pass, one renderer.
 
-error[E210]: 5 micro-batches cannot be split across 2 pipes
- --> schedules/chimera.sched:5:21
-  |
-5 | param N = D          require N % D == 0
-  |                      ^^^^^^^^^^^^^^^^^^ N = 5, D = 4
-  = note: N was given on the command line: -p N=5
-  = help: give a multiple of 4
+error[E210]: this does not hold: N >= 1 and N % D == 0
+  --> schedules/chimera.sched:15:22
+   |
+15 | param N = D          require N >= 1 and N % D == 0
+   |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ N = 6, D = 4
+   = note: N was given: -p N=6
+   = help: give -p N=4 or -p N=8
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def refuse(
     return ChimeraError([Diagnostic(code, message, span, label, notes, help)])
 
 
-MAX_LENGTH = 1000  # characters of a line shown
-MAX_KNOWN = 500  # known words that a wrong one is compared with
+MAX_LENGTH = 1000  # characters of a printed line, and of a word that is compared with known ones
+MAX_KNOWN = 500  # known words with which a wrong one is compared
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -149,7 +149,7 @@ def visible(text: str) -> str:
 
 
 def _rendered(diagnostics: Sequence[Diagnostic], colour: bool) -> list[str]:
-    """Return the text of each finding that is shown, and of how many others there are."""
+    """Return the text of each finding that is shown, and a last text that counts the others, if there are any."""
     shown = [_render_one(d, colour) for d in diagnostics[:MAX_SHOWN]]
     if len(diagnostics) > MAX_SHOWN:
         shown.append(f"... and {len(diagnostics) - MAX_SHOWN} more findings\n")

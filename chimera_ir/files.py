@@ -121,12 +121,12 @@ def write(text: str | bytes, path: str) -> None:
 
 
 def check_folder(path: str | None) -> None:
-    """Raise ChimeraError E003 if the folder of a product does not exist: before long work, not after it."""
+    """Raise ChimeraError E003 if there is no folder for the file `path`: before long work, not after it."""
     if path and not os.path.isdir(os.path.dirname(path) or "."):
         raise refuse("E003", f"{short_path(path)} cannot be written: there is no folder {short_path(os.path.dirname(path))}")
 
 
-def check_keeps(output: str | None, inputs: Iterable[tuple[str, str]]) -> None:
+def check_not_overwritten(output: str | None, inputs: Iterable[tuple[str, str]]) -> None:
     """Raise ChimeraError E002 if -o names a file that is read. inputs: what each path is, and the path."""
     if not output or not os.path.isfile(output):
         return

@@ -15,9 +15,10 @@ from chimerac.chimera_ir.machines import Machine
 
 FORMAT = "chimera-program"
 VERSION = 1
-LIMITS = ("activations", "receive_buffers", "weight_copies")  # what a header may bound, as compiler/verify/memory.py counts it
+# The names in `Header.limits`; compiler/verify/memory.py counts them.
+LIMITS = ("activations", "receive_buffers", "weight_copies")
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Part = Annotated[int, Field(ge=1, le=limits.RANKS)]
+Part = Annotated[int, Field(ge=1, le=limits.RANKS)]  # numerator or denominator of `micro_batch_size`
 Window = Annotated[int, Field(ge=0, le=limits.RANKS)]
 Number = Annotated[int, Field(ge=-limits.MAGNITUDE, le=limits.MAGNITUDE)]
 Parameters = Annotated[Mapping[Name, Number], Field(max_length=limits.NAMES)]
@@ -84,7 +85,7 @@ class Header:
             check_name("a limit", name)
 
     def samples(self, micro_batch: int) -> int:
-        """Return how many samples one micro-batch of the program has, where a run is given micro-batches of this size.
+        """Return how many samples one micro-batch of the program has. micro_batch: the number that the run is given.
 
         Raises ChimeraError E804 if that is not an integer.
         """
@@ -125,8 +126,8 @@ class Header:
 
     def holders(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Return the global ranks that hold a copy of any of these stages, ascending."""
-        members = tuple(stages)
-        local = {pipe.placement[s] for pipe in self.pipes for s in members}
+        wanted = tuple(stages)
+        local = {pipe.placement[s] for pipe in self.pipes for s in wanted}
         return tuple(w * self.ranks + r for w in range(self.width) for r in sorted(local))
 
 

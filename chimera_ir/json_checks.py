@@ -14,7 +14,7 @@ from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, 
 
 MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
-MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
+MAX_QUOTED = 2**20  # characters of a file; findings about a longer one do not quote its wrong values
 MAX_DEPTH = 200  # of brackets, as pydantic allows
 MAX_DIGITS = 4300  # of an integer, as Python's int() allows
 _QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
@@ -136,6 +136,7 @@ def _weight(values: list[Any]) -> int:
 def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
     """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic.
 
+    In a long text, missing and unknown fields of the outermost object are reported here: pydantic would convert all of it.
     path: where this part is in the file, for findings; known, required: the names of the outermost object's fields.
     """
     objects, name = _Objects(), part.source.name
@@ -147,7 +148,7 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
         raise _object_finding(kind, part, error.max_fields) from None
     except (ValueError, RecursionError):
         return
-    if type(outermost) is tuple and len(part.text) > MAX_SHOWN:
+    if type(outermost) is tuple and len(part.text) > MAX_QUOTED:
         missing, unknown = sorted(required.difference(objects.keys)), sorted(set(objects.keys) - known)
         for field in ("format", "version"):
             if field in missing:

@@ -96,13 +96,13 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     if parser is None or begin is None:
         return program_from(Excerpt(text, source), Streams(), [])
     header = Excerpt.of(source, (0, begin), "[]", (parser.end, len(text)))
-    return program_from(header, parser.rows, parser.found)
+    return program_from(header, parser.streams, parser.found)
 
 
-def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) -> Program:
+def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic]) -> Program:
     """Return the program of a header and its streams. header: the JSON text of a program without instructions.
 
-    found: findings about the rows; findings about the header come before them.
+    found: findings about the streams; findings about the header come before them.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
@@ -116,14 +116,14 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
         raise ChimeraError([*error.diagnostics, *found]) from None
     if found:
         raise ChimeraError(found)
-    excess = file.excess() or file.costs.excess(file.micro_batches) or rows.excess()
+    excess = file.excess() or file.costs.excess(file.micro_batches) or streams.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help=SMALLER_HELP)
     if file.partition is not None and len(file.partition.stages) != file.stages:
         message = f"{name}: partition: it has {len(file.partition.stages)} stages, and the program has {file.stages}"
         raise ChimeraError([Diagnostic(KIND.codes[2], message, about=("partition",))])
     costs = Costs.default(file.stages) if file.costs is _NO_COSTS else file.costs
-    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs, file.partition)
+    return streams.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs, file.partition)
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
@@ -141,12 +141,12 @@ _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \
 class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    rows: the instructions; end: the position after the streams; found: findings about the first wrong instruction or stream.
+    streams: the instructions; end: the position after the streams; found: findings about the first wrong instruction or stream.
     Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of streams is not JSON.
     """
 
     def __init__(self, source: Source, begin: int) -> None:
-        self.source, self.text, self.rows = source, source.text, Streams()
+        self.source, self.text, self.streams = source, source.text, Streams()
         self.found: tuple[Diagnostic, ...] = ()
         self.end = begin
         try:
@@ -164,8 +164,8 @@ class StreamsParser:
         while True:
             if text[at : at + 1] != "[":
                 part = Excerpt.of(self.source, (at, end_of(text, at)))
-                read_part(_stream_adapter(), KIND, part, ("streams", len(self.rows)))  # raises: this is no list
-            self.rows.begin()
+                read_part(_stream_adapter(), KIND, part, ("streams", len(self.streams)))  # raises: this is no list
+            self.streams.begin()
             self._check()
             at = after_space(text, self._stream(after(text, at, "[")))
             if text[at : at + 1] == "]":
@@ -174,31 +174,31 @@ class StreamsParser:
 
     def _stream(self, at: int) -> int:
         """Read the instructions of one stream, whose first begins here; return the position after them."""
-        text, rows, scan, match = self.text, self.rows, _scan, _ITEM.match
+        text, streams, scan, match = self.text, self.streams, _scan, _ITEM.match
         if text[at : at + 1] == "]":
             return at + 1
         while True:
             item = match(text, at)
             try:
-                is_added = item is not None and rows.add_if_valid(scan(item[1])[0])
+                is_added = item is not None and streams.add_if_valid(scan(item[1])[0])
             except (ValueError, RecursionError):
                 is_added = False
             if is_added and item is not None:
                 at, symbol = item.end(), item[2]
             else:
                 part = Excerpt.of(self.source, (at, end_of(text, at)))
-                rows.add(read_instruction(part, len(rows) - 1, rows.last_length))
+                streams.add(read_instruction(part, len(streams) - 1, streams.last_length))
                 at = after_space(text, at + len(part.text))
                 symbol = text[at : at + 1]
                 at = after(text, at, ",]")
             if symbol == "]":
                 return at
-            if rows.last_length % 1024 == 0:  # a check for each instruction would be slow
+            if streams.last_length % 1024 == 0:  # a check for each instruction would be slow
                 self._check()
 
     def _check(self) -> None:
         """Raise ChimeraError E604 if the streams exceed a limit."""
-        if excess := self.rows.excess():
+        if excess := self.streams.excess():
             raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER_HELP)
 
 

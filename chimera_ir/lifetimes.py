@@ -25,9 +25,9 @@ Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
 
 class Kind(IntEnum):
-    """What is held. The first six are activations: of one stage and one micro-batch. The others belong to a value."""
+    """What is held. The first six are activations, of one stage and one micro-batch. The others belong to a value or a task."""
 
-    ALIVE = 0  # an activation as limits count it; it has no bytes
+    ALIVE = 0  # an activation as limits count it; its bytes are those of the next five
     KEPT = 1  # what a BWD needs
     FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held before it
     FOR_BOTH = 3  # what both halves of a split backward need: held before the BWD_INPUT and after it
@@ -40,6 +40,7 @@ class Kind(IntEnum):
     WORKSPACE = 10  # what a task needs only while it runs; its `count` is the Run of chimera_ir/workspace.py
 
 
+# The kinds of an activation that have bytes.
 ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.FOR_WEIGHT_RECOMPUTED)
 
 
@@ -62,7 +63,7 @@ class Lifetimes:
     def of(
         kind: Kind, stage: Ints, allocated: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None
     ) -> Lifetimes:
-        """Return entries of one kind."""
+        """Return entries of one kind. value: the same for all, without a meaning for activations; count: by default 1."""
         same = [np.full(len(allocated), x, np.int64) for x in (kind, value)]
         return Lifetimes(
             same[0], same[1], stage, np.ones(len(allocated), np.int64) if count is None else count, allocated, freed
@@ -85,7 +86,7 @@ class Lifetimes:
 def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program.
 
-    A FWD with recompute keeps none: a RECOMPUTE or its backward runs it again.
+    For a FWD with recompute the bytes are held from its RECOMPUTE on; without one, from the backward on that runs it again.
     """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
@@ -148,7 +149,7 @@ def workspaces(program: Program) -> Lifetimes:
     if h.kind == "training":
         split = by_key.input_gradient != by_key.weight_gradient
         kept = (t.flags & RECOMPUTE) == 0
-        # For a full backward, and for a split one.
+        # for_full, for_split: the Run of a forward with a full backward, and of one with a split backward.
         for op, which, for_full, for_split in (
             (Op.FWD, kept, Run.FORWARD, Run.SPLIT_FORWARD),
             (Op.RECOMPUTE, True, Run.RECOMPUTE, Run.SPLIT_RECOMPUTE),

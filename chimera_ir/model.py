@@ -5,7 +5,8 @@ A description is measured once, without weights (interpreter/runtime/describe.py
     {"format": "chimera-model", "version": 1, "name": "gpt-nano", "samples": 4,
     "layers": [{"name": "embedding", "parameters": 12288, "weight_bytes": 49152, ...},
       ...],
-    "tied": []}
+    "tied": [],
+    "shared": []}
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Layer:
     weight_kept_bytes: what W still needs after I. None of the three counts the layer's input, which is a value. boundary:
     the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters'
     gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes. peaks: the most that
-    it holds at one moment; if it is left out, no more than the other amounts say.
+    it makes and holds at one moment (chimera_ir/workspace.py); if they are left out, they count as 0.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -65,7 +66,7 @@ class Layer:
 class TiedLayers:
     """A parameter that several layers share. Each of these layers also counts it in its own sizes.
 
-    name: the one in the layers' `tied`; where no layer gives one, it is formed from the first layer's name and the parameter's.
+    name: of the tied set, if the layers name it; otherwise the name of the parameter, with that of its first layer.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -97,7 +98,7 @@ class Shared:
 class StageSum:
     """What a stage needs for one micro-batch: the sums over its layers, and the boundary value that it sends.
 
-    workspace: for each Run of chimera_ir/workspace.py.
+    workspace: bytes for each Run of chimera_ir/workspace.py, in their order.
     """
 
     layers: range
@@ -166,7 +167,7 @@ class ModelDescription:
     def _workspaces(
         self, cut: Sequence[range], kept: Sequence[int], split_kept: Sequence[int], weight_kept: Sequence[int]
     ) -> list[tuple[int, ...]]:
-        """Return the workspace of each stage. kept: what each layer keeps for B, for I and for W."""
+        """Return the workspace of each stage. kept, split_kept, weight_kept: what each layer keeps for B, for I and for W."""
         if not self.has_peaks:
             return [(0,) * len(Run)] * len(cut)
         found = []
@@ -190,7 +191,7 @@ class ModelDescription:
 
 
 def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
-    """Return the description of a model in float32 with every weight, gradient, activation and message in a dtype of two bytes.
+    """Return a description whose weights, gradients, activations and messages have a dtype of two bytes. model: in float32.
 
     All bytes are halved, also those of masks and indices, which are few.
     """

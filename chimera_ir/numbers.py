@@ -1,4 +1,4 @@
-"""Numbers in tables and messages: at most some significant digits, and no exponent of a large number."""
+"""Numbers in tables and messages: rounded to a few significant digits, and large ones without an exponent."""
 
 from __future__ import annotations
 

@@ -202,17 +202,17 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
     lowest = np.array([bisect_left(sums, end - bound) for end in sums])  # for each end of a range: its least begin
     # Scaled so that the sum of squares stays exact in 64 bits.
     scaled = [c * 2**30 // sums[-1] for c in costs] if sums[-1] > 2**30 else costs
-    ends, column = [0], np.array([0, *accumulate(scaled)], np.int64)
+    ends, scaled_sums = [0], np.array([0, *accumulate(scaled)], np.int64)
     for n in range(1, stages):  # the furthest end of n ranges, with a layer left for each later one
         ends.append(min(bisect_right(sums, sums[ends[-1]] + bound) - 1, last - stages + n))
     ends.append(last)
     # After round n: the least sum of squares of n ranges that end at i, for each i from n to ends[n].
     squares, choices = np.zeros(1, np.int64), []
     for n in range(1, stages + 1):
-        rows = np.arange(n if n < stages else last, ends[n] + 1)
+        rows = np.arange(n if n < stages else last, ends[n] + 1)  # the last range ends only at `last`
         low = np.maximum(lowest[rows], n - 1)
         high = np.minimum(rows - 1, ends[n - 1])
-        squares, choice = _row_minima(squares, column, rows, low, high, n - 1)
+        squares, choice = _row_minima(squares, scaled_sums, rows, low, high, n - 1)
         choices.append(choice)
     edges = [last]
     for n in range(stages, 0, -1):

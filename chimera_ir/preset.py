@@ -1,9 +1,9 @@
 """The description of a preset for every size of a micro-batch and every sequence length, as JSON.
 
-A number of a description is a sum of terms, by their name: `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. Each is
-fitted to measurements exactly (tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers are
-listed once, with `times`; `{}` in their name is their number. Memory that several layers share is listed with the first of
-them; the others are offsets from it:
+Each number of a description is a sum over the terms `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. The file gives
+the factor of each term. The factors are fitted to measurements exactly (tools/descriptions.py). A peak is the largest of
+several sums, {"most": [...]}. Equal layers are listed once, with `times`; `{}` in their name stands for their number. Memory
+that several layers share is listed with the first of them, under `shares`; these layers are given as offsets from it:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
@@ -29,7 +29,7 @@ from chimerac.chimera_ir.workspace import Peaks
 FORMAT = "chimera-preset"
 TERMS = ("1", "b", "l", "b l", "b l l")
 COST_UNIT = 1000  # operations in one unit of a description's costs, which are rounded up
-KEEPS = ("kept", "split_kept", "weight_kept")
+KEEPS = ("kept", "split_kept", "weight_kept")  # the fields of `Shared` that list layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Preset:
         layers: list[Layer] = []
         shared: list[Shared] = []
         first: list[int] = []  # the layer with which each entry begins
-        numbers: Counter[str] = Counter()
+        numbers: Counter[str] = Counter()  # of the layers so far, by the name of their entry
         for entry in entries:
             first.append(len(layers))
             values = _evaluated({k: v for k, v in entry.items() if k not in ("name", "times", "shares")}, sizes)

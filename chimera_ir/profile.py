@@ -125,7 +125,7 @@ TIMES: Mapping[Op, str] = {
 }
 
 
-NO_TIMES = LayerTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0)
+NO_TIMES = LayerTimes(forward_s=0.0, backward_s=0.0, input_s=0.0, weight_s=0.0, recompute_s=0.0, activation_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Profile:
 
     seq_len: tokens of a sample; None for other data. precision: of the computation. processes: how many busy processes shared
     the host while it was measured. versions: of the packages, by name. source: how these figures were found. overhead: what
-    each task takes besides its layers. sizes: sorted by their samples.
+    each task takes besides its layers. sizes: sorted by their samples. point_to_point: the link between two ranks.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

@@ -124,7 +124,7 @@ class Program:
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON without costs and partition: equal exactly for equal programs.
 
-        Ranks compare it.
+        The ranks of a run compare it, to be sure that all have the same program.
         """
         return hashlib.sha256(self.json().encode()).hexdigest()
 

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
 from chimerac.chimera_ir.instructions import GROUP, NAME
-from chimerac.chimera_ir.json_checks import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
+from chimerac.chimera_ir.json_checks import MAX_FINDINGS, MAX_QUOTED, Kind, check_objects, not_json
 from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
     """Return the findings for pydantic's errors. known: the names of all fields of this kind of file."""
     # pydantic converts the input of every error to Python values. For a missing field that is the whole enclosing object.
-    found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
+    found = error.errors(include_url=False, include_input=len(part.text) <= MAX_QUOTED)
     name = part.source.name
     if found[0]["type"] in ("json_invalid", "string_unicode"):  # the second: half of a surrogate pair, not escaped
         return not_json(kind, part)

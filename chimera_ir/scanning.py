@@ -20,7 +20,7 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A text that consists of parts of a source, or one that was written for a part of it: the JSON of a line.
+    """A JSON text that consists of parts of a source, or one that was written for lines of the compact text form.
 
     offsets: for each part (its position in this text, what to add to that for the position in the source), ascending; empty
     for a text that was written.

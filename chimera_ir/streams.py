@@ -1,7 +1,7 @@
 """Building a program: columns that grow by one instruction at a time, at some tens of bytes each.
 
-Lists of numbers from a file are dictionary keys as bytes, not as tuples: a file could be constructed so that the hashes of
-tuples collide.
+Where a list of numbers from a file is the key of a dictionary, it is stored as bytes, not as a tuple: a file could be
+constructed so that the hashes of tuples collide.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Streams:
     def add_if_valid(self, fields: Mapping[str, Any]) -> bool:
         """Add the instruction with these fields of its JSON object. Return False, and add nothing, if any field is invalid.
 
-        It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic writes the messages.
+        This check accepts exactly what pydantic accepts by the types of `Instruction`, and is faster. For what it rejects, the
+        caller lets pydantic write the messages.
         """
         try:
             shape = _SHAPES[fields["op"]]
@@ -140,19 +141,19 @@ class Streams:
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, _COLUMNS)
         table = Table(*(column.copy() for column in rows.T))
         # Single micro-batches come first, so that list m is (m,) in every program that the compiler makes.
-        operand, known, has_ids = table.operand, header.micro_batches, table.has("micro_batches")
-        is_unknown = has_ids & (operand >= known)  # one micro-batch that the header does not have
+        operand, micro_batches, has_ids = table.operand, header.micro_batches, table.has("micro_batches")
+        is_unknown = has_ids & (operand >= micro_batches)  # one micro-batch that the header does not have
         unknown = np.unique(operand[is_unknown])
         groups = [_ids_of(ids) for ids in self._groups]
-        operand[is_unknown] = known + len(groups) + np.searchsorted(unknown, operand[is_unknown])
+        operand[is_unknown] = micro_batches + len(groups) + np.searchsorted(unknown, operand[is_unknown])
         is_group = has_ids & (operand < 0)
-        operand[is_group] = known + ~operand[is_group]
+        operand[is_group] = micro_batches + ~operand[is_group]
         return Program(
             header,
             costs,
             table,
             np.array([*self._offsets, len(rows)], np.int64),
-            (*((m,) for m in range(known)), *groups, *((m,) for m in unknown.tolist())),
+            (*((m,) for m in range(micro_batches)), *groups, *((m,) for m in unknown.tolist())),
             tuple(_collective_of(*key) for key in self._collectives),
             partition,
         )
@@ -163,12 +164,12 @@ def program_of(header: Header, streams: Iterable[Iterable[Instruction]], costs: 
 
     Ids are stored as they are; the verifier checks whether they exist.
     """
-    rows = Streams()
+    built = Streams()
     for stream in streams:
-        rows.begin()
+        built.begin()
         for i in stream:
-            rows.add(i)
-    return rows.program(header, Costs.default(header.stages) if costs is None else costs)
+            built.add(i)
+    return built.program(header, Costs.default(header.stages) if costs is None else costs)
 
 
 def _collective_of(op: int, *values: Any) -> Collective:

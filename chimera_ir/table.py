@@ -19,7 +19,7 @@ RECOMPUTE = 1
 OVERLAP = 2
 FLAGS = {"recompute": RECOMPUTE, "overlap": OVERLAP}  # by the field that each bit stores
 
-# By op: whether it is a task, and whether its instructions have a field.
+# By op: whether it is a task; and for each field, whether the instructions of this op have it.
 _IS_TASK: Mask = np.array([issubclass(form.cls, Task) for form in FORMS])
 _HAS: dict[str, Mask] = {name: np.array([name in form.fields for form in FORMS]) for name in FIELDS}
 

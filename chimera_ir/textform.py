@@ -105,7 +105,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
         if found[0].code != "E603":
             raise
     try:
-        return program_from(Excerpt(json.dumps(parser.header()), source, ()), parser.rows, found)
+        return program_from(Excerpt(json.dumps(parser.header()), source, ()), parser.streams, found)
     except ChimeraError as error:
         raise ChimeraError(parser.with_place(d) for d in error.diagnostics) from None
 
@@ -113,19 +113,19 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 class _TextParser:
     """Parses a compact text line by line.
 
-    rows: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
+    streams: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
     each header line, by its first word and, for pipes and tied sets, its index.
     """
 
     def __init__(self, source: Source) -> None:
-        self.source, self.rows = source, Streams()
+        self.source, self.streams = source, Streams()
         self.fields: dict[str, Any] = {"pipes": [], "tied": [], "limits": {}}
         self.pipes: dict[str, int] = {}
         self.lines: dict[tuple[str, int], tuple[int, str]] = {}
         self.length = 0  # characters of the header's lines
 
     def parse(self) -> None:
-        """Parse the whole text into `rows` and `fields`. Raises ChimeraError E602 to E605."""
+        """Parse the whole text into `streams` and `fields`. Raises ChimeraError E602 to E605."""
         has_first_line = False
         for number, line in enumerate(_parts(self.source.text, "\n"), 1):
             word = _WORD.match(line)
@@ -164,28 +164,28 @@ class _TextParser:
         return True
 
     def _rank(self, line: str) -> None:
-        found, expected = _RANK.fullmatch(line), len(self.rows)
+        found, expected = _RANK.fullmatch(line), len(self.streams)
         if not found or found[1] != str(expected):
             raise UnreadableError(f"expected 'rank {expected}:', streams come in the order of their ranks")
-        self.rows.begin()
+        self.streams.begin()
         self._check()
 
     def _instructions(self, number: int, line: str) -> None:
-        if not len(self.rows):
+        if not len(self.streams):
             raise UnreadableError("instructions come after the line 'rank 0:'")
         start = 0
         for part in _parts(line, ";"):
             fields = instruction(part.strip(), self.pipes)
-            if not self.rows.add_if_valid(fields):
-                self.rows.add(self._read_rejected(number, start, part, fields))
+            if not self.streams.add_if_valid(fields):
+                self.streams.add(self._read_rejected(number, start, part, fields))
             start += len(part) + 1
-            if self.rows.last_length % 1024 == 0:  # a check for each instruction would be slow
+            if self.streams.last_length % 1024 == 0:  # a check for each instruction would be slow
                 self._check()
         self._check()
 
     def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
         """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
-        rank, nth = len(self.rows) - 1, self.rows.last_length
+        rank, nth = len(self.streams) - 1, self.streams.last_length
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source, ()), rank, nth)
         except ChimeraError as error:
@@ -199,7 +199,7 @@ class _TextParser:
 
     def _check(self) -> None:
         """Raise ChimeraError E604 if the streams exceed a limit."""
-        if excess := self.rows.excess():
+        if excess := self.streams.excess():
             raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER_HELP)
 
     def _header_line(self, number: int, line: str) -> None:

@@ -19,7 +19,7 @@ from chimerac.chimera_ir.instructions import FIELDS, FORMS, Form, Instruction, s
 from chimerac.chimera_ir.table import FLAGS
 
 NUMBER = r"(?:0|[1-9]\d*)"  # without leading zeros
-_NAME = r"[A-Za-z_]\w*(?:\[\d+\])?"  # of any length: the JSON form has the bound
+_NAME = r"[A-Za-z_]\w*(?:\[\d+\])?"  # of any length: the fields are checked later, as those of JSON
 _LIST = rf"{NUMBER}(?:,{NUMBER})*"
 _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
@@ -113,9 +113,9 @@ _HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS",
 
 
 def _pattern(op: str, names: Collection[str], arrow: str) -> re.Pattern[str]:
-    """Return the pattern of an op with these fields. arrow: of its peer."""
+    """Return the pattern of an op with these fields. arrow: what precedes its peer; an empty text allows both arrows."""
     parts = [_PATTERN[name] for name in FIELDS if name in names and name in _PATTERN]
-    flags = "|".join(name for name in FLAGS if name in names) or "(?!)"
+    flags = "|".join(name for name in FLAGS if name in names) or "(?!)"  # (?!) matches nothing
     text = rf"{op}{''.join(parts)}(?P<flags>(?:\s+(?:{flags}))*)"
     return re.compile(text.replace("->|<-", arrow) if arrow else text, re.ASCII)
 

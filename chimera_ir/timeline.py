@@ -18,8 +18,8 @@ COLUMNS = ("rank", "row", "start", "end")
 class Timeline:
     """Bars as columns of equal length: on global rank `rank`, row `row` of the program runs from `start` to `end`.
 
-    Times are integers. scale: how many of them make one unit; unit: its name, or nothing for the unit of costs. finish: when
-    the iteration ended, with its all-reduces; None where that is the end of the last bar.
+    Times are integers; the time t is t / scale units. unit: the name of the unit, or nothing for the unit of costs. finish:
+    when the iteration ended, with its all-reduces; None where that is the end of the last bar.
     """
 
     rank: Ints
@@ -48,6 +48,6 @@ class Timeline:
 
     @property
     def makespan(self) -> int:
-        """Return when the iteration ended, in integers of time from 0 on."""
+        """Return when the iteration ended, as a time of this timeline. It began at 0."""
         last = int(self.end.max(initial=0))
         return last if self.finish is None else max(last, self.finish)

@@ -1,4 +1,4 @@
-"""The file of a timeline, measured or simulated: JSON with a column of numbers on each line.
+"""The file of a timeline, measured or simulated: JSON with each column of numbers on a line of its own.
 
     {"format": "chimera-timeline", "version": 1, "source": "measured", "schedule": "mine", "digest": "5f0c...",
     "unit": "ms", "scale": 1000000, "finish": 81250000,

@@ -62,7 +62,9 @@ class Run(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the layers of a stage, for one micro-batch. In arrays of two axes, the first is the first layer of a range.
+    """Bytes of the layers of a stage, for one micro-batch.
+
+    Arrays of two axes are for all ranges of layers: axis 0 is the first layer of the range, axis 1 the layer.
 
     kept, split_kept, weight_kept: one number more than layers: what the layers before each one keep, and what all keep.
     inputs: the output of the layer before, without the tensors that a layer up to it keeps; 0 for the stage's first layer.

@@ -1,6 +1,6 @@
 """`python -m chimerac.models describe`: write a model description for the compiler, which has no torch.
 
-The compiler knows the presets by name without it (models/descriptions/), and every other model from such a file.
+The compiler needs such a file for every model that is not a preset. It knows the presets by name (models/descriptions/).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import check_keeps, discard_output, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_not_overwritten, discard_output, write, write_stderr, write_stdout
 from chimerac.chimera_ir.model import ModelDescription, model_to_json
 from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, is_own, own_model
 from chimerac.models.presets import check_sequence, table
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         describe_parser.error("-o: the path is empty")
     to_stdout = options.output in (None, "-")
     try:
-        _check_keeps_model(options)
+        _check_model_not_overwritten(options)
         description = _description(options)
         if to_stdout:
             write_stdout(model_to_json(description))
@@ -78,11 +78,11 @@ def _description(options: argparse.Namespace) -> ModelDescription:
     return describe(own_model(name, samples, length, loss=options.loss, layers=options.layers, head=options.head), samples)
 
 
-def _check_keeps_model(options: argparse.Namespace) -> None:
+def _check_model_not_overwritten(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 if the description would be written over a file of the model."""
     if is_own(options.model):
         check_own(options.model)
-        check_keeps(options.output, (("a file of --model", os.fspath(path)) for path in files_of(options.model)))
+        check_not_overwritten(options.output, (("a file of --model", os.fspath(path)) for path in files_of(options.model)))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ class Embeddings(nn.Module):
         super().__init__()
         self.word = nn.Embedding(sizes.vocabulary, sizes.width)
         self.position = nn.Embedding(sizes.positions, sizes.width)
-        self.token_type = nn.Embedding(2, sizes.width)
-        self.norm, self.dropout = nn.LayerNorm(sizes.width, EPSILON), Dropout(dropout, 0, 0)
+        self.token_type = nn.Embedding(2, sizes.width)  # the first sentence, the second
+        self.norm, self.dropout = nn.LayerNorm(sizes.width, EPSILON), Dropout(dropout, layer=0, site=0)
         initialize(self)
 
     def forward(self, tokens: Tensor, token_types: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.attention, self.norm_1 = SelfAttention(sizes), nn.LayerNorm(width, EPSILON)
         self.intermediate, self.output = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm_2 = nn.LayerNorm(width, EPSILON)
-        self.dropout_1, self.dropout_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
+        self.dropout_1, self.dropout_2 = Dropout(dropout, layer, site=1), Dropout(dropout, layer, site=2)
         initialize(self)
 
     def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Heads(nn.Module):
         width = sizes.width
         self.transform, self.norm = nn.Linear(width, width), nn.LayerNorm(width, EPSILON)
         self.decoder = nn.Linear(width, sizes.vocabulary)
-        self.pooler, self.next_sentence = nn.Linear(width, width), nn.Linear(width, 2)
+        self.pooler, self.next_sentence = nn.Linear(width, width), nn.Linear(width, 2)  # it follows, or it does not
         initialize(self)
 
     def forward(self, x: Tensor) -> Values:

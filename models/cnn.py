@@ -20,12 +20,12 @@ GROUP = 8  # channels that are normalized together
 
 
 def norm(sizes: Cnn, channels: int) -> nn.Module:
-    """Return the norm of so many channels."""
+    """Return the norm of a network of these sizes, for so many channels."""
     return nn.BatchNorm2d(channels) if sizes.norm == "batch" else nn.GroupNorm(max(1, channels // GROUP), channels)
 
 
 def convolution(inputs: int, outputs: int, side: int = 3, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution that keeps the sides of the image, or divides them by the stride."""
+    """Return a convolution that divides the sides of the image by the stride. side: of its kernel."""
     conv = nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

@@ -1,7 +1,7 @@
 """GPTs: pre-norm decoders on bytes or tokens, as lists of layers (embedding, blocks, head).
 
-No layer has a bias: the gradient of the bias of the attention's keys is zero in exact arithmetic, so the check of relative
-gradient errors would fail for it.
+No layer has a bias: the gradient of the bias of the attention's keys is zero in exact arithmetic, so a comparison of gradients
+by their relative error would fail for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(width, bias=False)
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
-        self.dropout_1, self.dropout_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
+        self.dropout_1, self.dropout_2 = Dropout(dropout, layer, site=1), Dropout(dropout, layer, site=2)
         # The 2 x blocks layers that add to the residual stream start with smaller weights (GPT-2, Radford et al. 2019, 2.3).
         residual_std = 0.02 / (2 * sizes.blocks) ** 0.5
         for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, residual_std), (self.down, residual_std)):
@@ -89,7 +89,7 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int |
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:
-        return Embedding(sizes, sequence_length, Dropout(dropout, 0, 0))
+        return Embedding(sizes, sequence_length, Dropout(dropout, layer=0, site=0))
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)

@@ -25,7 +25,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.wte = nn.Embedding(sizes.vocabulary, sizes.width)
         self.wpe = nn.Embedding(sizes.positions, sizes.width)
-        self.drop = Dropout(dropout, 0, 0)
+        self.drop = Dropout(dropout, layer=0, site=0)
         for table in (self.wte, self.wpe):
             nn.init.normal_(table.weight, std=0.02)
 
@@ -72,7 +72,7 @@ class Block(nn.Module):
         super().__init__()
         self.ln_1, self.attn = nn.LayerNorm(sizes.width), Attention(sizes)
         self.ln_2, self.mlp = nn.LayerNorm(sizes.width), MLP(sizes)
-        self.drop_1, self.drop_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
+        self.drop_1, self.drop_2 = Dropout(dropout, layer, site=1), Dropout(dropout, layer, site=2)
         # The 2 x blocks maps that add to the residual stream start with smaller weights (section 2.3 of the paper).
         residual_std = 0.02 / (2 * sizes.blocks) ** 0.5
         for linear, std in (

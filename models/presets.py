@@ -23,7 +23,7 @@ Data = Literal["text", "pairs", "images"]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What the sizes of every family have: the blocks, between a first and a last layer, and their width."""
+    """What the sizes of every family have: the number of blocks between the first and the last layer, and their width."""
 
     blocks: int
     width: int
@@ -85,7 +85,10 @@ class Bert(Blocks):
         """Return the number of parameters, the same for sequences of every length."""
         w, v = self.width, self.vocabulary
         embedding = (v + self.positions + 2) * w + 2 * w  # words, positions, two token types, a norm
-        masked, pair = w**2 + 3 * w + v * w + v, w**2 + w + 2 * w + 2
+        masked, pair = (
+            w**2 + 3 * w + v * w + v,
+            w**2 + w + 2 * w + 2,
+        )  # a linear map, a norm, the words; a linear map, two logits
         return embedding + self.blocks * _block_with_biases(w) + masked + pair
 
 
@@ -113,8 +116,8 @@ class Cnn(Blocks):
 
     def channels_of(self, block: int) -> tuple[int, int]:
         """Return the numbers of channels of a block's input and output."""
-        groups = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # of the stem, then of each block
-        before, own = groups[block : block + 2]
+        group_of = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # the stem, then each block
+        before, own = group_of[block : block + 2]
         return self.width << before, self.width << own
 
     def parameters(self, sequence_length: int = 0) -> int:
@@ -188,7 +191,7 @@ def _named(name: str) -> Sizes:
 
 
 def sizes_in(family: type[S], name: str, vocabulary: int | None = None) -> S:
-    """Return the sizes of a model of one family, as `sizes_of` does. Raises ChimeraError E801 for another name."""
+    """Return the sizes of a model of one family, as `sizes_of` does. Raises ChimeraError E801 for another name, E861."""
     sizes = sizes_of(name, vocabulary)
     if not isinstance(sizes, family):
         names = [n for n, s in PRESETS.items() if isinstance(s, family)]

@@ -16,7 +16,14 @@ from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
-from chimerac.compiler.command.files import check_columns, check_keeps_inputs, coloured, columns, print_findings, write_product
+from chimerac.compiler.command.files import (
+    check_columns,
+    check_inputs_not_overwritten,
+    coloured,
+    columns,
+    print_findings,
+    write_product,
+)
 from chimerac.compiler.command.modelled import (
     check_model_options,
     durations_for,
@@ -84,14 +91,14 @@ def _product(
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
     check_model_options(options)
     schedules = {name: find(name) for name in options.schedules or names()}
-    check_keeps_inputs(options.output, schedules.values(), options)
+    check_inputs_not_overwritten(options.output, schedules.values(), options)
     parameters = parameters_of(options.parameters)
     width = 1 if options.width is None else options.width
     for option, value in (("-p D=", parameters.get("D", 1)), ("-p N=", parameters.get("N", 1)), ("--width ", width)):
         if value < 1:
             raise refuse("E002", f"{option}{value}: expected 1 or more")
-    chosen = None if options.recompute is None else stage_choice(options.recompute)
-    setting = Setting(parameters, costs_of(options.costs), width, chosen, UNIT if options.profile else "")
+    recompute = None if options.recompute is None else stage_choice(options.recompute)
+    setting = Setting(parameters, costs_of(options.costs), width, recompute, unit=UNIT if options.profile else "")
     rows = compare(schedules, setting, _for_model(options))
     return setting, rows if options.schedules else fastest_first(rows)
 
@@ -136,13 +143,14 @@ def _table(setting: Setting, rows: Sequence[Compared]) -> str:
 
 def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
     head, cells = _cells(setting, rows)
-    lines = [_title(setting, rows), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
-    lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
-    notes = _notes(setting, rows)
-    return "\n".join([*lines, *[""] * bool(notes), *notes]) + "\n"
+    lines = [_title(setting, rows), "", _markdown_row(head), _markdown_row(["---", *["---:"] * (len(head) - 1)])]
+    lines += [_markdown_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
+    if notes := _notes(setting, rows):
+        lines += ["", *notes]
+    return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -239,12 +247,13 @@ def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     if setting.unit:
         return f"{sizes}; times in {setting.unit}, by the profile{recompute}"
     costs = setting.all_costs()
-    tasks = ("F", "B", "I", "W", *["R"] * _recomputes(rows))
+    tasks = ("F", "B", "I", "W", "R") if _recomputes(rows) else ("F", "B", "I", "W")
     shown = " ".join(f"{name}={number_text(costs[name])}" for name in tasks)
     return f"{sizes}; {shown} for the share of one rank, hop={number_text(costs['hop'])}{recompute}"
 
 
 def _recomputes(rows: Sequence[Compared]) -> bool:
+    """Return whether any schedule recomputes a stage."""
     return any(row.figures and row.figures.recomputed for row in rows)
 
 
@@ -253,8 +262,9 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
     first = next((row.figures for row in rows if row.figures), None)
     in_bytes = first is not None and first.bytes is not None
     recomputes = _recomputes(rows)
-    timed = bool(setting.unit)
-    head = [*HEAD, *["exposed"] * timed, *["memory"] * in_bytes, *["recomputed"] * recomputes]
+    has_unit = bool(setting.unit)
+    optional = (("exposed", has_unit), ("memory", in_bytes), ("recomputed", recomputes))
+    head = [*HEAD, *(name for name, is_there in optional if is_there)]
     cells = []
     for row in rows:
         if row.figures is None or first is None:
@@ -265,15 +275,16 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
             [
                 visible(row.schedule),
                 *_shown(f, first),
-                *[number_text(f.exposed)] * timed,
+                *([number_text(f.exposed)] if has_unit else []),
                 *([f"{f.bytes.memory:,}"] if f.bytes else []),
-                *[stages_text(f.recomputed)] * recomputes,
+                *([stages_text(f.recomputed)] if recomputes else []),
             ]
         )
     return head, cells
 
 
 def _shown(f: Figures, first: Figures) -> Iterator[str]:
+    """Yield the cells of the columns of HEAD after the name. first: the figures of the first row that can run."""
     yield number_text(f.makespan)
     yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
     yield f"{100 * f.bubble_ratio:.1f} %"

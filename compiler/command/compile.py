@@ -16,7 +16,7 @@ from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, Emitter, check_output, readers
 from chimerac.compiler.command.files import (
     check_columns,
-    check_keeps_inputs,
+    check_inputs_not_overwritten,
     coloured,
     columns,
     print_findings,
@@ -74,7 +74,7 @@ def product(
     if options.list:
         return library_table(width)
     if emitter.make is None:
-        assert emitter.make_alone is not None, "an emitter makes something"
+        assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"
         return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
@@ -101,13 +101,13 @@ def product(
     durations = durations_for(program, model, profile, options)
     colour = coloured(options.color, sys.stdout) and not options.output
     emit_options = EmitOptions(
-        costs,
-        durations,
-        model,
-        state,
-        options.output,
-        width,
-        colour,
+        costs=costs,
+        durations=durations,
+        model=model,
+        state=state,
+        output=options.output,
+        columns=width,
+        colour=colour,
         ranks=ranks_of(options.ranks, program.world),
         inches=picture_inches,
         memory_curve=options.memory_curve,
@@ -160,7 +160,7 @@ class Opened:
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
     """Return the program of the schedule, or of the compiled program, that the options name."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
-    check_keeps_inputs(options.output, [source], options)
+    check_inputs_not_overwritten(options.output, [source], options)
     machine: Machine = options.arrange or options.machine or "window"
     width = 1 if options.width is None else options.width
     if is_torch_csv(source):

@@ -87,7 +87,7 @@ def _sched(program: Program, _: EmitOptions) -> str:
     return program_to_listing(program)
 
 
-def _torch_csv(with_communication: bool, program: Program, _: EmitOptions) -> str:
+def _torch_csv(program: Program, _: EmitOptions, *, with_communication: bool) -> str:
     from chimerac.compiler.exchange.torch_csv import program_to_csv  # start-up: 2 ms, for this product only
 
     return program_to_csv(program, with_communication)
@@ -190,8 +190,8 @@ EMITTERS: Mapping[str, Emitter] = {
         reads=("--cost", "--profile", "--measured"),
     ),
     "sched": Emitter("a schedule with the same tasks in the same order, as order listing", _sched),
-    "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, False)),
-    "torch-comms": Emitter("the same with messages, which --for serial arranges", partial(_torch_csv, True)),
+    "torch-csv": Emitter("the tasks as CSV for torch.distributed.pipelining", partial(_torch_csv, with_communication=False)),
+    "torch-comms": Emitter("the same with messages, which --for serial arranges", partial(_torch_csv, with_communication=True)),
     "schema": Emitter("the JSON Schema of the format of --emit json; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter(

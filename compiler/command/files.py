@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import check_keeps, read, write, write_stderr, write_stdout
+from chimerac.chimera_ir.files import check_not_overwritten, read, write, write_stderr, write_stdout
 
 # Options that name a file that is read: the attribute of each.
 INPUTS = {
@@ -44,12 +44,12 @@ def check_is_file(output: str | None, on_stdout: str) -> None:
         raise refuse("E002", f"-o -: stdout gets {on_stdout}", help="give the path of a file")
 
 
-def check_keeps_inputs(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
+def check_inputs_not_overwritten(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of one of the options `INPUTS`."""
     inputs = [("the schedule itself", source.name) for source in schedules]
-    named = [(name, getattr(options, of, None)) for name, of in INPUTS.items()]  # some verbs have fewer
+    named = [(name, getattr(options, attribute, None)) for name, attribute in INPUTS.items()]  # some verbs have fewer
     inputs += [(f"the file of --{name}", path) for name, path in named if path is not None]
-    check_keeps(output, inputs)
+    check_not_overwritten(output, inputs)
 
 
 def print_findings(error: ChimeraError, colour: str = "auto") -> int:
@@ -70,8 +70,8 @@ def coloured(choice: str, stream: object) -> bool:
     """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that support them."""
     if choice != "auto":
         return choice == "always"
-    terminal = bool(getattr(stream, "isatty", lambda: False)())
-    return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    is_terminal = bool(getattr(stream, "isatty", lambda: False)())
+    return is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def check_columns(chosen: int, has_width: bool, readers: str) -> None:
@@ -89,5 +89,5 @@ def columns(chosen: int | None, output: str | None) -> int | None:
     """Return the width that products are drawn for: the chosen one, else the terminal's; None if they go elsewhere."""
     if chosen is not None:
         return chosen
-    terminal = not output and sys.stdout is not None and sys.stdout.isatty()
-    return shutil.get_terminal_size().columns if terminal else None
+    is_terminal = not output and sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None

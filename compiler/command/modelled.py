@@ -16,6 +16,7 @@ from chimerac.compiler.command.values import layer_counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 
+# The options that need --model, by their attributes.
 NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile")
 
 

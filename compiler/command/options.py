@@ -23,7 +23,7 @@ def path_or_stdout(text: str) -> str | None:
     return None if text == "-" else output_path(text)
 
 
-def whole(text: str) -> int:
+def integer_option(text: str) -> int:
     """Return the integer of an option. Unlike int(), it accepts only a sign and digits from 0 to 9, without `_`."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         shown = text if len(text) <= 40 else f"{text[:37]}..."
@@ -37,7 +37,7 @@ def add_partition(p: argparse.ArgumentParser) -> None:
 
 def add_columns(p: argparse.ArgumentParser, of: str) -> None:
     """Add --columns. of: what has this width."""
-    p.add_argument("--columns", metavar="N", type=whole, help=f"width of {of}, default the terminal's")
+    p.add_argument("--columns", metavar="N", type=integer_option, help=f"width of {of}, default the terminal's")
 
 
 def add_parameters(p: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def add_schedule(p: argparse.ArgumentParser) -> None:
 
 def add_sizes(p: argparse.ArgumentParser) -> None:
     add_parameters(p)
-    p.add_argument("--width", metavar="W", type=whole, help="data-parallel replicas, default 1")
+    p.add_argument("--width", metavar="W", type=integer_option, help="data-parallel replicas, default 1")
     p.add_argument("--recompute", metavar="STAGES",
                    help="the stages that keep only their inputs and run their forwards again before their backwards: all, "
                    "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
@@ -117,8 +117,12 @@ def add_description(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", metavar="NAME",
                    help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
                    "bytes per rank in the report, a partition in the program")  # fmt: skip
-    p.add_argument("--micro-batch", metavar="b", type=whole, help="samples of a micro-batch, default 4; for a --model by name")
-    p.add_argument("--seq-len", metavar="L", type=whole, help="tokens of a sample, default the model's; for a --model by name")
+    p.add_argument(
+        "--micro-batch", metavar="b", type=integer_option, help="samples of a micro-batch, default 4; for a --model by name"
+    )
+    p.add_argument(
+        "--seq-len", metavar="L", type=integer_option, help="tokens of a sample, default the model's; for a --model by name"
+    )
     p.add_argument("--precision", choices=PRECISIONS, default="float32",
                    help="of weights, gradients, activations and messages of --model, default float32; in the others the "
                    "optimizer keeps float32 weights and state, too")  # fmt: skip

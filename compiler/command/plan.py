@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
 from chimerac.compiler.analyze.report import table
-from chimerac.compiler.command.files import check_is_file, check_keeps_inputs, print_findings, write_product
+from chimerac.compiler.command.files import check_inputs_not_overwritten, check_is_file, print_findings, write_product
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
 from chimerac.compiler.command.verbs import plan_parser
 from chimerac.compiler.descriptions import find_model
@@ -71,7 +71,7 @@ def _problem(options: argparse.Namespace) -> Problem:
             raise refuse("E002", f"{option} {value}: expected a number from 1 to {most}")
     memory = number_of_bytes(options.memory)
     schedules = {name: find(name) for name in options.schedules or names()}
-    check_keeps_inputs(options.output, schedules.values(), options)
+    check_inputs_not_overwritten(options.output, schedules.values(), options)
     find_model(options.model, lambda samples: samples)  # so that an unknown model is reported before an unknown profile
     profile = find_profile(options.profile, options.model)
     if profile.precision not in DTYPES:
@@ -171,7 +171,7 @@ class _Plan:
                 case list():
                     words.append(f"{option} {','.join(map(str, value))}")
                 case bool():
-                    words += [option] * value
+                    words += [option] if value else []
                 case _:
                     words.append(shlex.quote(value) if name == "schedule" else f"{option} {shlex.quote(str(value))}")
         return [self.start, *words]

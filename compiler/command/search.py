@@ -21,7 +21,7 @@ from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.command.files import check_keeps_inputs, print_findings, stdin, write_product
+from chimerac.compiler.command.files import check_inputs_not_overwritten, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_memory import SearchMemory
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 ATTEMPTS = 4  # searches with lower and lower limits, until the found order needs no more bytes than --memory
 MOST_SECONDS = 7 * 24 * 3600
 SEEDS = 2**31
-SIZES = ("D=4,N=16", "D=8,N=32")
-MOST_HOP = 1000  # of --hops: its value, and the denominator of its fraction
+SIZES, HOPS, TRIES = ("D=4,N=16", "D=8,N=32"), ("0", "0.1", "0.5"), 300  # the defaults of --sizes, --hops and --tries
+MOST_HOP = 1000  # the largest value of --hops, and the largest denominator of one
 SPLIT = {"split": True, "fused": False, None: None}  # whether every backward is split; None: as in the schedule
+# Options that only a search for a text has.
 OF_TEXTS = ("sizes", "hops", "tries")
 OF_ORDERS: dict[str, object] = {  # options that a search for a text does not have, and their defaults
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
@@ -70,10 +71,10 @@ def _search_texts(options: argparse.Namespace) -> int:
         if getattr(options, name) != default:
             option = OPTIONS.get(name, f"--{name}")
             raise refuse("E002", f"{option} is for a search of orders, not with --texts", help="give --sizes and --hops")
-    tries = 300 if options.tries is None else options.tries
+    tries = TRIES if options.tries is None else options.tries
     if tries < 1:
         raise refuse("E002", f"--tries {tries}: expected 1 or more")
-    hops, sizes = [_hop(x) for x in options.hops or ("0", "0.1", "0.5")], [_size(x) for x in options.sizes or SIZES]
+    hops, sizes = [_hop(x) for x in options.hops or HOPS], [_size(x) for x in options.sizes or SIZES]
     source = _source(options)
     check_folder(options.output)
     limit = "" if options.limit == "none" else options.limit
@@ -99,7 +100,7 @@ def _hop(text: str) -> Fraction:
 
 def _source(options: argparse.Namespace) -> Source:
     source = stdin() if options.schedule == "-" else find(options.schedule)
-    check_keeps_inputs(options.output, [source], options)
+    check_inputs_not_overwritten(options.output, [source], options)
     return source
 
 
@@ -184,7 +185,8 @@ def _seconds(text: str) -> float:
 def _check_paths(options: argparse.Namespace) -> str | None:
     """Return the path of the certificate: '-' for stdout, None where none is written.
 
-    Raises ChimeraError E002 for paths that would lose something, E003 for folders that do not exist.
+    Raises ChimeraError E002 if one file would be written over another, or both outputs go to stdout, E003 for folders that do
+    not exist.
     """
     path: str | None = options.certificate
     if path is None and options.output is not None:

@@ -35,7 +35,7 @@ class SearchMemory:
         if options.memory is None:
             return None
         most, model = number_of_bytes(options.memory), model_for(program, options, profile)
-        assert model is not None, "check_model_options"
+        assert model is not None, "--memory is refused without --model"
         state = state_of(options.optimizer, options.zero, options.precision, profile)
         return SearchMemory(model, state, most, memory_limits(program, model, state, most, split))
 

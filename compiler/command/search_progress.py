@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
 
-LINE = 5.0  # seconds between two lines of progress where there is no terminal
+LINE_EVERY_S = 5.0  # between two lines of progress where there is no terminal
 
 
 def figure(value: Fraction) -> str:
@@ -51,7 +51,7 @@ class Progress:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.begun = seconds, time.monotonic()
-        self.shown, self.shown_at = "", -LINE  # the last line, and when it was printed
+        self.shown, self.shown_at = "", -LINE_EVERY_S  # the last line, and when it was printed
         self.bar = None
         if sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None:
             from tqdm import tqdm  # start-up: 20 ms, on a terminal only
@@ -60,7 +60,7 @@ class Progress:
             self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
 
     def show(self, state: State) -> None:
-        """Show a state: on a terminal at once, else if the last line is old enough and another one."""
+        """Show a state: on a terminal at once, else if the last line is old enough and differs."""
         assert state.best is not None, "a search reports states that have an order"
         elapsed = time.monotonic() - self.begun
         best, bound = (Fraction(x) / state.problem.scale for x in (state.best.makespan, state.bound))
@@ -69,7 +69,7 @@ class Progress:
             self.bar.set_description_str(text, refresh=False)
             self.bar.n = min(elapsed, self.seconds)
             self.bar.refresh()
-        elif text != self.shown and elapsed - self.shown_at >= LINE:
+        elif text != self.shown and elapsed - self.shown_at >= LINE_EVERY_S:
             write_stderr(f"{elapsed:6.0f} s  {text}\n")
             self.shown, self.shown_at = text, elapsed
 

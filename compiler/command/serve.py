@@ -32,7 +32,7 @@ SUFFIXES = {
     "torch-csv": (".csv",),
     "memory": (".memory.csv",),
 }
-PICTURES = ("svg", "png", "pdf", "html")  # products whose names are the suffixes of their files
+NAMED_BY_SUFFIX = ("svg", "png", "pdf", "html")  # products whose names are the suffixes of their files
 
 
 def run(argv: Sequence[str]) -> int:
@@ -72,7 +72,7 @@ def products() -> list[Product]:
         Product(name, suffix, emitter.what.partition(";")[0])
         for name, emitter in EMITTERS.items()
         if name != "torch-comms"
-        for suffix in SUFFIXES.get(name, (f".{name}" if name in PICTURES else ".txt",))
+        for suffix in SUFFIXES.get(name, (f".{name}" if name in NAMED_BY_SUFFIX else ".txt",))
     ]
 
 
@@ -80,10 +80,10 @@ def server_for(port: int, offered: Content) -> Playground:
     """Return the server. Raises ChimeraError E002 for a port that cannot be used."""
     if not 0 <= port <= 65535:
         raise refuse("E002", f"--port {port}: a port is 1 to 65535, or 0 for any that is free")
-    root = str(Path(chimerac.__file__).parents[1])  # -P: modules of the current folder are not imported
+    root = str(Path(chimerac.__file__).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **ONE_THREAD}
-    command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]
+    command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]  # -P: no imports from the current folder
     try:
         return Playground(port, offered, command, environment)
     except OSError as error:

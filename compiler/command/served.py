@@ -18,19 +18,19 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a product for download: the name of its file, and its bytes in base64. Raises ChimeraError."""
     emitter = EMITTERS[request["emit"]]
     if emitter.make is None:
-        assert emitter.make_alone is not None, "an emitter makes something"
+        assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"
         return _download("program", request["suffix"], emitter.make_alone())
     setting = setting_of(request)
     found, costs = setting.compiled(request["text"]), setting.numbers()
     program, name = found.program, found.program.header.schedule
     path, words = f"{name}{request['suffix']}", (*setting.words(), *setting.cost_words())
     options = EmitOptions(
-        costs,
-        None,
-        None,
-        NO_STATE,
-        path,
-        COLUMNS,
+        costs=costs,
+        durations=None,
+        model=None,
+        state=NO_STATE,
+        output=path,
+        columns=COLUMNS,
         colour=False,
         name=name,
         command=("chimerac", f"{name}.sched", *words, "--emit", request["emit"]),

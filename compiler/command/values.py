@@ -14,7 +14,10 @@ from chimerac.compiler.given import cost_from_text
 
 
 def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str, str]:
-    """Return the values of an option NAME=VALUE by name. example: a name for the message if one is missing."""
+    """Return the values of an option NAME=VALUE by name. Raises ChimeraError E002.
+
+    given: the texts NAME=VALUE; example: a name for the message about a text that has none.
+    """
     found: list[Diagnostic] = []
     values: dict[str, str] = {}
     for text in given:
@@ -59,11 +62,11 @@ def integer(name: str, value: str, option: str = "-p") -> int:
 
 def number_of_bytes(text: str) -> int:
     """Return the bytes of --memory: 1000, 1.5GB (10^9), 24GiB (2^30). Raises ChimeraError E002."""
-    powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
+    unit_bytes = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
     found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
     if not found:
         raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
-    return int(Fraction(found[1]) * powers[found[2] or ""])
+    return int(Fraction(found[1]) * unit_bytes[found[2] or ""])
 
 
 def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
@@ -71,6 +74,7 @@ def state_of(optimizer: str | None, zero: bool, precision: str = "float32", prof
 
     profile: its optimizer is used where none is given.
     """
+    # factor: bytes of the optimizer's state for each byte of a gradient.
     if optimizer is None and profile is not None:
         state, gradients = (sum(getattr(x, f"{name}_bytes") for x in profile.layers) for name in ("optimizer", "gradient"))
         factor = Fraction(state, gradients) if gradients else Fraction(0)

@@ -139,7 +139,7 @@ def search_parser() -> argparse.ArgumentParser:
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
     p.add_argument("--time", metavar="SECONDS", help="end after this time, default 60")
-    p.add_argument("--seed", metavar="K", type=shared.whole, default=0, help="of the random numbers, default 0")
+    p.add_argument("--seed", metavar="K", type=shared.integer_option, default=0, help="of the random numbers, default 0")
     shared.add_output(p, "write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", type=shared.output_path,
                    help="where the certificate goes, default that of -o with .json at its end; - is stdout")  # fmt: skip
@@ -156,7 +156,7 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--hops", metavar="HOP", nargs="+",
                    help="with --texts: the times of a message, in forwards of the first stage; default 0 0.1 0.5")  # fmt: skip
     p.add_argument(
-        "--tries", metavar="K", type=shared.whole, help="with --texts: the number of texts that are tried, default 300"
+        "--tries", metavar="K", type=shared.integer_option, help="with --texts: the number of texts that are tried, default 300"
     )
     return p
 
@@ -204,7 +204,7 @@ def serve_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac serve", description=SERVE, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("schedule", nargs="?", metavar="SCHEDULE",
                    help="what the page opens with: a .sched file, or the name of a schedule of the library")  # fmt: skip
-    p.add_argument("--port", metavar="N", type=shared.whole, default=8420, help="default 8420; 0 is any that is free")
+    p.add_argument("--port", metavar="N", type=shared.integer_option, default=8420, help="default 8420; 0 is any that is free")
     p.add_argument("--no-browser", action="store_true", help="only print the address")
     return p
 

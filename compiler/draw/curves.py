@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.numbers import number_text
-from chimerac.compiler.draw.layout import CURVE, GAP, LINE, MIDDLE
+from chimerac.compiler.draw.layout import BESIDE_NAME, CURVE, GAP, LINE, MARGIN, MIDDLE
 from chimerac.compiler.draw.panels import MemoryCurve, Panel
 from chimerac.compiler.draw.sheet import EDGE, FRAME, Sheet
 
@@ -21,7 +21,7 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
     top: the upper edge of the title, which is above the curves; right: where the curves end. Both are in inches from the upper
     left corner of the sheet.
     """
-    sheet.text(0.06, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
+    sheet.text(MARGIN, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
     top += LINE
     height = len(ranks) * (CURVE + GAP)
     axes = sheet.axes(top, height)
@@ -32,12 +32,12 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
         times = panel.units(curve.time[own]).tolist()
         amounts = [int(x) for x in curve.amount[own].tolist()]
         peak = max(amounts, default=0)
-        sheet.text(sheet.left - 0.05, top + base - CURVE / 2 - MIDDLE, f"rank {rank}", ha="right")
+        sheet.text(sheet.left - BESIDE_NAME, top + base - CURVE / 2 - MIDDLE, f"rank {rank}", ha="right")
         shown = f"{number_text(Fraction(peak, curve.unit))}{curve.suffix}"
         sheet.text(right + 0.04, top + base - CURVE / 2 - MIDDLE, shown)
         times, amounts = _visible(times, amounts)
         times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]
-        heights = [base - 0.94 * CURVE * x / most for x in amounts]
+        heights = [base - 0.94 * CURVE * x / most for x in amounts]  # the highest peak does not touch the curve above
         for part in axes:
             part.fill_between(times, heights, base, step="post", facecolor="#d9d9d9", edgecolor="none")
             part.step(times, heights, where="post", color=EDGE, linewidth=0.7)

@@ -11,7 +11,8 @@ from chimerac.compiler.draw.panels import Boxes, Panel
 
 FONT = 7.0  # points, of the numbers in boxes
 LEAST_FONT = 5.0
-DIGIT = 0.64  # of the size of the font: the width of a digit
+POINTS_PER_INCH = 72
+DIGIT = 0.64  # the width of a digit, as a part of the font's size
 COMFORTABLE = 0.22  # inches of a short task, where the width of the picture is free
 LEAST = 0.03  # inches of a short task; below, a part of the time is left out
 READABLE = 0.16  # inches of a short task in a picture that leaves out a part of the time
@@ -22,28 +23,28 @@ BREAK = 0.2  # inches between the two parts of a time axis
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Which times are drawn, and how wide. windows: from and to, in units: one, or the beginning and the end."""
+    """Which times are drawn, and how wide. parts: (from, to) in units: all of the time, or its beginning and its end."""
 
-    windows: tuple[tuple[float, float], ...]
+    parts: tuple[tuple[float, float], ...]
     inches_per_unit: float
 
     def widths(self) -> list[float]:
-        """Return the width of each window in inches."""
-        return [(b - a) * self.inches_per_unit for a, b in self.windows]
+        """Return the width of each part in inches."""
+        return [(b - a) * self.inches_per_unit for a, b in self.parts]
 
     @property
     def left_out(self) -> tuple[float, float] | None:
         """Return from when to when nothing is drawn; None if all is drawn."""
-        return None if len(self.windows) == 1 else (self.windows[0][1], self.windows[1][0])
+        return None if len(self.parts) == 1 else (self.parts[0][1], self.parts[1][0])
 
     def shows(self, start: float, end: float) -> bool:
-        """Return whether a part of this time is drawn."""
-        return any(start < b and end > a for a, b in self.windows)
+        """Return whether anything from `start` to `end` is drawn."""
+        return any(start < b and end > a for a, b in self.parts)
 
 
 def text_inches(text: str, points: float) -> float:
     """Return about the width of a text in inches, as if all its characters were digits. points: the size of its font."""
-    return DIGIT * points / 72 * len(text)
+    return DIGIT * points / POINTS_PER_INCH * len(text)
 
 
 def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None) -> Extent:
@@ -63,14 +64,14 @@ def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None
         inches = min(max(wanted, NARROWEST), WIDEST)
     if short * inches / longest >= LEAST:
         return Extent(((0.0, longest),), inches / longest)
-    shown = (inches - BREAK) * short / READABLE
+    shown = (inches - BREAK) * short / READABLE  # in units: 0.6 of it for the beginning, 0.4 for the end
     return Extent(((0.0, 0.6 * shown), (longest - 0.4 * shown, longest)), (inches - BREAK) / shown)
 
 
-def font_size(boxes: Sequence[Boxes], at: Extent) -> float:
+def font_size(boxes: Sequence[Boxes], drawn: Extent) -> float:
     """Return the largest size in points at which nine of ten numbers fit into their boxes, from LEAST_FONT to FONT."""
     needs = [
-        text_inches(number, 1.0) / max((end - start) * at.inches_per_unit - 0.03, 1e-9)
+        text_inches(number, 1.0) / max((end - start) * drawn.inches_per_unit - 0.03, 1e-9)
         for b in boxes
         for number, start, end in zip(b.number, b.start.tolist(), b.end.tolist(), strict=True)
     ]

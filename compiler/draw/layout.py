@@ -19,6 +19,11 @@ CURVE = 0.24  # the height of a rank's memory curve
 TITLE, SMALL = 8.0, 6.5  # points
 LINE = 0.15  # the height of a line of text
 MIDDLE = 0.65 * LINE  # from the upper edge of a line of text to its middle
+MARGIN = 0.06  # from the left edge of the picture to its texts, and below the last line
+SPACE = 0.04  # above the first panel, above the curves of a panel, above the legend
+BELOW_TITLE = 0.05
+BELOW_PANEL = 0.08  # if there are several
+BESIDE_NAME = 0.05  # from the name of a rank to its row
 
 
 class Layout:
@@ -26,6 +31,10 @@ class Layout:
 
     chosen: the ranks of each panel that are drawn. time_label: what is written below the time axis. inches: the width of the
     picture; None for one in which the numbers fit. Raises ChimeraError E002 for a width that has no room for the boxes.
+
+    left, right: the widths of what is beside the time axis; axis: the width of the axis; width: of the picture. row: the height
+    of a box; lane: of what is below it for all-reduces. font: the size of the numbers, in points. boxes: those of each panel of
+    which a part is drawn. entries, notes: the legend, and what is written below it.
     """
 
     def __init__(self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None) -> None:
@@ -35,10 +44,10 @@ class Layout:
         self.left = text_inches("0" * longest, SMALL) + 0.08
         self.right = 0.55 if any(p.memory for p in panels) else 0.1
         if inches is not None and inches < self.left + self.right + 1:
-            least = self.left + self.right + 1
+            least = self.left + self.right + 1  # an inch for the boxes
             raise refuse("E002", f"a picture {inches:.2f} inches wide has no room for its boxes: at least {least:.2f}")
         self.extent = extent(panels, self.boxes, None if inches is None else inches - self.left - self.right)
-        self.axis = sum(self.extent.widths()) + BREAK * (len(self.extent.windows) - 1)
+        self.axis = sum(self.extent.widths()) + BREAK * (len(self.extent.parts) - 1)
         self.width = self.left + self.axis + self.right
         all_boxes, self.boxes = self.boxes, [_shown(b, self.extent) for b in self.boxes]
         self.font = font_size(self.boxes, self.extent)
@@ -54,15 +63,21 @@ class Layout:
         """Return the distance from the row of a rank to that of the next one."""
         return self.row + self.lane + GAP
 
+    @property
+    def text_width(self) -> float:
+        """Return the width of the texts that are wrapped: the time label, the legend, the notes and the facts of a panel."""
+        return self.width - 0.1
+
     def head_lines(self, panel: Panel) -> int:
         """Return the number of lines of the title and the facts of a panel."""
         width = text_inches(panel.title, TITLE) + text_inches(panel.facts, SMALL)
-        return 1 if width < self.left + self.axis else 1 + len(wrapped(panel.facts, self.width - 0.1, SMALL))
+        return 1 if width < self.left + self.axis else 1 + len(wrapped(panel.facts, self.text_width, SMALL))
 
     def panel_height(self, panel: Panel, ranks: Sequence[int]) -> float:
         """Return the height of a panel with these ranks, with its title and its memory curves."""
-        curves = 0.04 + LINE + len(ranks) * (CURVE + GAP) if panel.memory else 0.0
-        return LINE * self.head_lines(panel) + 0.05 + len(ranks) * self.pitch + curves + (0.08 if len(self.panels) > 1 else 0.0)
+        curves = SPACE + LINE + len(ranks) * (CURVE + GAP) if panel.memory else 0.0
+        below = BELOW_PANEL if len(self.panels) > 1 else 0.0
+        return LINE * self.head_lines(panel) + BELOW_TITLE + len(ranks) * self.pitch + curves + below
 
     def has_number(self, panel: int, k: int) -> bool:
         """Return whether box k of a panel is wide enough for its number, and for those of most tasks of its kind."""
@@ -92,9 +107,9 @@ def _of_ranks(boxes: Boxes, ranks: Sequence[int]) -> Boxes:
     return _taken(boxes, np.flatnonzero(np.isin(boxes.rank, list(ranks))))
 
 
-def _shown(boxes: Boxes, at: Extent) -> Boxes:
+def _shown(boxes: Boxes, drawn: Extent) -> Boxes:
     """Return the boxes of which a part is drawn."""
-    return _taken(boxes, np.flatnonzero(sum((boxes.start < b) & (boxes.end > a) for a, b in at.windows)))
+    return _taken(boxes, np.flatnonzero(sum((boxes.start < b) & (boxes.end > a) for a, b in drawn.parts)))
 
 
 def _taken(boxes: Boxes, kept: Ints) -> Boxes:

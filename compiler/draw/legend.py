@@ -9,18 +9,18 @@ from typing import ClassVar
 
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.numbers import number_text
-from chimerac.compiler.draw.extent import Extent
+from chimerac.compiler.draw.extent import POINTS_PER_INCH, Extent
 from chimerac.compiler.draw.panels import Boxes, Panel
-from chimerac.compiler.draw.shades import PIPES, shade
-from chimerac.compiler.draw.timeline import WORDS, ids_text
+from chimerac.compiler.draw.shades import ALL_REDUCE_HATCH, PIPES, RECOMPUTE_HATCH, shade
+from chimerac.compiler.draw.timeline import MAX_PIPES, WORDS, ids_text
 
-CHARACTER = 0.57  # of the size of the font: about the width of a character of a text
-MAX_PIPES = 8  # more pipes are not named
+CHARACTER = 0.57  # about the width of a character of a text, as a part of the font's size
+BEFORE_TEXT, AFTER_TEXT = 0.02, 0.14  # inches: the spaces around the text of an entry
 
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """A sample: a box of this colour, or a mark, which is a character."""
+    """A box of this colour, or a mark, which is a character. hatch: of the box, as matplotlib writes it."""
 
     WIDTH: ClassVar[float] = 0.17  # inches
 
@@ -31,7 +31,7 @@ class Swatch:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What its samples mean."""
+    """Swatches, and the text that says what they mean."""
 
     swatches: tuple[Swatch, ...]
     text: str
@@ -53,27 +53,28 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
         if len(pipes) > MAX_PIPES:
             named.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
     if has_all_reduces:
-        mark = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
-        swatch = Swatch(mark="▲") if mark else Swatch("#ffffff", "xxxxxxxx")
+        has_marks = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
+        swatch = Swatch(mark="▲") if has_marks else Swatch("#ffffff", ALL_REDUCE_HATCH)
         marks.append(Entry((swatch,), "all-reduce of the gradients of a stage"))
     if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):
         marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
     stage = ", below them or after a point the stage" if has_stages else ""
     marks.append(Entry((), f"numbers are micro-batches{stage}"))
-    marks += [Entry((), "numbers in red italics count idle slots")] * any(p.counts_idle for p in panels)
+    if any(p.counts_idle for p in panels):
+        marks.append(Entry((), "numbers in red italics count idle slots"))
     return [tasks, named, marks]
 
 
 def _swatch(pipe: int, op: Op) -> Swatch:
-    return Swatch(shade(pipe, op), "//////" if op == Op.RECOMPUTE else "")
+    return Swatch(shade(pipe, op), RECOMPUTE_HATCH if op == Op.RECOMPUTE else "")
 
 
-def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], at: Extent, hides_numbers: bool) -> list[str]:
-    """Return sentences about what is not drawn."""
+def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], drawn: Extent, hides_numbers: bool) -> list[str]:
+    """Return sentences about what is not drawn. hides_numbers: some boxes are drawn without their numbers."""
     found = []
-    if at.left_out is not None:
-        low, high = at.left_out
-        missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], at)
+    if drawn.left_out is not None:
+        low, high = drawn.left_out
+        missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], drawn)
         found.append(f"The time from {number_text(low)} to {number_text(high)} is not drawn{missing}.")
     if any(len(b.row) for b in boxes) and any(
         len(set(b.rank.tolist())) < p.program.world for p, b in zip(panels, boxes, strict=True)
@@ -85,29 +86,29 @@ def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], at: Extent, hides_num
     return found
 
 
-def _missing(panel: Panel, boxes: Boxes, at: Extent) -> str:
+def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
     """Return in words which micro-batches do not appear."""
     p = panel.program
     every: set[int] = set()
-    drawn: set[int] = set()
+    shown: set[int] = set()
     for row, start, end in zip(boxes.row.tolist(), boxes.start.tolist(), boxes.end.tolist(), strict=True):
         ids = p.micro_batch_lists[int(p.table.operand[row])]
         every.update(ids)
-        if at.shows(start, end):
-            drawn.update(ids)
-    missing = sorted(every - drawn)
+        if drawn.shows(start, end):
+            shown.update(ids)
+    missing = sorted(every - shown)
     return f", nor any task of micro-batches {ids_text(missing)}" if missing else ""
 
 
 def wrapped(text: str, inches: float, points: float) -> list[str]:
-    """Return a text as lines of about this width."""
-    return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / 72))), break_long_words=False) or [""]
+    """Return a text as lines of about this width, of 20 characters at least. points: the size of the font."""
+    return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / POINTS_PER_INCH))), break_long_words=False) or [""]
 
 
 def flowed(groups: Sequence[Sequence[Entry]], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
     """Return the lines of a legend: entries with where they begin, in inches from the left.
 
-    If not all fit into one line, each group begins a line.
+    If not all fit into one line, each group begins a line. inches: the width of a line; points: the size of the font.
     """
     whole = _lines([entry for group in groups for entry in group], inches, points)
     return whole if len(whole) == 1 else [line for group in groups if group for line in _lines(group, inches, points)]
@@ -117,7 +118,8 @@ def _lines(entries: Sequence[Entry], inches: float, points: float) -> list[list[
     lines: list[list[tuple[float, Entry]]] = [[]]
     x = 0.0
     for entry in entries:
-        width = Swatch.WIDTH * len(entry.swatches) + 0.02 + CHARACTER * points / 72 * len(entry.text) + 0.14
+        text_width = CHARACTER * points / POINTS_PER_INCH * len(entry.text)
+        width = Swatch.WIDTH * len(entry.swatches) + BEFORE_TEXT + text_width + AFTER_TEXT
         if lines[-1] and x + width > inches:
             lines.append([])
             x = 0.0

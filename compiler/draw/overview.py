@@ -13,7 +13,7 @@ from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.draw.timeline import background, paint
 
 MAX_RANKS = 16  # of a program that are drawn
-COLUMNS = 100
+COLUMNS = 100  # characters of a line
 
 
 def draw_overview(
@@ -25,12 +25,12 @@ def draw_overview(
     ranks: Sequence[int] | None = None,
     colour: bool = False,
 ) -> str:
-    """Return the drawing of a timeline that ends at `end`.
+    """Return the drawing of a timeline that ends at `end`, in units.
 
     A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
-    it. longest: the time, in units, of a line of `columns` characters, with the name of the rank and the borders. columns:
-    default COLUMNS. ranks: those to draw, default the first MAX_RANKS. colour: with the background colours of `draw_timeline`;
-    the pipe is then the one with most of the time.
+    it. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the borders included.
+    columns: default COLUMNS. ranks: those to draw, default the first MAX_RANKS. colour: with the background colours of
+    `draw_timeline`; a character then has the colour of the pipe that takes most of its part of the time.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")
@@ -47,7 +47,7 @@ def draw_overview(
 
 
 def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool) -> str:
-    """Return the characters of a rank."""
+    """Return the characters of a rank. used: their number; step: the time of each, in integers of the timeline."""
     by_pipe = np.zeros((len(program.header.pipes), len(FORMS), used))
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
         of_task = by_pipe[program.table.pipe[row], program.table.op[row]]

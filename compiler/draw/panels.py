@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.lifetimes import Amounts
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.draw.timeline import fused_bars, has_several_stages, ids_text
+
+Units = npt.NDArray[np.float64]  # times in units
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Panel:
     memory: MemoryCurve | None = None
     counts_idle: bool = False
 
-    def units(self, times: Ints) -> Amounts:
-        """Return times in units."""
+    def units(self, times: Ints) -> Units:
+        """Return times of the timeline in its units."""
         return times / self.timeline.scale
 
     def with_facts(self, facts: str) -> Panel:
@@ -74,7 +77,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The boxes of the tasks that take time, as columns; times are in units.
+    """The boxes of the tasks that take time, as columns.
 
     half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
     2 for the second. number: the text of the micro-batches; stage: '' unless a pipe has several stages on a rank.
@@ -82,8 +85,8 @@ class Boxes:
 
     rank: Ints
     row: Ints
-    start: Amounts
-    end: Amounts
+    start: Units
+    end: Units
     half: Ints
     number: tuple[str, ...]
     stage: tuple[str, ...]
@@ -120,11 +123,11 @@ def boxes_of(panel: Panel) -> Boxes:
 
 @dataclass(frozen=True, slots=True)
 class AllReduces:
-    """The all-reduces of the ranks that join them, as columns; times are in units. A mark has no length."""
+    """The all-reduces of the ranks that join them, as columns. One that takes no time is drawn as a mark."""
 
     rank: Ints
-    start: Amounts
-    end: Amounts
+    start: Units
+    end: Units
     name: tuple[str, ...]
 
 

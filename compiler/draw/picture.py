@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.compiler.draw.curves import draw_curves
 from chimerac.compiler.draw.extent import FONT, MAX_ROWS
-from chimerac.compiler.draw.layout import LINE, MIDDLE, SMALL, TITLE, Layout
+from chimerac.compiler.draw.layout import BELOW_TITLE, BESIDE_NAME, LINE, MARGIN, MIDDLE, SMALL, SPACE, TITLE, Layout
 from chimerac.compiler.draw.legend import flowed, wrapped
 from chimerac.compiler.draw.panels import Panel
 from chimerac.compiler.draw.rows import Row, Rows
@@ -106,13 +106,13 @@ def _with_title(svg: bytes, panels: Sequence[Panel], notes: Sequence[str]) -> by
 def _drawn(layout: Layout) -> Figure:
     """Return the figure of a picture: its panels, the time axis, the legend and the notes."""
     heights = [layout.panel_height(p, ranks) for p, ranks in zip(layout.panels, layout.chosen, strict=True)]
-    label_lines = wrapped(layout.time_label, layout.width - 0.1, SMALL)
-    lines = flowed(layout.entries, layout.width - 0.1, SMALL)
-    below = [line for note in layout.notes for line in wrapped(note, layout.width - 0.1, SMALL)]
+    label_lines = wrapped(layout.time_label, layout.text_width, SMALL)
+    legend_lines = flowed(layout.entries, layout.text_width, SMALL)
+    note_lines = [line for note in layout.notes for line in wrapped(note, layout.text_width, SMALL)]
     axis_height = TICKS + LINE * len(label_lines)
-    height = 0.04 + sum(heights) + axis_height + 0.04 + LINE * (len(lines) + len(below)) + 0.06
+    height = SPACE + sum(heights) + axis_height + SPACE + LINE * (len(legend_lines) + len(note_lines)) + MARGIN
     sheet = Sheet(layout.width, height, layout.left, layout.extent)
-    top = 0.04
+    top = SPACE
     axes: list[Axes] = []
     for number, panel_height in enumerate(heights):
         axes = _draw_panel(sheet, layout, number, top)
@@ -122,35 +122,38 @@ def _drawn(layout: Layout) -> Figure:
     for line in label_lines:
         sheet.text(layout.width / 2, top, line, ha="center")
         top += LINE
-    top += 0.04
-    for placed in lines:
+    top += SPACE
+    for placed in legend_lines:
         sheet.legend_line(placed, top)
         top += LINE
-    for line in below:
-        sheet.text(0.06, top, line, style="italic")
+    for line in note_lines:
+        sheet.text(MARGIN, top, line, style="italic")
         top += LINE
     return sheet.figure
 
 
 def _draw_panel(sheet: Sheet, layout: Layout, number: int, top: float) -> list[Axes]:
-    """Draw a panel whose upper edge is `top` inches below that of the sheet, and return its lowest axes."""
+    """Draw a panel whose upper edge is `top` inches below that of the sheet, and return its lowest axes.
+
+    number: the index of the panel in the layout.
+    """
     panel, ranks = layout.panels[number], layout.chosen[number]
-    sheet.text(0.06, top, panel.title, TITLE, weight="bold")
+    sheet.text(MARGIN, top, panel.title, TITLE, weight="bold")
     if (lines := layout.head_lines(panel)) == 1:
         sheet.text(layout.left + layout.axis, top, panel.facts, ha="right")
     else:
-        for k, line in enumerate(wrapped(panel.facts, layout.width - 0.1, SMALL), 1):
-            sheet.text(0.06, top + k * LINE, line)
-    top += LINE * lines + 0.05
+        for k, line in enumerate(wrapped(panel.facts, layout.text_width, SMALL), 1):
+            sheet.text(MARGIN, top + k * LINE, line)
+    top += LINE * lines + BELOW_TITLE
     height = len(ranks) * layout.pitch
     axes = sheet.axes(top, height)
-    rows = [Row(r, k * layout.pitch, k * layout.pitch + layout.row) for k, r in enumerate(ranks)]
+    rows = [Row(rank=r, top=k * layout.pitch, lane=k * layout.pitch + layout.row) for k, r in enumerate(ranks)]
     for row in rows:
-        sheet.text(layout.left - 0.05, top + row.top + layout.row / 2 - MIDDLE, f"rank {row.rank}", ha="right")
+        sheet.text(layout.left - BESIDE_NAME, top + row.top + layout.row / 2 - MIDDLE, f"rank {row.rank}", ha="right")
     drawn = Rows(layout, number, rows)
     for part, axes_of_part in enumerate(axes):
         axes_of_part.set_gid(f"panel-{number}-part-{part}")
         drawn.draw(axes_of_part, part)
     if panel.memory:
-        axes = draw_curves(sheet, panel, panel.memory, ranks, top + height + 0.04, layout.width - layout.right)
+        axes = draw_curves(sheet, panel, panel.memory, ranks, top + height + SPACE, layout.width - layout.right)
     return axes

@@ -10,9 +10,9 @@ import numpy as np
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler.draw.extent import LEAST_FONT
-from chimerac.compiler.draw.layout import Layout
+from chimerac.compiler.draw.layout import LANE, Layout
 from chimerac.compiler.draw.panels import idle_slots_of
-from chimerac.compiler.draw.shades import DARK, shade, text_colour
+from chimerac.compiler.draw.shades import ALL_REDUCE_HATCH, DARK, RECOMPUTE_HATCH, shade, text_colour
 from chimerac.compiler.draw.sheet import EDGE, FAINT, FRAME, MARK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """Where the row of a rank is, in inches from the upper edge of the axes: the tops of its boxes and of its all-reduces."""
+    """Where the row of a rank is, in inches below the upper edge of the axes. top: of its boxes; lane: of its all-reduces."""
 
     rank: int
     top: float
@@ -36,16 +36,16 @@ class Rows:
         self.panel, self.boxes = layout.panels[number], layout.boxes[number]
 
     def draw(self, axes: Axes, part: int) -> None:
-        """Draw what is in one window of the time. axes: of this window; part: its number."""
+        """Draw what is in one part of the time. axes: of this part; part: its index in `Extent.parts`."""
         from matplotlib.collections import LineCollection
 
         panel, rows = self.panel, self.rows
-        window = self.layout.extent.windows[part]
-        low, high = max(window[0], 0.0), min(window[1], panel.length)
+        begin, end = self.layout.extent.parts[part]
+        low, high = max(begin, 0.0), min(end, panel.length)
         if low < high:
             edges = [[(low, y), (high, y)] for row in rows for y in (row.top, row.top + self.layout.row)]
             for x in (0.0, panel.length):
-                if window[0] <= x <= window[1]:
+                if begin <= x <= end:
                     edges += [[(x, row.top), (x, row.top + self.layout.row)] for row in rows]
             axes.add_collection(LineCollection(edges, colors=FRAME, linewidths=0.5, zorder=0.5, clip_on=False))
         self._messages(axes)
@@ -55,14 +55,14 @@ class Rows:
         if panel.counts_idle:
             tops = {row.rank: row.top for row in rows}
             for rank, slot, count in idle_slots_of(panel):
-                if rank in tops and window[0] <= slot < window[1]:
+                if rank in tops and begin <= slot < end:
                     x, y = slot + 0.5, tops[rank] + 0.55 * self.layout.row
                     axes.text(
                         x, y, str(count), fontsize=self.layout.font, color="#b00020", ha="center", va="center", style="italic"
                     )
 
     def _tasks(self, axes: Axes, gid: str, row: Row) -> None:
-        """Draw the boxes of a rank, in the order of their rows, and their texts."""
+        """Draw the boxes of a rank, in the order of their rows, and their texts. gid: the id of their group in an SVG."""
         from matplotlib.collections import PolyCollection
 
         low, high = axes.get_xlim()
@@ -86,7 +86,7 @@ class Rows:
         )
         if hatched:
             axes.add_collection(
-                PolyCollection(hatched, facecolors="none", edgecolors=FAINT, linewidths=0, hatch="//////", zorder=2.1)
+                PolyCollection(hatched, facecolors="none", edgecolors=FAINT, linewidths=0, hatch=RECOMPUTE_HATCH, zorder=2.1)
             )
 
     def _edge(self) -> float:
@@ -94,21 +94,24 @@ class Rows:
         return 0.5 if self.layout.font > LEAST_FONT else 0.25
 
     def _number(self, axes: Axes, k: int, middle: float, op: int) -> None:
-        """Write the micro-batches of a box, and below them its stage, unless the edge of the axes cuts the box."""
+        """Write the micro-batches of box k, and below them its stage, unless the edge of the axes cuts the box.
+
+        middle: of the box, in inches; op: of its task.
+        """
         boxes = self.boxes
         start, end, number, stage = float(boxes.start[k]), float(boxes.end[k]), boxes.number[k], boxes.stage[k]
         low, high = axes.get_xlim()
         slack = 1e-9 * (high - low)
         if start < low - slack or end > high + slack:
             return
-        half, x = int(boxes.half[k]) > 0, (start + end) / 2
+        is_half, x = int(boxes.half[k]) > 0, (start + end) / 2
         how: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": text_colour(op), "zorder": 3}
         if op == Op.RECOMPUTE:
             how["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-        shown = f"{number}.{stage}" if stage and half else number
+        shown = f"{number}.{stage}" if stage and is_half else number
         shown = shown if self.layout.fits(shown, start, end, self.layout.font) else number
-        size = min(self.layout.font, 6.0) if half else self.layout.font
-        if stage and not half and self.layout.fits(stage, start, end, MARK):
+        size = min(self.layout.font, 6.0) if is_half else self.layout.font
+        if stage and not is_half and self.layout.fits(stage, start, end, MARK):
             axes.text(x, middle - 0.055, shown, fontsize=size, **how)
             axes.text(x, middle + 0.085, stage, fontsize=MARK, **{**how, "bbox": None})
         else:
@@ -134,7 +137,7 @@ class Rows:
 
     def _all_reduces(self, axes: Axes) -> None:
         """Draw the all-reduces below the boxes of the ranks that join them: a bar where they take time, else a mark."""
-        found, lanes = self.layout.all_reduces[self.number], {row.rank: row.lane + 0.045 for row in self.rows}
+        found, lanes = self.layout.all_reduces[self.number], {row.rank: row.lane + LANE / 2 for row in self.rows}
         low, high = axes.get_xlim()
         marks: dict[tuple[int, float], list[str]] = {}  # at one time on one rank: one mark with several names
         columns = (found.rank.tolist(), found.start.tolist(), found.end.tolist(), found.name)
@@ -145,7 +148,7 @@ class Rows:
                 marks.setdefault((rank, end), []).append(name)
                 continue
             y = lanes[rank]
-            axes.barh(y, end - start, 0.06, start, facecolor="white", edgecolor=DARK, linewidth=0.5, hatch="xxxxxxxx")
+            axes.barh(y, end - start, 0.06, start, facecolor="white", edgecolor=DARK, linewidth=0.5, hatch=ALL_REDUCE_HATCH)
             if start >= low and end <= high and self.layout.fits(f" {name} ", start, end, MARK):
                 white = {"facecolor": "white", "edgecolor": "none", "pad": 0.2}
                 how: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": DARK, "bbox": white}

@@ -20,6 +20,8 @@ PIPES = (
     ("#d7d7d7", "#919191", "#b0b0b0", "#636363", "#f1f1f1"),  # grey
 )
 DARK, LIGHT = "#111111", "#ffffff"
+# Hatches of matplotlib: the more characters, the denser the lines.
+RECOMPUTE_HATCH, ALL_REDUCE_HATCH = "//////", "xxxxxxxx"
 
 
 def shade(pipe: int, op: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chimerac.compiler.draw.extent import BREAK, Extent, text_inches
-from chimerac.compiler.draw.layout import MIDDLE, SMALL
-from chimerac.compiler.draw.legend import Entry, Swatch
+from chimerac.compiler.draw.layout import MARGIN, MIDDLE, SMALL
+from chimerac.compiler.draw.legend import BEFORE_TEXT, Entry, Swatch
 from chimerac.compiler.draw.shades import DARK
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ class Sheet:
         self.figure: Figure = Figure(figsize=(width, height), facecolor="white")
 
     def text(self, x: float, top: float, text: str, size: float = SMALL, **how: Any) -> None:
-        """Write a line of text whose upper edge is `top` inches below that of the figure."""
+        """Write a line of text whose upper edge is `top` inches below that of the figure. how: arguments for matplotlib."""
         how = {"ha": "left", "color": DARK, **how}
         self.figure.text(x / self.width, 1 - (top + MIDDLE) / self.height, text, fontsize=size, va="center", **how)
 
     def axes(self, top: float, height: float) -> list[Axes]:
         """Return the axes of a block, one for each part of the time; their y axis is in inches from the block's upper edge."""
         found, x = [], self.left
-        for (start, end), width in zip(self.extent.windows, self.extent.widths(), strict=True):
+        for (start, end), width in zip(self.extent.parts, self.extent.widths(), strict=True):
             box = (x / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
             axes = self.figure.add_axes(box, facecolor="none")
             axes.set_xlim(start, end)
@@ -70,7 +70,7 @@ class Sheet:
         from matplotlib.patches import Rectangle
 
         for start, entry in placed:
-            x = start + 0.06
+            x = start + MARGIN
             for swatch in entry.swatches:
                 y = top + 0.03
                 if swatch.mark:
@@ -82,4 +82,4 @@ class Sheet:
                         Rectangle(*box, facecolor=swatch.colour, edgecolor=edge, hatch=swatch.hatch, linewidth=0.5)
                     )
                 x += Swatch.WIDTH
-            self.text(x + 0.02, top, entry.text)
+            self.text(x + BEFORE_TEXT, top, entry.text)

@@ -29,6 +29,7 @@ _PALETTE = (
 WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient", "R": "recomputation"}
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
+MAX_PIPES = 8  # pipes that a legend names
 _FILLER = "\0"  # a character of a task before its label
 Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see paint)
 
@@ -98,8 +99,11 @@ def fused_bars(program: Program, timeline: Timeline) -> Mask:
 
 
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
-    """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
-    an overlapped pair. fused: rows that are drawn with the row before them."""
+    """Return the label of each bar, by row. fused: rows that are drawn with the row before them.
+
+    'F3' is the forward of micro-batch 3, 'F3.5' that of stage 5 where a pipe puts several stages on one rank, 'F3&B1' an
+    overlapped pair.
+    """
     with_stages, t = has_several_stages(program), program.table
 
     def label(row: int) -> str:
@@ -118,7 +122,7 @@ def ids_text(ids: Sequence[int]) -> str:
     """Return '3', '0-3' where ids ascend one by one, or '0,2,5': at most three such parts."""
     cuts = [0, *(k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1), len(ids)]
     parts = [str(ids[a]) if b == a + 1 else f"{ids[a]}-{ids[b - 1]}" for a, b in pairwise(cuts[:4]) if b > a]
-    return ",".join(parts + ["..."] * (len(cuts) > 4))
+    return ",".join([*parts, "..."] if len(cuts) > 4 else parts)
 
 
 def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> tuple[Fraction, int]:
@@ -142,15 +146,15 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
 def _line(
     program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, band: int, colour: bool
 ) -> Line:
-    """Return a rank's characters and their colours. Idle time is dotted, in colour blank; a task ends with a blank.
+    """Return a rank's characters and their colours. Idle time is dotted, with colours blank; a task ends with a blank.
 
     band: after so many characters the line is continued below; no label is cut there.
     """
     parts: list[str] = []
     shades, size = bytearray(), 0
-    characters, units = per_time.as_integer_ratio()
+    characters, time = per_time.as_integer_ratio()
     for row, start, end in _times(bars):
-        first, last = start * characters // units, end * characters // units
+        first, last = start * characters // time, end * characters // time
         idle = _idle(first - size, colour)
         label = _placed(labels[row], first, last, band)
         text = f"{label:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "[: last - first]
@@ -229,10 +233,10 @@ def _legend(program: Program, unit: str, is_cut: bool, columns: int | None, colo
     parts += ["a letter alone: no room for the number"] if is_cut else []
     parts += [f"times in {unit}"] if unit else []
     words = [f"{part};" for part in parts]
-    pipes = program.header.pipes[:8] if len(program.header.pipes) > 1 else ()
+    pipes = program.header.pipes[:MAX_PIPES] if len(program.header.pipes) > 1 else ()
     for pipe in pipes:
         words.append(f"{pipe.name} {ids_text(pipe.micro_batches) or 'none'},")
-    words += ["...,"] * (len(program.header.pipes) > 8)
+    words += ["...,"] if len(program.header.pipes) > MAX_PIPES else []
     words[-1] = words[-1][:-1]
     lines = [""]
     for k, word in enumerate(words):

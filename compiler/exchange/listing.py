@@ -25,24 +25,24 @@ def program_to_listing(program: Program) -> str:
     _check(program)
     h = program.header
     names = pipe_names([pipe.name for pipe in h.pipes])
-    word = re.sub(r"\W+", "_", h.schedule).strip("_")
+    name = re.sub(r"\W+", "_", h.schedule).strip("_")
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     lines = [f"# The tasks of {h.schedule}{f' with {given}' if given else ''}, in the order of its program."]
-    lines += ["", f"schedule {word}_" if word in keywords() else f"schedule {word}", f"ranks {h.ranks}", f"stages {h.stages}"]
+    lines += ["", f"schedule {name}_" if name in keywords() else f"schedule {name}", f"ranks {h.ranks}", f"stages {h.stages}"]
     part, whole = h.micro_batch_size
     lines += [f"size {part}/{whole}"] if part != whole else []
-    again = _recomputed(program)
-    for own, pipe in zip(names, h.pipes, strict=True):
-        clauses = stage_clauses(pipe.placement, again)
-        lines.append(f"pipe {own} {{ {clauses}   micro_batches {len(pipe.micro_batches)} }}")
+    suffix = _recomputed(program)
+    for pipe_name, pipe in zip(names, h.pipes, strict=True):
+        clauses = stage_clauses(pipe.placement, suffix)
+        lines.append(f"pipe {pipe_name} {{ {clauses}   micro_batches {len(pipe.micro_batches)} }}")
     costs = program.costs
     given_costs = costs.given()
     lines += [f"cost {f.letter}{cost_formula(costs.of(f.op))}" for f in FORMS if f.letter and f.op.name in given_costs]
     lines += [f"cost hop = {costs.hop}", f"window {h.window}"]
     lines += [f"tied {tied.name} on stages {', '.join(map(str, tied.stages))}" for tied in h.tied]
-    at_end, is_sum = _launches_at_end(program)
-    lines += [f"sync {'at end' if at_end else 'eager'}"] if is_sum else []
-    lines += [f"limit {name} <= {most}" for name, most in h.limits.items()]
+    is_at_end, has_all_reduces = _launches_at_end(program)
+    lines += [f"sync {'at end' if is_at_end else 'eager'}"] if has_all_reduces else []
+    lines += [f"limit {limit} <= {most}" for limit, most in h.limits.items()]
     lines.append("order listing for rank r {")
     for r in range(h.ranks):
         if words := list(_words(program, r, names)):
@@ -96,37 +96,45 @@ def _recomputed(program: Program) -> str:
 
 
 def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each task of a rank. The micro-batch is left out where it is the next one."""
+    """Yield the text of each task, or of each overlapped pair, of a rank. The micro-batch is left out where it is the next one.
+
+    names: of the pipes, in the listing.
+    """
     h, t = program.header, program.table
     ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}
-    stages = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
-    is_only_pipe = sum(map(bool, stages.values())) == 1
-    done: dict[tuple[int, int, str], int] = {}  # by pipe, stage and kind: how many tasks, each of the next micro-batch
-    given: set[tuple[int, int, str]] = set()  # those whose micro-batches have not all come in order
-    pending: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)  # input gradients, some of them in `weighed`
-    weighed: set[tuple[int, int, tuple[int, ...]]] = set()  # those that have their weight gradient
+    stage_counts = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
+    has_one_pipe = sum(count > 0 for count in stage_counts.values()) == 1
+    # By pipe, stage and kind: the number of tasks so far that were written without their micro-batch.
+    done: dict[tuple[int, int, str], int] = {}
+    # The pipes, stages and kinds whose micro-batches are written: one of them was not the next one.
+    written: set[tuple[int, int, str]] = set()
+    # By pipe and stage: the micro-batches of input gradients so far; the oldest goes when its weight gradient was written.
+    pending: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)
+    # The pipe, the stage and the micro-batches of each weight gradient so far.
+    weight_gradients: set[tuple[int, int, tuple[int, ...]]] = set()
     rows = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
     parts: list[str] = []
     for row in (row for row in rows if t.is_task[row]):
         letter, p, s = FORMS[t.op[row]].letter, int(t.pipe[row]), int(t.stage[row])
         micro_batches = program.micro_batch_lists[int(t.operand[row])]
-        key = (p, s, "B" if letter == "I" else letter)  # both count backwards
+        key = (p, s, "B" if letter == "I" else letter)  # B and I are counted together
         place = done.setdefault(key, 0)
-        is_next = len(micro_batches) == 1 and key not in given and ids[p][place : place + 1] == micro_batches
+        is_next = len(micro_batches) == 1 and key not in written and ids[p][place : place + 1] == micro_batches
         if letter == "I":
             pending[p, s].append(micro_batches)
         if letter == "W":
-            oldest = pending[p, s]
-            while oldest and (p, s, oldest[0]) in weighed:
-                oldest.popleft()
-            is_next = bool(oldest) and oldest[0] == micro_batches
-            weighed.add((p, s, micro_batches))
+            waiting = pending[p, s]
+            while waiting and (p, s, waiting[0]) in weight_gradients:
+                waiting.popleft()
+            is_next = bool(waiting) and waiting[0] == micro_batches
+            weight_gradients.add((p, s, micro_batches))
         if letter in "FBIW" and is_next:
-            done[key] += letter != "W"
-            where = f"({s})" if stages[p] > 1 else ""
-            word = f"{letter}{where}" if is_only_pipe else f"{letter} {names[p]}{where}"
+            if letter != "W":
+                done[key] += 1
+            where = f"({s})" if stage_counts[p] > 1 else ""
+            word = f"{letter}{where}" if has_one_pipe else f"{letter} {names[p]}{where}"
         else:
-            given.add(key)
+            written.add(key)
             a, b = (m - ids[p][0] for m in (micro_batches[0], micro_batches[-1]))  # numbered within the pipe
             word = f"{letter} {names[p]}({s}, {a if len(micro_batches) == 1 else f'{a} .. {b}'})"
         parts.append(word)

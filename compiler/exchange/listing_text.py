@@ -30,7 +30,10 @@ def with_suffix(name: str, suffix: str) -> str:
 
 
 def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
-    """Return stage clauses: runs of stages on ranks that ascend, descend or stay. suffix: the end of each clause."""
+    """Return the stage clauses of a pipe: one for each run of stages whose ranks ascend, descend or stay.
+
+    placement: the rank of each stage; suffix: the end of each clause.
+    """
     runs: list[list[int]] = []
     for s, r in enumerate(placement):
         slope = r - placement[s - 1] if s else 0
@@ -50,7 +53,7 @@ def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
 
 
 def cost_formula(values: Sequence[int]) -> str:
-    """Return ' = 3', or '(s) = ...' with the cost of each stage."""
+    """Return ' = 3' if all stages have one cost, else '(s) = ...' with the cost of each. values: the costs, by stage."""
     if len(set(values)) == 1:
         return f" = {values[0]}"
 
@@ -60,11 +63,11 @@ def cost_formula(values: Sequence[int]) -> str:
         middle = (a + b) // 2
         return f"if s < {middle} then ({choose(a, middle)}) else ({choose(middle, b)})"
 
-    return "(s) = " + re.sub(r"[(]([0-9]+)[)]", r"\1", choose(0, len(values)))
+    return "(s) = " + re.sub(r"[(]([0-9]+)[)]", r"\1", choose(0, len(values)))  # no parentheses around a number
 
 
 def task_lines(words: list[str]) -> list[str]:
-    """Return lines of tasks, with loops."""
+    """Return lines of tasks, with loops where they repeat. words: the text of each task or overlapped pair."""
     lines: list[str] = []
     line = ""
     for part in folded(words):

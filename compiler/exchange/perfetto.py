@@ -14,7 +14,7 @@ from heapq import heappush, heapreplace
 
 import numpy as np
 
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import Op, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.chimera_ir.trace_events import (
@@ -50,43 +50,43 @@ class _Bar:
 def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
     """Return the trace of a simulation. measured: drawn below it as further processes, in the same time.
 
-    A unit of cost is one millisecond; beside a measured iteration it is as long as makes all tasks together take the measured
-    time. `otherData` says how long it is.
+    A unit of cost is drawn as one millisecond. Beside a measured iteration its length is chosen so that all tasks together take
+    the measured time. `otherData` says how long it is.
     """
-    program, found = s.program, messages(s.program)
+    program, all_messages = s.program, messages(s.program)
     unit_us = US_OF.get(s.unit, US_OF_COST)
     if measured is not None:
         measured_us = US_OF.get(measured.unit, US_OF_COST)
         unit_of_cost = beside(s, measured).unit_of_cost
         unit_us = unit_us if unit_of_cost is None else unit_of_cost * measured_us
     about = {} if s.unit else {"unit_of_cost_us": unit_us}
-    events = _predicted(s, found, unit_us / s.scale, "" if measured is None else " predicted")
+    events = _predicted(s, all_messages, unit_us / s.scale, "" if measured is None else " predicted")
     if measured is None:
         return trace_document(program, events, **about)
-    both = [*events, *_measured(program, found, measured, measured_us / measured.scale)]
+    both = [*events, *_measured(program, all_messages, measured, measured_us / measured.scale)]
     return trace_document(program, both, **about)
 
 
-def _predicted(s: Simulation, found: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
-    """Yield the events of a simulation. us: microseconds of an integer of time."""
+def _predicted(s: Simulation, all_messages: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
+    """Yield the events of a simulation. us: microseconds of an integer of time; suffix: follows the names of the ranks."""
     p, t, w = s.program, s.program.table, s.waits
     start, end = s.separate_bars
     times = dict(zip(w.send.tolist(), zip(s.departures.tolist(), s.arrivals.tolist(), strict=True), strict=True))
     bars: dict[int, list[_Bar]] = defaultdict(list)
-    for number, m in enumerate(found):
+    for number, m in enumerate(all_messages):
         begin, arrival = times[m.send]
         bars[m.sender].append(_Bar(begin, arrival, p.text(m.send), "message", number))
     began, ended = (x.tolist() for x in s.collective_times)
     rows = np.flatnonzero(t.op == Op.ALLREDUCE)
     for row, k, rank in zip(rows.tolist(), t.operand[rows].tolist(), p.rank_of[rows].tolist(), strict=True):
         bars[rank].append(_Bar(began[k], ended[k], p.text(row), "all-reduce"))
-    yield from _ranks(p, found, start.tolist(), end.tolist(), bars, us, 0, suffix)
+    yield from _ranks(p, all_messages, start.tolist(), end.tolist(), bars, us, first=0, suffix=suffix)
 
 
-def _measured(program: Program, found: Sequence[Message], measured: Timeline, us: float) -> Iterator[Event]:
+def _measured(program: Program, all_messages: Sequence[Message], measured: Timeline, us: float) -> Iterator[Event]:
     """Yield the events of a measured iteration, whose processes follow those of the simulation."""
     start, end = measured.start.tolist(), measured.end.tolist()
-    number_of = {m.send: number for number, m in enumerate(found)}
+    number_of = {m.send: number for number, m in enumerate(all_messages)}
     bars: dict[int, list[_Bar]] = defaultdict(list)
     others = np.flatnonzero(~program.table.is_task)
     for row, i in zip(others.tolist(), program.instructions(others), strict=True):
@@ -95,12 +95,12 @@ def _measured(program: Program, found: Sequence[Message], measured: Timeline, us
     for rank in range(program.world):
         own = measured.end[program.offsets[rank] : program.offsets[rank + 1]]
         bars[rank].append(_Bar(int(own.max(initial=0)), measured.makespan, "until the iteration ends", "end"))
-    yield from _ranks(program, found, start, end, bars, us, program.world, " measured")
+    yield from _ranks(program, all_messages, start, end, bars, us, first=program.world, suffix=" measured")
 
 
 def _ranks(
     p: Program,
-    found: Sequence[Message],
+    all_messages: Sequence[Message],
     start: Sequence[int],
     end: Sequence[int],
     bars: dict[int, list[_Bar]],
@@ -110,7 +110,7 @@ def _ranks(
 ) -> Iterator[Event]:
     """Yield the tracks, slices and arrows of all ranks. start, end: by row; bars: the communication of each rank.
 
-    first: the process of rank 0.
+    us: microseconds of an integer of time; first: the process of rank 0; suffix: follows the names of the ranks.
     """
     begins: dict[int, tuple[int, int, float]] = {}  # process, track and time of each message's slice
     is_task = p.table.is_task
@@ -120,18 +120,19 @@ def _ranks(
         rows = np.arange(p.offsets[rank], p.offsets[rank + 1])
         rows = rows[is_task[rows]]
         for row, i in zip(rows.tolist(), p.instructions(rows), strict=True):
-            assert not hasattr(i, "ranks"), "a task"
-            args = {"number": row - int(p.offsets[rank]), "micro_batches": getattr(i, "micro_batches", ())}
+            assert isinstance(i, Task)
+            args = {"number": row - int(p.offsets[rank]), "micro_batches": i.micro_batches}
             yield slice_event(process, TASKS, start[row] * us, (end[row] - start[row]) * us, p.text(row), "task", args)
         for track, lane in enumerate(lanes, COMMUNICATION):
             for bar in lane:
                 if bar.message >= 0:
                     begins[bar.message] = (process, track, bar.begin * us)
                 yield slice_event(process, track, bar.begin * us, (bar.end - bar.begin) * us, bar.name, bar.category, {})
-    for number, m in enumerate(found):
+    for number, m in enumerate(all_messages):
         if is_task[m.reader]:
             reader = (first + m.receiver, TASKS, start[m.reader] * us)
-            yield from arrow_events(first * len(found) + number, m.text.split(" <-")[0], begins[number], reader)
+            arrow = first * len(all_messages) + number  # other numbers for the measured iteration than for the predicted one
+            yield from arrow_events(arrow, m.text.split(" <-")[0], begins[number], reader)
 
 
 def _lanes(bars: Sequence[_Bar]) -> list[list[_Bar]]:

@@ -102,12 +102,12 @@ def _check_expressible(program: Program) -> None:
 
 
 def _task_cells(program: Program, rank: int) -> list[str]:
-    """Return the tasks of a rank."""
+    """Return the texts of the tasks of a rank."""
     return [cell for cell, _ in _tasks(program, rank)]
 
 
 def _tasks(program: Program, rank: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield each task of a rank, or overlapped pair, with its rows."""
+    """Yield the text of each task or overlapped pair of a rank, with its rows."""
     t = program.table
     rows = np.arange(program.offsets[rank], program.offsets[rank + 1])
     pair: list[int] = []
@@ -121,7 +121,7 @@ def _tasks(program: Program, rank: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def _rank_cells(program: Program, rank: int) -> list[str]:
-    """Return the tasks and messages of a rank, with torch's actions about shards."""
+    """Return the texts of the tasks and messages of a rank, with torch's actions about shards."""
     t = program.table
     begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
     tasks = {rows[0]: (cell, rows) for cell, rows in _tasks(program, rank)}
@@ -150,7 +150,10 @@ def _rank_cells(program: Program, rank: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """An action of a file. rank: its line; begin, end: where it is in the text. letter: of a task, or the name of a message."""
+    """A task or a message of a file. rank: its line; begin, end: where it is in the text.
+
+    letter: that of a task, such as F, or the name of a message, such as SEND_F.
+    """
 
     rank: int
     begin: int
@@ -193,8 +196,7 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
         return verify_program(program)
     timing = task_times(program)
     if timing.stuck:
-        row = timing.stuck[0]
-        cell = cells[row]
+        cell = cells[timing.stuck[0]]  # all cells are tasks, so row k of the program is cell k
         message = f"{source.name}: the order deadlocks: rank {cell.rank} never reaches {cell.text}"
         ranks = ", ".join(f"rank {cells[r].rank} waits before {cells[r].text}" for r in timing.stuck[:8])
         raise refuse("E622", message, _span(source, cell), "waits for ever", notes=(ranks,))

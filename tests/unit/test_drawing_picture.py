@@ -156,7 +156,7 @@ def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
     s = simulate(program("1f1b", D=2, N=300))
     panel = simulated_panel(s)
     at = extent([panel], [boxes_of(panel)], 5.0)
-    (start, first), (second, end) = at.windows
+    (start, first), (second, end) = at.parts
     assert start == 0 and end == panel.length and first < second
     svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
     note = re.search(r"The time from (\S+) to (\S+) is not drawn, nor any task of micro-batches (\d+)-(\d+)\.", svg)

@@ -118,7 +118,7 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
 
 
 def differences(program: Program, model: Model, found: list[RankResult], iteration: int = 0) -> Iterator[str]:
-    """Yield a text for the loss and for each stage whose bits differ from those of one process. iteration: that of the results."""
+    """Yield a text for the loss and for each stage of an iteration whose bits differ from those of one process."""
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     if sum(f.loss for f in found) != total:
         yield f"loss {sum(f.loss for f in found)} instead of {total}"

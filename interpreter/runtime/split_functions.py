@@ -1,8 +1,8 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
-For each of them there is an autograd function whose backward computes the input gradient alone, and adds DeferredGradients, which
-compute the weight gradients later. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd
-casts the input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
+For each of them there is an autograd function whose backward computes the input gradient alone, and leaves DeferredGradients
+for the weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the
+input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
 """
 
 from __future__ import annotations

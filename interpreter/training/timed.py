@@ -1,8 +1,8 @@
 """Timed stages, which sleep instead of computing, and the measured times of their iterations beside the predicted ones.
 
 They show how well the simulator predicts a real run. Each task sleeps for its cost in the program's header, times a unit of
-time. Messages are sent as in any run, and are as large as the model's. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split backward,
-BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
+time. Messages are sent as in any run, and are as large as the model's. The backward sleeps inside autograd, so the executor
+runs these stages like any others. Of a split backward, BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
     assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
-    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients, and its share of
-    # an all-reduce over 2 ranks has the bytes of all gradients.
+    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a
+    # ring of 2 ranks it sends as many bytes as there are gradients.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 4 * preset("gpt-small").description(4).parameters
     assert main(["compare", "chimera", "-p", "D=2", "-p", "N=4", *model]) == 0
@@ -203,9 +203,7 @@ def test_the_table_and_the_markdown_have_the_same_rows(tmp_path: Path, capsys: p
     assert [[c for c in row if c] for row in markdown] == table
     _, chimera, one_f_one_b, gpipe, _ = table
     assert len(chimera) == 2 and chimera[1].startswith("E210"), "a schedule that cannot run has its reason instead of numbers"
-    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"] and gpipe[2] == "1.00", (
-        "the speeds are relative to the first schedule that can run"
-    )
+    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"] and gpipe[2] == "1.00", "the first schedule that can run has speed 1"
 
 
 def test_the_title_has_the_costs_that_are_used_and_numbers_are_without_exponents(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,9 +80,7 @@ def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
     marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
     assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
     assert marks[1, "1"] == marks[2, "1"] == 14
-    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, (
-        "the two all-reduces of rank 1 share a mark, and so do those of rank 2"
-    )
+    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, "on each of both ranks these two share a mark"
 
 
 # --- boxes -------------------------------------------------------------------------------------------------------------

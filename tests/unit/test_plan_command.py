@@ -59,9 +59,7 @@ order greedy { prefer B, F   limit F - B <= N - 4 }
 """
 
 
-def test_a_schedule_whose_order_gets_stuck_is_counted_once_as_impossible(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_order_that_gets_stuck_is_counted_once_as_impossible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stuck.sched"
     path.write_text(STUCK)
     assert main(["plan", str(path), "1f1b", *words_of({"--processes": "1", "--emit": "json"})]) == 0

@@ -22,9 +22,7 @@ from tests.distributed.integers import DIVISOR, WIDTH, First, IntegerSamples, La
 
 SEED = 3  # of the weights and the batches
 SAMPLES = 2  # of a micro-batch
-MAX_EXACT = (
-    2**50
-)  # float64 holds every integer up to 2^53; a factor of 8 is left for partial sums that are larger than the result
+MAX_EXACT = 2**50  # float64 holds every integer up to 2^53; partial sums may be larger than the result, by a factor of 8
 
 
 class Signed(nn.Module):

@@ -126,7 +126,7 @@ class _Lister:
         self.budget.spend(len(rank.cells) // 4, a.span)
         cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
-            members = self.order.families[a.pipe.name.name]
+            members = self.order.pipes[a.pipe.name.name]
             if a.pipe.index is not None:
                 index = self._scalar(a.pipe.index, env)
                 if index not in members:

@@ -140,7 +140,7 @@ def _placement(
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return the help: a change of a pipe's text after which every stage is placed once, or '' if none was found. d: the finding."""
+    """Return as help for a finding a change of the pipe after which every stage is placed exactly once; '' if none is found."""
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))
     for changed, edits, why in pipe_variants(decl, d.span):

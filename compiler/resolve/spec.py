@@ -63,9 +63,8 @@ class TicksOrder:
 class Bound:
     """A limit of a greedy order, such as `F - B <= 4`: at most `value` for a sum of numbers of tasks that have started.
 
-    weights: the factor of each kind of task in this sum.
-
-    scope: which tasks are counted together: all of a 'rank', or those of each 'stage' or 'pipe' of a rank.
+    weights: the factor of each kind of task in this sum. scope: which tasks are counted together: all of a 'rank', or those of
+    each 'stage' or 'pipe' of a rank.
     """
 
     weights: Mapping[Op, int]

@@ -88,7 +88,7 @@ class _Lister:
                 return
 
     def _repeatable(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
-        """Return meaning, kind and cell of each action, if each is the next task of one stage in every repetition; else None."""
+        """Return meaning, kind and cell of actions that are each the next task of one stage in every repetition, else None."""
         tasks = []
         for a in actions:
             cells = rank.candidates.get(id(a), [])

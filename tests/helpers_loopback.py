@@ -98,7 +98,7 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
 
 @cache
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
-    """Return the loss and the gradients of every layer, of an iteration computed without a pipeline.
+    """Return the loss of an iteration and the gradients of every layer, computed without a pipeline.
 
     The model must have no dropout.
     """

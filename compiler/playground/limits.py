@@ -13,7 +13,7 @@ REQUEST_S = 10.0  # to send a request, from its connection on; to receive an ans
 CONNECTIONS = 32  # at the same time
 GRACE_S = 3.0  # that a worker has beyond the time of a compilation, before the worker itself is replaced
 
-BARS = 20_000  # of tasks, that are drawn; as many all-reduces are marked
+BARS = 20_000  # at most so many tasks are drawn, and so many all-reduces are marked
 FINDINGS = 100  # that are shown
-VALUES = 160  # of a parameter, that are tried for its slider
-OPERATIONS = 2**18  # of expressions: to compute the parameters, and again to try the values of all sliders
+VALUES = 160  # about so many values of a parameter are tried for its slider
+OPERATIONS = 2**18  # of a budget: one computes the parameters, another is divided among the sliders

@@ -3,7 +3,7 @@
 parse             text -> syntax tree                               E1xx   syntax/parse.py
 resolve           syntax tree, parameters -> spec                   E2xx   resolve/resolve.py
 order_tasks       spec -> program of tasks, one stream per rank     E30x   order/order.py
-  order_by_...    one for each order form                                  order/{ticks,greedy,listing}.py
+  order_...       one for each order form                                  order/{ticks,greedy,listing}.py
 checked_times     program of tasks -> its times                     E304   tasks.py
 lower             program of tasks, times -> program                       lower/lower.py
   transfers       program, times -> SEND and RECV to insert                lower/transfers.py

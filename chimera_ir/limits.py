@@ -9,7 +9,7 @@ TEXT = 1_000_000  # characters of a text
 TOKENS = 100_000  # words, numbers, symbols and comments of a text
 NAME = 64  # characters of a name
 NAMES = 256  # `param` and `let` of the top level together; `let` of a ticks order; parameters of a program
-NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum or product are not nested
+NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum and the factors of a product are not nested
 MAGNITUDE = 2**61  # magnitude of any value
 
 # of a program, whether compiled or read

@@ -54,13 +54,13 @@ def compile_schedule(
 ) -> Compiled:
     """Return the verified program of a schedule file, or of a schedule of the library by name.
 
-    parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
+    parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: on which the
     program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
     keep only their inputs and run their forwards again, in the place of those of the text: 'all', 'none', a list such as
     '0,2..5', or numbers.
     """
     one_of("machine", machine, MACHINES)
-    return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange, _chosen(recompute))
+    return compile_source(find(schedule), *_checked_sizes(parameters, width), machine, arrange, _chosen(recompute))
 
 
 def compile_text(
@@ -73,18 +73,19 @@ def compile_text(
 ) -> Compiled:
     """Return the verified program of a schedule's text.
 
-    name: its name in messages; tied: sets of parameters that a model ties besides those of the text, under
-    names that the text does not give.
-    recompute: as in `compile_schedule`.
+    name: its name in messages; tied: further sets of parameters that a model ties; their names are not those of the
+    text's sets; recompute: as in `compile_schedule`.
     """
-    return compile_source(Source(name, text), *_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
+    return compile_source(Source(name, text), *_checked_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
 
 
 def _chosen(recompute: str | Iterable[int] | None) -> StageChoice | None:
+    """Return the stages that recompute; None: those that the text names."""
     return None if recompute is None else stage_choice(recompute)
 
 
-def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, int], int]:
+def _checked_sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, int], int]:
+    """Return the parameters and the width as integers. Raises ChimeraError E002."""
     return whole_numbers("parameter", {} if parameters is None else parameters), whole_number("width", width)
 
 

@@ -40,12 +40,12 @@ def find_model(
     """Return the description of a preset by name, or of a file.
 
     A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
-    name. samples: from the samples of a micro-batch as a caller gives them, to those of a micro-batch of the program.
-    micro_batch, seq_len: the sizes of a preset, by default its own; default_seq_len: in the place of its own, where seq_len is
-    not given.
+    name. micro_batch, seq_len: the sizes of a preset, by default its own; default_seq_len: in the place of its own, where
+    seq_len is not given. samples: returns how many samples a micro-batch of the program has, given those of the caller's
+    micro-batch; in some schedules they differ.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
-    for a wrong file, E801 for an unknown name or a model that is known here only by a description, E821 for a sequence that
+    for a wrong file, E801 for an unknown name, or for a model that only torch could describe, E821 for a sequence that
     is too long for a preset.
     """
     name, blocks = name_or_path, None

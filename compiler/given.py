@@ -14,7 +14,7 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
 COSTS = ("F", "B", "I", "W", "R", "hop")
-SHOWN = 40  # characters of a value in a message
+SHOWN = 40  # characters of a value that messages show
 DIGITS = 40  # digits before or after the point that a cost may have: with more, times could not be added exactly
 _DIGITS = rf"[0-9]{{1,{DIGITS}}}"
 _STAGES = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
@@ -33,8 +33,8 @@ class StageChoice:
         if self.ranges is None:
             return (True,) * stages
         if outside := [r[-1] for r in self.ranges if r[-1] >= stages]:
-            last = f"stages are 0 .. {stages - 1}" if stages > 1 else "stage 0 is the only one"
-            raise refuse("E002", f"recompute {self.text}: there is no stage {outside[0]}", help=last)
+            existing = f"stages are 0 .. {stages - 1}" if stages > 1 else "stage 0 is the only one"
+            raise refuse("E002", f"recompute {self.text}: there is no stage {outside[0]}", help=existing)
         chosen = {s for r in self.ranges for s in r}
         return tuple(s in chosen for s in range(stages))
 
@@ -90,19 +90,20 @@ def costs_from(given: object) -> dict[str, Fraction]:
 
 def cost_from_text(name: str, text: str, option: str = "") -> Fraction:
     """Return the cost that an option gives: --cost hop=0.5. option: the option, if it is not --cost."""
-    is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
+    is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)  # no division by zero
     return _cost(f"{option} {text}" if option else f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 
 
-def _cost(place: str, name: str, cost: Fraction | None) -> Fraction:
+def _cost(given: str, name: str, cost: Fraction | None) -> Fraction:
+    """Return a cost if it is allowed. given: what the caller wrote, for messages. cost: None if that is no number."""
     if name not in COSTS:
-        raise refuse("E002", f"{place}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
+        raise refuse("E002", f"{given}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
     if cost is None or cost < 0:
-        raise refuse("E002", f"{place}: expected a number like 2, 0.5 or 1/3")
+        raise refuse("E002", f"{given}: expected a number like 2, 0.5 or 1/3")
     if cost > limits.COST:
-        raise refuse("E002", f"{place}: a cost is at most {limits.COST}", help="give all costs in a larger unit")
+        raise refuse("E002", f"{given}: a cost is at most {limits.COST}", help="give all costs in a larger unit")
     if cost.denominator > limits.TIME:
-        message = f"{place}: a part this small is lost when times are added up"
+        message = f"{given}: a part this small is lost when times are added up"
         raise refuse("E002", message, help="give fewer digits")
     return cost
 
@@ -124,6 +125,7 @@ def _fraction(value: object) -> Fraction | None:
 
 
 def _by_name(what: str, given: object) -> Mapping[str, object]:
+    """Return values that must be given by name. what: what they are called in messages."""
     if not isinstance(given, Mapping):
         raise refuse("E002", f"{what} are given by name, as in {{'N': 4}}, and not as {shown(given)}")
     for name in given:
@@ -133,12 +135,12 @@ def _by_name(what: str, given: object) -> Mapping[str, object]:
 
 
 def shown_text(text: str) -> str:
-    """Return a text that an option gives for a message, however long it is."""
+    """Return the text of an option as messages show it, shortened if it is long."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, however large it is."""
+    """Return a value as messages show it, shortened if it is long."""
     if isinstance(value, Integral) and abs(value) >= 10**SHOWN:
         return f"a number of {int(math.log10(abs(value))) + 1} digits"
     try:

@@ -24,7 +24,7 @@ MIN_COLUMNS = 24  # the narrowest width in which titles are wrapped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the library, with the facts in its file's comment."""
+    """One schedule of the library, with the title and the source in its file's comment. parameters: as text, with defaults."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ def names() -> list[str]:
 
 
 def entries() -> Iterator[Entry]:
-    """Yield the library. Title and source are the first line and the `Source:` line of a file's comment."""
+    """Yield the schedules of the library. Title and source are the first line and the `Source:` line of a file's comment."""
     for name in names():
         text = _library_text(name)
         comment = re.findall(r"^#\s?(.*)$", text, re.MULTILINE)
@@ -59,7 +59,7 @@ def library_table(columns: int | None = None) -> str:
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
     names_width, parameters_width, titles_width, sources_width = (max(map(len, column)) for column in zip(*rows, strict=True))
     heads = [f"{name:<{names_width}}  {parameters:<{parameters_width}}  " for name, parameters, _, _ in rows]
-    begin = len(heads[0])
+    begin = len(heads[0])  # the column of the titles
     if columns is None or begin + titles_width + 2 + sources_width <= columns:
         tails = [f"{title:<{titles_width}}  {source}\n" for _, _, title, source in rows]
         return "".join(head + tail for head, tail in zip(heads, tails, strict=True))
@@ -76,10 +76,11 @@ def library_table(columns: int | None = None) -> str:
 
 
 def _library_text(name: str) -> str:
+    """Return the text of a schedule of the library."""
     return _SCHEDULES.joinpath(f"{name}.sched").read_text(encoding="utf-8")
 
 
-def _where(name: str) -> str:
+def _path_of(name: str) -> str:
     """Return the path of a schedule of the library, relative to the current folder if it is below that."""
     file = _SCHEDULES.joinpath(f"{name}.sched")
     if not isinstance(file, Path):
@@ -91,11 +92,13 @@ def _where(name: str) -> str:
 
 
 def _suggestion(name: str, others: Iterable[str]) -> str:
+    """Return help for a name that is unknown. others: words of the command line that may have been meant."""
     near = did_you_mean(name, [*names(), *others])
     return near if near.startswith("did you mean") else did_you_mean(name, names())
 
 
 def _files_beside(path: Path) -> list[Path]:
+    """Return the files in the folder of a path; none if it cannot be read."""
     try:
         return [path.with_name(entry.name) for entry in os.scandir(path.parent) if entry.is_file()]
     except (OSError, ValueError):
@@ -103,7 +106,7 @@ def _files_beside(path: Path) -> list[Path]:
 
 
 def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
-    """Return the text of a file, or of the library's schedule of that name. others: further words to suggest.
+    """Return the text of a file, or of the library's schedule of that name. others: further words that may have been meant.
 
     A path into schedules/ that does not exist selects the library's file, so that commands work outside the checkout.
     Findings then name the path of that file.
@@ -117,7 +120,7 @@ def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> So
     if not os.path.isfile(path) and (not os.path.exists(path) or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
-            return Source(_where(name), _library_text(name))
+            return Source(_path_of(name), _library_text(name))
         by_stem = {file.stem: file for file in _files_beside(path) if file.suffix in (".sched", path.suffix)}
         near = difflib.get_close_matches(path.stem, by_stem, n=1, cutoff=0.7)
         help = f"did you mean '{by_stem[near[0]]}'?" if near else _suggestion(name, others)

@@ -3,7 +3,7 @@
 parse             text -> syntax tree                               E1xx   syntax/parse.py
 resolve           syntax tree, parameters -> spec                   E2xx   resolve/resolve.py
 order_tasks       spec -> program of tasks, one stream per rank     E30x   order/order.py
-  order_by_...    one for each order form                                  order/{ticks,greedy,listing}.py
+  order_...       one for each order form                                  order/{ticks,greedy,listing}.py
 checked_times     program of tasks -> its times                     E304   tasks.py
 lower             program of tasks, times -> program                       lower/lower.py
   transfers       program, times -> SEND and RECV to insert                lower/transfers.py
@@ -63,8 +63,8 @@ def compile_source(
 
     machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
     recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: the
-    operations that the compilation may take, by default limits.WORK. Trials of changed texts have separate budgets. tied: sets
-    of parameters that a model ties besides those of the text, under names that the text does not give.
+    operations that the compilation may take, by default `chimera_ir.limits.WORK`. Trials of changed texts have separate
+    budgets. tied: further sets of parameters that a model ties; their names are not those of the text's sets.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
@@ -86,7 +86,7 @@ def compile_source(
 
 
 def compile_replica(schedule: Schedule, spec: Spec, width: int) -> Program:
-    """Return the first replica of the program over `width` replicas, which is not verified.
+    """Return the first replica of a program over `width` replicas. It is not verified.
 
     Its collectives name the ranks of this replica only, so its size does not depend on the width. A collective of a single rank
     is left out only if there is one replica. Raises ChimeraError without help.

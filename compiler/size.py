@@ -29,7 +29,8 @@ def check_tasks(name: str, tasks: Program, width: int) -> None:
     if width * len(tasks) > limits.TASKS:
         message = f"{name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
         raise refuse("E211", message, help=_SMALLER_HELP)
-    largest = max(map(len, tasks.micro_batch_lists[tasks.header.micro_batches :]), default=1)
+    groups = tasks.micro_batch_lists[tasks.header.micro_batches :]  # the lists before them have one micro-batch each
+    largest = max(map(len, groups), default=1)
     if largest > limits.RANKS:
         message = f"{name} asks for a group of {largest} micro-batches; at most {limits.RANKS}"
         raise refuse("E211", message, help="take smaller groups; docs/language.md lists the limits")

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.timeline import Timeline
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (position in `rows`, micro-batch id), one entry for each micro-batch of each row."""
+    """Return, for each micro-batch of each of these rows, the row's position in `rows` and the micro-batch."""
     operand = program.table.operand[rows]
     if (operand < program.header.micro_batches).all():  # no groups: list m is (m,)
         return np.arange(len(rows)), operand
@@ -31,10 +31,10 @@ def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class TaskIndex:
-    """Rows of tasks by key = (replica x stages + stage) x micro-batches + id; -1 where there is none.
+    """Rows of tasks by key = (replica x stages + stage) x micro-batches + micro-batch; -1 where there is none.
 
     backward: the row that computes the input gradient (BWD or BWD_INPUT); weight: the weight gradient (BWD or
-    BWD_WEIGHT); recompute: the RECOMPUTE. rows, keys: every task row with each of its keys.
+    BWD_WEIGHT); recompute: the RECOMPUTE. rows, keys: each row of a task, once for each of its micro-batches, and its key.
     """
 
     forward: Ints
@@ -54,6 +54,7 @@ class TaskIndex:
         op = t.op[rows]
 
         def rows_by_key(*ops: Op) -> Ints:
+            """Return the row with one of these operations, by key."""
             result = np.full(h.width * h.stages * h.micro_batches, -1, np.int64)
             mask = np.logical_or.reduce([op == x for x in ops])
             result[keys[mask]] = rows[mask]
@@ -77,6 +78,7 @@ class Edges:
 
     @staticmethod
     def concatenate(*edges: Edges) -> Edges:
+        """Return all these waits."""
         return Edges(
             np.concatenate([e.source for e in edges]),
             np.concatenate([e.target for e in edges]),
@@ -161,7 +163,7 @@ def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints,
 
 
 def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
-    """Return the place of every row in a total order of the rows, and its key: rank x rows + place.
+    """Return the place of every row in a total order of the rows, and the row's key: rank x number of rows + place.
 
     Rows are ordered by the times at which they end, then as in `Timing.sequence`. Every stream and every wait agrees with this
     order. So the keys ascend from row to row.
@@ -183,11 +185,11 @@ def earliest(program: Program, cost: Ints, edges: Edges, offsets: Ints | None = 
     offsets = program.offsets if offsets is None else offsets
     stream_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     # Waits without delay for earlier nodes of the same stream are fulfilled by the order of the stream.
-    other, after = stream_of[edges.source] != stream_of[edges.target], edges.source >= edges.target
-    order = np.flatnonzero(other | after | (edges.source < 0) | (edges.delay > 0))
-    order = order[np.argsort(edges.target[order], kind="stable")]
-    first = np.searchsorted(edges.target[order], np.arange(len(cost) + 1)).tolist()
-    source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
+    of_other_stream, of_later_node = stream_of[edges.source] != stream_of[edges.target], edges.source >= edges.target
+    waits = np.flatnonzero(of_other_stream | of_later_node | (edges.source < 0) | (edges.delay > 0))
+    waits = waits[np.argsort(edges.target[waits], kind="stable")]
+    first_wait = np.searchsorted(edges.target[waits], np.arange(len(cost) + 1)).tolist()  # of each node
+    source, delay = edges.source[waits].tolist(), edges.delay[waits].tolist()
     costs, position, stops = cost.tolist(), offsets[:-1].tolist(), offsets[1:].tolist()
     clock = [0] * len(position)
     start, end = [-1] * len(cost), [-1] * (len(cost) + 1)  # the last one is that of source -1, which never ends
@@ -197,18 +199,18 @@ def earliest(program: Program, cost: Ints, edges: Edges, offsets: Ints | None = 
     while ready:
         stream = ready.pop()
         now, node, stop = clock[stream], position[stream], stops[stream]
-        e = first[node]
+        wait = first_wait[node]
         while node < stop:
-            last = first[node + 1]
-            while e < last:
-                source_end = end[source[e]]
+            end_of_waits = first_wait[node + 1]
+            while wait < end_of_waits:
+                source_end = end[source[wait]]
                 if source_end < 0:
-                    waiting_streams.setdefault(source[e], []).append(stream)
+                    waiting_streams.setdefault(source[wait], []).append(stream)
                     break
-                source_end += delay[e]
+                source_end += delay[wait]
                 if source_end > now:
                     now = source_end
-                e += 1
+                wait += 1
             else:
                 start[node] = now
                 now += costs[node]

@@ -20,8 +20,9 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import DIVISOR, WIDTH, First, IntegerSamples, Last, example, loss
 
-SEED, SAMPLES = 3, 2  # samples of a micro-batch
-MAX_EXACT = 2**50  # float64 holds every integer up to 2^53; the rest is a margin for partial sums
+SEED = 3  # of the weights and the batches
+SAMPLES = 2  # of a micro-batch
+MAX_EXACT = 2**50  # float64 holds every integer up to 2^53; partial sums may be larger than the result, by a factor of 8
 
 
 class Signed(nn.Module):
@@ -52,18 +53,19 @@ def small_model(*makers: Callable[[], nn.Module]) -> Model:
 
 @cache
 def description_of(model: Model) -> ModelDescription:
+    """Return the description of a model, for micro-batches of SAMPLES samples."""
     return describe(model, SAMPLES)
 
 
 def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
-    """Return the batch of one replica."""
+    """Return the batch of one replica in an iteration."""
     h = program.header
     return Batch(IntegerSamples(), SEED, iteration, replica, h.width, h.micro_batches, size=SAMPLES)
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """The loss, the gradients by stage and the executor of one rank after a run."""
+    """The loss and the gradients by stage of one rank in its last iteration, and its executor."""
 
     loss: float
     grads: dict[int, list[Tensor]]
@@ -71,7 +73,7 @@ class RankResult:
 
 
 def stages_of(program: Program, parts: PartitionedModel, rank: int, seed: int) -> dict[int, Stage]:
-    """Build the stages that a rank holds. parts: the model of the program, cut into its stages."""
+    """Build the stages that a rank holds. parts: the model, cut into the stages of the program. seed: of the weights."""
     return {s: parts.build(s, seed) for s in range(program.header.stages) if rank in program.header.holders([s])}
 
 
@@ -83,20 +85,23 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
         transport.connect(program)
         stages = stages_of(program, parts, transport.rank, SEED)
         executor = Executor(program, model, stages, parts.boundary_table, transport)
-        total = 0.0
+        loss_of_last = 0.0
         for iteration in range(iterations):
             for stage in stages.values():
                 stage.zero_grad()
-            total = executor.run(batch_of(program, transport.rank // h.ranks, iteration))
+            loss_of_last = executor.run(batch_of(program, transport.rank // h.ranks, iteration))
         grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
-        return RankResult(total, grads, executor)
+        return RankResult(loss_of_last, grads, executor)
 
     return run_rank
 
 
 @cache
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
-    """Return the loss and the gradients of every layer, computed without a pipeline. The model must have no dropout."""
+    """Return the loss of an iteration and the gradients of every layer, computed without a pipeline.
+
+    The model must have no dropout.
+    """
     whole = model.build_stage(range(len(model.layer_names)), SEED)
     source, total = IntegerSamples(), 0.0
     for m in range(micro_batches * iteration, micro_batches * (iteration + 1)):
@@ -111,7 +116,7 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
 
 
 def differences(program: Program, model: Model, found: list[RankResult], iteration: int = 0) -> Iterator[str]:
-    """Yield a text for the loss and for each stage whose bits differ from those of one process."""
+    """Yield a text for the loss and for each stage of an iteration whose bits differ from those of one process."""
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     if sum(f.loss for f in found) != total:
         yield f"loss {sum(f.loss for f in found)} instead of {total}"
@@ -121,9 +126,9 @@ def differences(program: Program, model: Model, found: list[RankResult], iterati
 
 
 def differences_of_rank(program: Program, model: Model, found: RankResult, iteration: int = 0) -> Iterator[int]:
-    """Yield the stages of a rank whose gradients differ in any bit from those of one process.
+    """Yield the stages of a rank whose gradients in an iteration differ in any bit from those of one process.
 
-    An evaluation must compute no gradients: it yields the stages that have some.
+    After an evaluation, which must compute no gradients, the stages that have some are yielded.
     """
     h = program.header
     if h.kind == "evaluation":
@@ -139,7 +144,11 @@ def differences_of_rank(program: Program, model: Model, found: RankResult, itera
 def run_and_compare(
     program: Program, model: Model, seed: int, machine: Machine | None = None, every_post: bool = False, iterations: int = 1
 ) -> list[RankResult]:
-    """Run a program and check that its loss and gradients are those of one process. Raises StuckError if it deadlocks."""
+    """Run a program, and check that the loss and the gradients of its last iteration are those of one process.
+
+    seed, machine, every_post: as in `run_in_loopback`; the seed is that of the order in which ranks run. Raises StuckError if
+    the program deadlocks.
+    """
     found = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
     wrong = list(differences(program, model, found, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"

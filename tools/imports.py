@@ -36,14 +36,14 @@ def module_name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return the files of all modules of the product by import name."""
+    """Return the files of all modules of the project's packages, by import name."""
     files = [*(ROOT / "chimerac").glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))]
     return {module_name(path): path for path in sorted(files)}
 
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Return all imports between modules of the product."""
+    """Return all imports between modules of the project's packages."""
     return tuple(found for name, path in modules().items() for found in _of(name, ast.parse(path.read_text(encoding="utf-8"))))
 
 

@@ -58,16 +58,16 @@ class Place:
     """The position of a syntax error, with its context.
 
     tokens: those of the whole text, without comments; at: the index of the first token that is not allowed, or the number of
-    tokens if the text ends too early; expected: the names of the terminals that are allowed there; literal: the texts of those
-    that are keywords or symbols, but not operators; blocks: those open there, the outermost first; closed: those that ended
-    before, in the order of their ends; keywords: the reserved words.
+    tokens if the text ends too early; terminals: the names of the terminals that are allowed there; allowed: the texts of
+    those that are keywords or symbols, but not operators; blocks: those open there, the outermost first; closed: the blocks
+    that ended before, in the order of their ends; keywords: the reserved words.
     """
 
     source: Source
     tokens: tuple[Token, ...]
     at: int
-    expected: frozenset[str]
-    literal: frozenset[str]
+    terminals: frozenset[str]
+    allowed: frozenset[str]
     blocks: tuple[Block, ...]
     closed: tuple[Block, ...]
     keywords: frozenset[str]
@@ -75,7 +75,7 @@ class Place:
     @classmethod
     def of(cls, source: Source, position: int, follow: Callable[[int], tuple[frozenset[str], frozenset[str]]],
            keywords: frozenset[str]) -> Place:  # fmt: skip
-        """Return the place of the character at a position. follow: position -> `expected` and `literal` there."""
+        """Return the place of the character at a position. follow: position -> `terminals` and `allowed` there."""
         tokens = tuple(_tokens(source.text))
         at = next((k for k, w in enumerate(tokens) if w.end > position), len(tokens))
         blocks, closed = _blocks(tokens, at)
@@ -91,18 +91,18 @@ class Place:
 
         "(" is left out, because after any name it could begin the arguments of a function.
         """
-        return self.literal - {"("} == {word} and "NAME" not in self.expected
+        return self.allowed - {"("} == {word} and "NAME" not in self.terminals
 
     def text(self, offset: int = 0) -> str:
-        """Return the token at the error, or `offset` tokens after it; '' outside of the text."""
-        return self.word(self.at + offset)
+        """Return the text of the token at the error, or of the one `offset` tokens after it; '' if there is none."""
+        return self.text_at(self.at + offset)
 
-    def word(self, k: int) -> str:
-        """Return token k of the text; '' outside of the text."""
+    def text_at(self, k: int) -> str:
+        """Return the text of token k; '' if there is none."""
         return self.tokens[k].text if 0 <= k < len(self.tokens) else ""
 
-    def text_of(self, first: int, end: int) -> str:
-        """Return the text of the tokens first .. end - 1 on one line, for messages and changes."""
+    def between(self, first: int, end: int) -> str:
+        """Return the tokens first .. end - 1 as one line of text, for messages and changes."""
         end = min(end, len(self.tokens))
         return " ".join(self.source.text[self.tokens[first].start : self.tokens[end - 1].end].split()) if first < end else ""
 
@@ -160,8 +160,8 @@ class Place:
                 found.pop()
         return [k for k in found if self.tokens[k].text in symbols]
 
-    def rest_of_line(self, k: int) -> int:
-        """Return one past the index of the last token that is on the line of token k and in its block."""
+    def end_of_line(self, k: int) -> int:
+        """Return the index after the last token that is on the line of token k and in its block."""
         depth, end = 0, k
         while end < len(self.tokens) and self.tokens[end].line == self.tokens[k].line:
             depth += (self.tokens[end].text == "{") - (self.tokens[end].text == "}")
@@ -172,6 +172,7 @@ class Place:
 
 
 def _tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of a text, without comments."""
     start = 0
     for number, line in enumerate(text.split("\n"), 1):
         for found in _TOKEN.finditer(line.partition("#")[0]):
@@ -183,8 +184,8 @@ def _blocks(tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tup
     """Return the blocks that are open before token `end`, and those that have ended. The tokens before `end` have no error."""
     open: list[Block] = []
     closed: list[Block] = []
-    line = 0  # the first token of the line
-    head = 0  # the first token of the head of the next block
+    line = 0  # the index of the first token of the line
+    head = 0  # the index of the first token of the head of the next block
     # The heads before each `if`. A `then` means that the `if` is an expression, so it begins no head.
     saved_heads: list[int] = []
     branches = 0  # number of if-expressions still without `else`

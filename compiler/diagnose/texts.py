@@ -17,7 +17,7 @@ from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_e
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
 
-# The terminals that are not in `Place.literal`: names, numbers, operators and the end of the text.
+# The terminals that are not in `Place.allowed`: names, numbers, operators and the end of the text.
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
 # Where a statement, a rule of order ticks or a block may begin, or a block end.
 _STARTS = re.compile(
@@ -116,7 +116,7 @@ def _place(source: Source, stop: ErrorPosition) -> Place:
 
 def _without_statement_at(text: str, p: Place) -> str:
     """Return the text with the statement around an error blanked, or nothing if braces make that unsafe."""
-    if p.ended or p.expected == {"SCHEDULE"}:
+    if p.ended or p.terminals == {"SCHEDULE"}:
         return ""
     position = p.tokens[p.at].start
     code = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
@@ -124,7 +124,7 @@ def _without_statement_at(text: str, p: Place) -> str:
     if not starts:
         return ""
     # An error at the first word of a statement belongs to the statement before it, unless that one is complete.
-    previous_is_complete = position in starts and p.literal & {"}", "param"}
+    previous_is_complete = position in starts and p.allowed & {"}", "param"}
     begin = position if previous_is_complete else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
     if code[begin] in "{}" or code.startswith(("schedule", "pipe", "order"), begin) or not code[begin:end].strip():

@@ -38,7 +38,7 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
     """Return the finding about a syntax error. meaningless: its character, if no token of the language has it; else ''."""
     if p.ended and not p.blocks:
         return SyntaxFinding(_end(p))
-    if (p.ended or _brace_is_missing(p)) and "}" in p.literal:
+    if (p.ended or _brace_is_missing(p)) and "}" in p.allowed:
         return _missing_brace(p, read)
     if p.ended:
         return SyntaxFinding(_end(p))
@@ -60,7 +60,7 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
 def _brace_is_missing(p: Place) -> bool:
     """Return whether a statement begins within a block, or an else within its if, in a text with fewer } than {."""
     symbols = [w.text for w in p.tokens]
-    is_statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _most_similar(p.text(), p.literal)
+    is_statement = p.starts_line and p.text() in _STATEMENTS - p.allowed and not _most_similar(p.text(), p.allowed)
     is_else = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
     return (is_statement or is_else) and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
@@ -129,7 +129,7 @@ def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
 def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     """Return a help text, and the change that it suggests, if it suggests one."""
     text = p.text()
-    if text not in p.keywords and (near := _most_similar(text, p.literal & p.keywords)):
+    if text not in p.keywords and (near := _most_similar(text, p.allowed & p.keywords)):
         return _did_you_mean(p, p.at, near, read)
     for k in range(p.at - 1, max(p.at - 4, -1), -1):
         word = p.tokens[k].text
@@ -142,18 +142,18 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
             return answer, None
         if p.on_one_line(answer.first, answer.end) and _parses_further(p, answer := _with_spaces(p, answer), read):
             return _help_of_change(p, answer), answer
-    if near := _most_similar(text, p.literal & p.keywords):
+    if near := _most_similar(text, p.allowed & p.keywords):
         return _did_you_mean(p, p.at, near, read)
     line_above_is_open = p.starts_line and p.at and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
-    if line_above_is_open and {"INT", "NAME", "LPAR"} <= p.expected:
+    if line_above_is_open and {"INT", "NAME", "LPAR"} <= p.terminals:
         return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
-    if p.expected == {"NAME"} and text in p.keywords:
+    if p.terminals == {"NAME"} and text in p.keywords:
         return f"'{text}' is a word of the language; choose another name", None
-    only_words = [word for word in p.literal if p.allows_only(word)]
+    only_words = [word for word in p.allowed if p.allows_only(word)]
     for change in [c for word in only_words for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
         if _parses_further(p, change, read):
             return _help_of_change(p, change), change
-    if p.expected == {"SCHEDULE"}:
+    if p.terminals == {"SCHEDULE"}:
         return "a text begins with the word schedule and a name", None
     if text in _STATEMENTS and p.blocks:
         return f"'{text}' belongs outside of '{p.blocks[0].opening}'", None
@@ -181,7 +181,7 @@ def _with_spaces(p: Place, change: Change) -> Change:
 
 def _help_of_change(p: Place, change: Change) -> str:
     """Return the help that suggests a change. It names the place of the change if the finding marks another."""
-    old = p.text_of(change.first, change.end)
+    old = p.between(change.first, change.end)
     where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
     instruction = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
     return where + instruction + (f"; {change.why}" if change.why else "")
@@ -214,21 +214,21 @@ def _most_similar(word: str, known: Iterable[str]) -> str:
 
 def expected(p: Place) -> str:
     """Return what is expected at a place, for messages. Everything that can begin an expression is called 'an expression'."""
-    if {"INT", "NAME", "LPAR"} <= p.expected:
+    if {"INT", "NAME", "LPAR"} <= p.terminals:
         return "an expression"
     words: list[str] = []
-    if len(_OPERATORS & p.expected) > 2:
+    if len(_OPERATORS & p.terminals) > 2:
         words.append("an operator")
-    if "param" in p.literal:
-        return _joined([*words, *(f"'{symbol}'" for symbol in ("=", ",") if symbol in p.literal), "the next statement"])
-    names = ["a number"] * ("INT" in p.expected)
-    if "NAME" in p.expected:
-        starts = "}" in p.literal
+    if "param" in p.allowed:
+        return _joined([*words, *(f"'{symbol}'" for symbol in ("=", ",") if symbol in p.allowed), "the next statement"])
+    names = ["a number"] * ("INT" in p.terminals)
+    if "NAME" in p.terminals:
+        starts = "}" in p.allowed
         names.append({"ticks": "a formula", "listing": "a task"}.get(p.kind, "a name") if starts else "a name")
-    names += ["the end of the text"] * ("$END" in p.expected)
-    names += ["'<='" if p.text(-2) == "limit" else "a comparison"] * (p.expected == {"COMPARE"})
-    literal = p.literal - {"("} if words else p.literal
-    return _joined([*words, *sorted([*(f"'{word}'" for word in literal), *names])])
+    names += ["the end of the text"] * ("$END" in p.terminals)
+    names += ["'<='" if p.text(-2) == "limit" else "a comparison"] * (p.terminals == {"COMPARE"})
+    texts = p.allowed - {"("} if words else p.allowed
+    return _joined([*words, *sorted([*(f"'{word}'" for word in texts), *names])])
 
 
 def _joined(words: list[str]) -> str:

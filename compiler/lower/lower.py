@@ -22,13 +22,13 @@ def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine:
 
 
 def lower_replica(tasks: Program, timing: Timing, sync: SyncPolicy, machine: Machine, arrange: bool) -> Program:
-    """Return that program for one replica, with a collective for every group, also for those on a single rank."""
-    queued = arrange and machine in ("paired", "serial")
+    """Return the same program for one replica, with a collective for every group, also for those on a single rank."""
+    in_one_order = arrange and machine in ("paired", "serial")
     if arrange:
         tasks = tasks.with_header(machine=machine)
-    insertions = [transfers(tasks, timing, queued)]
+    insertions = [transfers(tasks, timing, in_one_order)]
     if tasks.header.kind == "training":
-        all_reduces, collectives = gradient_sync(tasks, timing, sync, queued)
+        all_reduces, collectives = gradient_sync(tasks, timing, sync, in_one_order)
         tasks = replace(tasks, collectives=collectives)
         insertions.append(all_reduces)
     return insert(tasks, insertions).with_header(machine=machine)

@@ -24,7 +24,7 @@ from chimerac.compiler.tasks import Timing, total_order
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """One member of a collective: on `rank`, before row `slot` of the program."""
+    """One member of a collective: on `rank`, before row `slot` of the program. group: its number."""
 
     group: int
     rank: int
@@ -66,7 +66,8 @@ def gradient_sync(
         stage=np.array([all_reduces[g].stage for g in group.tolist()], np.int64),
         operand=group,
     )
-    return Insertion(table, rank, slot, np.full(len(order), 0 if in_one_order else 2), tie), all_reduces
+    priority = np.full(len(order), 0 if in_one_order else 2)  # 2: after the transfers in the same slot
+    return Insertion(table, rank, slot, priority, tie), all_reduces
 
 
 def _launches(
@@ -91,7 +92,7 @@ def _launches(
         for rank in all_reduces[g].ranks:
             begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
             ready = last_gradient[rank] + 1 or begin  # at the beginning if the rank has no gradient of the group
-            slot = end
+            slot = end  # the policy "at end"
             if policy == "eager":
                 slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together
             elif policy == "eager where idle":

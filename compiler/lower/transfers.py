@@ -50,23 +50,23 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
     in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
     each other (the machines `paired` and `serial`), but values are received later. ahead: the allowance of a channel.
     """
-    m = _messages(program)
-    pipe, operand = program.table.pipe[m.producer], program.table.operand[m.producer]
-    source, target = np.divmod(m.channel, program.header.ranks)
-    columns = {"value": m.value, "pipe": pipe, "stage": m.stage, "operand": operand}
+    messages = _messages(program)
+    pipe, operand = program.table.pipe[messages.producer], program.table.operand[messages.producer]
+    source, target = np.divmod(messages.channel, program.header.ranks)
+    columns = {"value": messages.value, "pipe": pipe, "stage": messages.stage, "operand": operand}
     send = Table.of(np.full(len(pipe), Op.SEND), **columns, peer=target)
     receive = Table.of(np.full(len(pipe), Op.RECV), **columns, peer=source)
     place, keys = total_order(program, timing)
     if in_one_order:
-        posted = np.searchsorted(keys, target * len(program) + place[m.producer])
-        tie = 2 * place[m.producer]
+        posted = np.searchsorted(keys, target * len(program) + place[messages.producer])
+        tie = 2 * place[messages.producer]
     else:
-        posted = _receive_slots(program, place, keys, m, ahead)
-        tie = m.channel * len(program) + m.number
+        posted = _receive_slots(program, place, keys, messages, ahead)
+        tie = messages.channel * len(program) + messages.number
     # An overlapped pair stays together: what would come between its tasks is received before both and sent after both.
     paired = np.zeros(len(program) + 1, np.int64)
     paired[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
-    sent = m.producer + 1
+    sent = messages.producer + 1
     return Insertion(
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
@@ -78,11 +78,12 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
 
 
 def _messages(program: Program) -> _Messages:
+    """Return the messages of a program of tasks."""
     h, t, index = program.header, program.table, TaskIndex.of(program)
     placement = np.array([p.placement for p in h.pipes], np.int64)
     rows = np.flatnonzero((t.op == Op.FWD) | (t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
     forward = t.op[rows] == Op.FWD
-    stage = t.stage[rows] + np.where(forward, 1, -1)  # the consumer's
+    stage = t.stage[rows] + np.where(forward, 1, -1)  # that of the consumer
     rows, forward, stage = (x[(stage >= 0) & (stage < h.stages)] for x in (rows, forward, stage))
     source, target = program.rank_of[rows], placement[t.pipe[rows], stage]
     rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
@@ -99,30 +100,30 @@ def _messages(program: Program) -> _Messages:
     return _Messages(value[order], stage[order], rows[order], consumer[order], channel, number)
 
 
-def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahead: int) -> Ints:
+def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Messages, ahead: int) -> Ints:
     """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out.
 
-    place, keys: of `total_order`.
+    place, keys: as `total_order` returns them. ahead: the allowance of a channel.
     """
-    count, target = len(m.channel), m.channel % program.header.ranks
+    count, target = len(messages.channel), messages.channel % program.header.ranks
     # A RECV comes before its consumer and before the consumers of all later messages of its channel. An offset larger than
     # any row separates the channels, so that one running minimum is enough for all of them.
-    channel_offset = m.channel * (len(program) + 1)
-    latest = np.minimum.accumulate((m.consumer + channel_offset)[::-1])[::-1] - channel_offset
+    channel_offset = messages.channel * (len(program) + 1)
+    latest = np.minimum.accumulate((messages.consumer + channel_offset)[::-1])[::-1] - channel_offset
     # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
-    read = m.consumer[np.lexsort((m.consumer, m.channel))]
+    read = messages.consumer[np.lexsort((messages.consumer, messages.channel))]
     allowed = program.offsets[target].copy()
-    later = m.number >= ahead
+    later = messages.number >= ahead
     allowed[later] = read[np.flatnonzero(later) - ahead] + 1
     # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
     window = 0 if program.header.machine == "rendezvous" else program.header.window
     following = np.arange(count) + window
     limited = np.flatnonzero(following < count)  # messages that have a message `window` later in their channel
-    limited = limited[m.channel[following[limited]] == m.channel[limited]]
-    limit = target[limited] * len(program) + place[m.producer[following[limited]]]
+    limited = limited[messages.channel[following[limited]] == messages.channel[limited]]
+    limit = target[limited] * len(program) + place[messages.producer[following[limited]]]
     forced = np.full(count, len(program))
     forced[limited] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, allowed), forced)
     if program.costs.hop and "receive_buffers" not in program.header.limits:
-        slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))
+        slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[messages.producer]))
     return slots

@@ -11,13 +11,13 @@ A limit also reserves places, for every (pipe, stage) in its scope that has forw
 takes (k where forwards are grouped by k, else 1), minus the micro-batches alive there (forwards without their last
 backward). A forward may not take the places that are reserved for other pairs.
 
-With a limit F - W <= L (or F - B), L at least k times the stages of the rank over all pipes, the scheduler then never gets
-stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never limited, and nothing
-waits for an R. So every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take the deepest stage s at
-which one waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there. Then k places are
-reserved for (pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere, all places are
-free. The count plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a
-backward frees one place and may reserve one.
+With a limit F - W <= L (or F - B), where L is at least k times the number of the rank's stages over all pipes, the scheduler
+then never gets stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never
+limited, and nothing waits for an R. So every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take
+the deepest stage s at which one waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there.
+Then k places are reserved for (pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere,
+all places are free. The count plus the reserved places never exceeds L: a forward takes the places reserved for it, or
+unreserved ones; a backward frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, values_at
 from chimerac.compiler.resolve.spec import GreedyOrder, Spec
 
-FORWARD, BACKWARD = 0, 1  # kinds: forwards, and the backwards B or I; Scheduler.ops has all kinds
+FORWARD, BACKWARD = 0, 1  # numbers of kinds: forwards, and the backwards B or I; `Scheduler.ops` has all kinds
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class Counter:
 class Scheduler:
     """The state of the simulation.
 
-    The number of a task is kind x keys + key, where key = stage x micro-batches + id. A forward over a group has the key of its
-    first micro-batch. remaining: how many tasks have not started, without those of kind R.
+    The number of a task is kind x keys + key, where key = stage x micro-batches + micro-batch. A forward over a group has the
+    key of its first micro-batch. remaining: how many tasks have not started, without those of kind R.
     """
 
     spec: Spec
@@ -68,12 +68,12 @@ class Scheduler:
     ops: tuple[Op, ...]  # by kind
     last_backward: int  # the kind of the last backward of a micro-batch, B or W
     recomputation: int  # the kind R, -1 if there is none
-    keys: int
+    keys: int  # how many there are: stages x micro-batches
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
     priority: list[int]  # by task
     cost: list[int]  # by task
-    size: list[int]  # by id: micro-batches of the forward that begins with this one, 0 if none does
+    size: list[int]  # by micro-batch: micro-batches of the forward that begins with this one, 0 if none does
     counters: list[list[Counter]]  # by cell
     forwards_left: list[int]  # by cell: micro-batches whose forwards have not started
     alive: list[int]  # by cell: micro-batches alive
@@ -82,7 +82,7 @@ class Scheduler:
     recomputed: list[bool]  # by key: whether an R has run the forward again
     remaining: int
     tasks: int  # `remaining` at the beginning
-    heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
+    heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> (priority, task) of those ready
 
 
 class SchedulerStuckError(ChimeraError):
@@ -110,8 +110,8 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
     lists = MicroBatchLists(h.micro_batches)
-    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]
-    list_of_forward = np.array([lists.number(ids) for ids in groups], np.int64)
+    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]  # by their first micro-batch
+    list_of_forward = np.array([lists.number(group) for group in groups], np.int64)
     operand = np.where(kind == FORWARD, list_of_forward[ids], ids)
     op = np.array(scheduler.ops)[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
@@ -122,6 +122,7 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
 
 
 def _pipe_of(spec: Spec) -> Ints:
+    """Return the pipe of every micro-batch."""
     pipe = np.zeros(spec.header.micro_batches, np.int64)
     for p, x in enumerate(spec.header.pipes):
         pipe[list(x.micro_batches)] = p
@@ -138,7 +139,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     local = ids - first[pipe]  # the number of the micro-batch in its pipe
     rank = np.array([p.placement for p in h.pipes], np.int64)[pipe, stage]
     split, recomputes = Op.BWD_WEIGHT in order.kinds, Op.RECOMPUTE in order.kinds
-    ops = (Op.FWD, *([Op.BWD_INPUT, Op.BWD_WEIGHT] if split else [Op.BWD]), *[Op.RECOMPUTE] * recomputes)
+    ops = (Op.FWD, *((Op.BWD_INPUT, Op.BWD_WEIGHT) if split else (Op.BWD,)), *((Op.RECOMPUTE,) if recomputes else ()))
     env = {**order.env, "s": stage, "m": local, "p": pipe, "r": rank}
     key_columns = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
     place_of_kind = np.repeat([order.kinds.index(op) for op in ops], keys)  # in `prefer`
@@ -208,7 +209,7 @@ def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter
 
 
 def _has_r(state: Scheduler, task: int, kind: int) -> bool:
-    """Return whether the task that starts now is an R, or of a micro-batch that an R has run again."""
+    """Return whether the task that starts now is an R, or of a micro-batch whose forward an R has run again."""
     return kind == state.recomputation or state.recomputed[task % state.keys]
 
 
@@ -258,14 +259,16 @@ def run(state: Scheduler) -> list[list[int]]:
     h, keys, n = state.spec.header, state.keys, state.spec.header.micro_batches
     split = Op.BWD_WEIGHT in state.ops
     first_recomputation = state.recomputation * keys  # the number of an R is this plus its key; negative if there is no R
-    first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
-    last_stage = keys - n  # keys from here on are of the last stage
-    # By task: the number of its inputs that have not been computed, and when the last of the others arrives.
-    missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys * (len(state.ops) - 2))
-    missing[:n] = [0] * n
+    first_of_groups = [m for m in range(n) if state.size[m]]
+    last_stage = keys - n  # the first key of the last stage
+    # By task: how many of its inputs have not been computed. A forward needs the one before it, but none in stage 0. A backward
+    # needs its forward and the backward of the next stage, which the last stage has not. Other tasks need one task.
+    forwards, backwards, others = [0] * n + [1] * last_stage, [2] * last_stage + [1] * n, [1] * (keys * (len(state.ops) - 2))
+    missing = forwards + backwards + others
+    # By task: when the last of the inputs that have been computed arrives.
     arrival = [0] * (keys * len(state.ops))
     # (time, is a task, rank or task). At one time, first ranks become free, then tasks become ready, then ranks choose.
-    events: list[tuple[int, int, int]] = [(0, 1, t) for t in first_ids]
+    events: list[tuple[int, int, int]] = [(0, 1, t) for t in first_of_groups]
     heapq.heapify(events)
     busy = [False] * h.ranks
     sequence: list[list[int]] = [[] for _ in range(h.ranks)]

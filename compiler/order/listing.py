@@ -23,13 +23,14 @@ from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-_COMPLETE = bytes([0b00011, 0b01101, 0b10011, 0b11101])  # bits of the kinds listed: F and B; F, I and W; with R or without
+# The values of `Cell.listed` of complete micro-batches: F and B; F, I and W; each without and with R.
+_COMPLETE = bytes([0b00011, 0b01101, 0b10011, 0b11101])
 MAX_FOUND = 6  # findings about full and split backwards of one micro-batch: such an error usually affects many ranks
 MAX_NOTED = 5  # other stages that omit the same kinds, which a finding lists
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
-    """Yield the names whose values loops change."""
+    """Yield the names whose values loops change. inside: whether the actions are in a loop."""
     for a in actions:
         match a:
             case n.Let() if inside:
@@ -42,7 +43,10 @@ def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iter
 
 
 class _Lister:
-    """Runs the actions of a listing, for one rank after another."""
+    """Runs the actions of a listing, for one rank after another.
+
+    A meaning of an action is what all tasks that it lists for one stage of a pipe have in common: an entry of `meanings`.
+    """
 
     def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
         self.spec, self.order, self.budget, self.repetitions = spec, order, budget, 0
@@ -53,6 +57,7 @@ class _Lister:
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
     def run(self, rank: Rank, actions: tuple[n.Action, ...], env: Env) -> None:
+        """List the tasks of a block of actions. env: the values of the names before it."""
         env = dict(env)
         self.budget.spend(len(env) // 16 + len(actions), self.order.span)
         for a in actions:
@@ -83,7 +88,7 @@ class _Lister:
                 return
 
     def _repeatable(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
-        """Return meaning, kind and cell of actions that all mean the next task of one stage, in every repetition; else None."""
+        """Return meaning, kind and cell of actions that are each the next task of one stage in every repetition, else None."""
         tasks = []
         for a in actions:
             cells = rank.candidates.get(id(a), [])
@@ -118,7 +123,7 @@ class _Lister:
             return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
         c = next((c for c in examples if c.next[PHASE[kind]] < len(c.micro_batches)), examples[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
-        example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
+        example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{f', {ids}' if ids else ''})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
 
     def _cells(self, rank: Rank, a: n.TaskAction, env: Env) -> list[Cell]:
@@ -126,7 +131,7 @@ class _Lister:
         self.budget.spend(len(rank.cells) // 4, a.span)
         cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
-            members = self.order.families[a.pipe.name.name]
+            members = self.order.pipes[a.pipe.name.name]
             if a.pipe.index is not None:
                 index = self._scalar(a.pipe.index, env)
                 if index not in members:
@@ -151,7 +156,7 @@ class _Lister:
         return cells
 
     def _oldest(self, rank: Rank, a: n.TaskAction, cells: list[Cell]) -> Cell:
-        """Return the stage whose weight gradient is pending longest."""
+        """Return the one of these cells whose weight gradient is pending longest."""
         self.budget.spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
         if not pending:
@@ -177,6 +182,7 @@ class _Lister:
         return first, last
 
     def _add(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, first: int, last: int) -> None:
+        """List a task of the micro-batches first .. last, counted within the pipe. Raises ChimeraError E302."""
         ids = cell.micro_batches
         operand = ids[first] if first == last else self.lists.number(ids[first : last + 1])
         meaning = cell.meanings.get(id(a))

@@ -88,8 +88,8 @@ class Rank:
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
         """List these tasks `repetitions` times, in this order; each is of the next micro-batch of its cell.
 
-        The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Return
-        False, and list nothing, if one of them could not be listed or their micro-batches are not consecutive.
+        The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Returns
+        False, and lists nothing, if one of them could not be listed or their micro-batches are not consecutive.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: Places = {}
@@ -137,9 +137,10 @@ def _repeated_ids(cells: dict[int, Cell], places: Places, repetitions: int) -> d
             return None
         if kind == WEIGHT_GRADIENT:
             for n, k in enumerate(positions):
-                first_pending = len(cell.pending) + bisect(input_positions, k) - n  # in the first repetition
-                last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
-                if min(first_pending, last_pending) < 1:
+                # How many weight gradients are pending before this W, in the first and in the last repetition.
+                pending_first = len(cell.pending) + bisect(input_positions, k) - n
+                pending_last = pending_first + (repetitions - 1) * (len(input_positions) - len(positions))
+                if min(pending_first, pending_last) < 1:
                     return None
             following = list(islice(chain(cell.pending, ids.get((INPUT_GRADIENT, key), ())), count))
         else:

@@ -44,7 +44,7 @@ class Ordered:
 
 
 class MicroBatchLists:
-    """The distinct lists of micro-batches of a program, numbered: list m is (m,)."""
+    """The distinct lists of micro-batches of a program, numbered: number m is the list (m,), and the groups follow."""
 
     def __init__(self, micro_batches: int) -> None:
         self._micro_batches = micro_batches
@@ -86,5 +86,5 @@ def plus(e: n.Expr, amount: int) -> n.Expr:
 
 
 def formatted(e: n.Expr) -> str:
-    """Return the text of an expression with products as `fmt` writes them."""
+    """Return the text of an expression with products as `fmt` writes them: a*b."""
     return expression(e).replace(" * ", "*")

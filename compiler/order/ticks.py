@@ -17,7 +17,7 @@ from chimerac.compiler.resolve.spec import Filling, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # findings about pairs of formulas with equal ticks; about tasks placed never or twice, checked after each pipe
+MAX_FOUND = 20  # findings: pairs of formulas with equal ticks; or tasks placed never or twice, counted after each pipe
 MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names
 
 
@@ -115,6 +115,7 @@ def _is_before_its_weight_gradient(ordered: Ordered) -> npt.NDArray[np.bool_]:
 
 
 def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
+    """Return the tasks that a formula places. number: of the formula."""
     pipe = spec.header.pipes[f.pipe]
     budget.spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
     low, high, counter = _groups(f, len(pipe.micro_batches), budget)
@@ -231,8 +232,10 @@ def _omission_finding(message: str, formulas: list[Formula], count: int, missing
 
 
 def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Range | None:
-    """Return the range of a formula's groups, each longer by one amount, after which they omit and repeat no micro-batch of
-    `count`; None if there is no such amount."""
+    """Return a range in which each group of a formula is longer by one amount, so that they omit and repeat no micro-batch.
+
+    count: of the micro-batches. Returns None if there is no such amount.
+    """
     try:
         low, high, _ = _groups(f, count, budget.share())
         gap = int((low[1] if len(low) > 1 else count) - high[0]) - 1 if len(low) else 0
@@ -247,6 +250,7 @@ def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Rang
 def _duplicate_findings(
     spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int
 ) -> list[Diagnostic]:
+    """Return E302 for a task of a pipe that is placed twice. counts: how often each is, by kind, stage and micro-batch."""
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
@@ -264,12 +268,11 @@ def _duplicate_findings(
                 help="change the groups so that they do not overlap",
             )
         ]
-    notes = tuple(f"also by {f.span}" for f in formulas[1 : 1 + MAX_NAMED]) + ("...",) * (len(formulas) > 1 + MAX_NAMED)
-    return [
-        Diagnostic(
-            "E302", f"two formulas place {name}", formulas[0].span, "one of them", notes, "remove one, or narrow it with 'when'"
-        )
-    ]
+    notes = [f"also by {f.span}" for f in formulas[1 : 1 + MAX_NAMED]]
+    if len(formulas) > 1 + MAX_NAMED:
+        notes.append("...")
+    help = "remove one, or narrow it with 'when'"
+    return [Diagnostic("E302", f"two formulas place {name}", formulas[0].span, "one of them", tuple(notes), help)]
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
@@ -299,4 +302,5 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
 
 
 def _line(span: Span) -> str:
+    """Return the line of a span, with its place."""
     return f"{span.source.name}:{span.line}: {span.source.line(span.line).strip()}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-BODY = 2**20 + 2**16  # bytes of a request: a text of limits.TEXT characters of ASCII, and its parameters
+BODY = 2**20 + 2**16  # bytes of a request: a text of `chimera_ir.limits.TEXT` characters in ASCII, and its parameters
 ANSWER = 2**26  # bytes of an answer
-COMPILING_S = 5.0  # of one compilation
-EXPORTING_S = 20.0  # of one product: it is compiled, then drawn or written
+COMPILING_S = 5.0  # of one compilation and its drawing
+EXPORTING_S = 20.0  # of one product of --emit: the schedule is compiled, and the product is made
 MEMORY = 2**30  # bytes of the address space of a process that compiles
 WORKERS = 2  # compilations at the same time
 WAITING_S = 10.0  # for a worker that is free
@@ -15,5 +15,5 @@ GRACE_S = 3.0  # that a worker has beyond the time of a compilation, before the 
 
 ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
-VALUES = 160  # of a parameter that are tried for its slider
-OPERATIONS = 2**18  # that trying the values of a slider may take
+VALUES = 160  # about so many values of a parameter are tried for its slider
+OPERATIONS = 2**18  # of a budget: one computes the parameters, another is divided among the sliders

@@ -49,17 +49,19 @@ _IN_LIMIT = {
 }
 
 
-def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget) -> None:
-    """Add the findings about names and types in an order block. scope: the params and lets; families: the pipes, by name."""
-    match s:
+def check_order(
+    order: n.Order, scope: Scope, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
+) -> None:
+    """Add the findings about names and types in an order block. scope: the params and lets; declared: the pipes, by name."""
+    match order:
         case n.Ticks():
-            _check_ticks(s, scope, families, found, budget)
+            _check_ticks(order, scope, declared, found, budget)
         case n.Greedy():
-            _check_greedy(s, scope, found)
+            _check_greedy(order, scope, found)
         case n.Listing():
-            pipes = {name: f"the pipe is written before the parentheses: F {name}(STAGE)" for name in families}
-            inner = local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found, _RANK)
-            _check_actions(s.actions, inner, families, found)
+            pipes = {name: f"the pipe is written before the parentheses: F {name}(STAGE)" for name in declared}
+            inner = local(with_hints(scope, _IN_LISTING | pipes), [(order.rank, "rank")], found, _RANK)
+            _check_actions(order.actions, inner, declared, found)
 
 
 def _check_kind(kind: n.Identifier, found: list[Diagnostic]) -> None:
@@ -70,11 +72,11 @@ def _check_kind(kind: n.Identifier, found: list[Diagnostic]) -> None:
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
-def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
-    """Add the findings about a reference to a pipe; return whether the pipe exists. values: the names of values."""
-    decl = families.get(ref.name.name)
+def _check_pipe(ref: n.PipeRef, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
+    """Add the findings about a reference to a pipe; return whether the pipe exists. values: names of values, for the help."""
+    decl = declared.get(ref.name.name)
     if decl is None:
-        help = did_you_mean(ref.name.name, families)
+        help = did_you_mean(ref.name.name, declared)
         if ref.name.name in values:
             help = f"'{ref.name.name}' is a value: a stage is written in parentheses, as in F({ref.name.name})"
         found.append(Diagnostic("E201", f"unknown pipe '{ref.name.name}'", ref.span, help=help))
@@ -84,35 +86,36 @@ def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[
     return decl is not None
 
 
-def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
-    if not s.prefer:
-        found.append(Diagnostic("E208", "the greedy order has no 'prefer'", s.span, help="add: prefer B, F"))
-    for kind in s.prefer:
+def _check_greedy(order: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
+    """Add the findings about a greedy order."""
+    if not order.prefer:
+        found.append(Diagnostic("E208", "the greedy order has no 'prefer'", order.span, help="add: prefer B, F"))
+    for kind in order.prefer:
         _check_kind(kind, found)
-    names = [k.name for k in s.prefer]
-    for kind in (k for i, k in enumerate(s.prefer) if k.name in names[:i]):
+    names = [k.name for k in order.prefer]
+    for kind in (k for i, k in enumerate(order.prefer) if k.name in names[:i]):
         found.append(Diagnostic("E207", f"'{kind.name}' is preferred twice", kind.span, help="keep one of them"))
     if names and set(names) - {"R"} not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
-        again = ", R" if "R" in names else ""
-        help = f"write: prefer B, F{again} or: prefer I, F, W{again}"
-        found.append(Diagnostic("E202", message, s.prefer[0].span, help=help))
+        recomputation = ", R" if "R" in names else ""
+        help = f"write: prefer B, F{recomputation} or: prefer I, F, W{recomputation}"
+        found.append(Diagnostic("E202", message, order.prefer[0].span, help=help))
     inner = with_hints(_with_integers(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means the {MEANINGS[name]} in a greedy order"
-        found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
-    for grouping in s.groups:
-        if grouping.kind.name != "F" or len(s.groups) > 1:
+        found.append(Diagnostic("E207", message, order.span, help=f"give your '{name}' another name"))
+    for grouping in order.groups:
+        if grouping.kind.name != "F" or len(order.groups) > 1:
             help = "a backward has one micro-batch; write one line: group F by 2"
             found.append(Diagnostic("E202", "only forwards can be grouped, and only once", grouping.span, help=help))
         check(grouping.size, scope, "integer", found)
-    for what, given in (("keys", s.keys), ("limits", s.limits)):
+    for what, given in (("keys", order.keys), ("limits", order.limits)):
         if len(given) > limits.KEYS:
             message = f"a greedy order has {len(given)} {what}; at most {limits.KEYS}"
             found.append(Diagnostic("E211", message, given[limits.KEYS].span, "the first too many"))
-    for key in s.keys:
+    for key in order.keys:
         check(key.value, inner, "integer", found)
-    for limit in s.limits:
+    for limit in order.limits:
         e = limit.condition
         if not (isinstance(e, n.Binary) and e.op == "<=" and (weights := limit_weights(e.left))):
             found.append(not_a_limit(e, limit.span))
@@ -151,7 +154,7 @@ def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
 
 
 def _check_actions(
-    actions: tuple[n.Action, ...], scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]
+    actions: tuple[n.Action, ...], scope: Scope, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic]
 ) -> None:
     """Add the findings about a block of a listing. A let is visible up to the end of its block."""
     inner = Scope(scope)
@@ -164,14 +167,14 @@ def _check_actions(
                 if a.low is not None:
                     check(a.low, inner, "integer", found)
                 body = local(inner, [(a.binder, "")], found) if a.binder else inner
-                _check_actions(a.body, body, families, found)
+                _check_actions(a.body, body, declared, found)
             case n.Choice():
                 check(a.condition, inner, "truth value", found)
-                _check_actions(a.then, inner, families, found)
-                _check_actions(a.otherwise, inner, families, found)
+                _check_actions(a.then, inner, declared, found)
+                _check_actions(a.otherwise, inner, declared, found)
             case n.TaskAction():
                 if a.pipe is not None:
-                    _check_pipe(a.pipe, families, found, inner)
+                    _check_pipe(a.pipe, declared, found, inner)
                 _check_places(a, inner, found)
                 for e in (a.pipe.index if a.pipe else None, a.stage, a.first, a.last):
                     if e is not None:
@@ -189,10 +192,11 @@ def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> Non
 
 
 def _check_ticks(
-    ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
+    ticks: n.Ticks, scope: Scope, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
+    """Add the findings about an order of ticks."""
     used: set[str] = set()
-    wrong: set[str] = set()  # lets with a finding. They are not checked again for each further rule that uses them
+    wrong: set[str] = set()  # lets with a finding: they are not checked again for each further rule that uses them
     outside = scope
     scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)
@@ -213,7 +217,7 @@ def _check_ticks(
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         binders: list[tuple[n.Identifier, str]] = []
-        if rule.pipe and _check_pipe(rule.pipe, families, found, Scope()):
+        if rule.pipe and _check_pipe(rule.pipe, declared, found, values=Scope()):  # no value: (s, m) follows
             binder = index_binder(rule.pipe, scope)
             binders += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:

@@ -13,10 +13,10 @@ from chimerac.compiler.syntax.walk import left_spine, subexpressions
 def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
     """Return E202 for a condition that is not a limit: a comparison other than <=, or no counts on its left."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
-        swapped = e.op in (">", ">=") and limit_weights(e.right)
-        if swapped or limit_weights(e.left):
-            counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
-            if e.op == "<" or (swapped and e.op == ">"):
+        is_swapped = e.op in (">", ">=") and limit_weights(e.right) is not None
+        if is_swapped or limit_weights(e.left) is not None:
+            counts, bound = (e.right, e.left) if is_swapped else (e.left, e.right)
+            if e.op == "<" or (is_swapped and e.op == ">"):
                 bound = n.Binary("-", bound, n.Int(1, span=span), span=span)
             help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound)}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
@@ -36,7 +36,7 @@ def limit_weights(e: n.Expr) -> dict[str, int] | None:
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):
+        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):  # a longer sum has a kind twice
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None

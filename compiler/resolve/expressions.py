@@ -19,13 +19,13 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.walk import left_spine, names_in
 
 Array = npt.NDArray[Any]
-ExprValue = int | bool | Array  # of a name or an expression: one for all points, or an array with an entry for each point
+ExprValue = int | bool | Array  # of a name or an expression: one value for all points, or an array with a value for each
 Env = Mapping[str, ExprValue]
 
 LIMIT = limits.MAGNITUDE  # the sum of two such values fits into 64 bits
 WITHIN_LIMIT = f"between -2^{LIMIT.bit_length() - 1} and 2^{LIMIT.bit_length() - 1}"
 MAX_NAMES = 20  # names whose values a finding shows
-# Of each function: how it is computed for two integers, and for two values of which one is an array.
+# How each function is computed: for two integers, and for two values of which at least one is an array.
 FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
     "min": (min, np.minimum),
     "max": (max, np.maximum),
@@ -45,8 +45,9 @@ def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLi
 def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
     """Return the value of a checked expression.
 
-    Raises ChimeraError: E205 division by zero, E206 a value that is not within `LIMIT`, each with the values at the first such
-    point (but for a product with the magnitudes of its largest factors); E211 more operations than are left in the budget.
+    Raises ChimeraError: E205 division by zero, E206 a value that is not within `LIMIT`, each with the values of the names at
+    the first such point, or for a product with the magnitudes of its largest factors; E211 more operations than the budget has
+    left.
     """
     budget.spend(1, e.span)
     match e:
@@ -68,8 +69,8 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
             condition = evaluate(e.condition, env, budget)
             return _choose(
                 condition,
-                lambda rest: evaluate(e.then, rest, budget),
-                lambda rest: evaluate(e.otherwise, rest, budget),
+                lambda inner: evaluate(e.then, inner, budget),
+                lambda inner: evaluate(e.otherwise, inner, budget),
                 env,
                 budget,
                 e.span,
@@ -96,11 +97,11 @@ def _apply(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
         return _arithmetic(e, left, right, env)
     budget.spend(_operations(left), e.span)
     is_decided = left if e.op == "or" else _invert(left)
-    return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
+    return _choose(is_decided, lambda _: e.op == "or", lambda inner: evaluate(e.right, inner, budget), env, budget, e.span)
 
 
 def _operations(*operands: ExprValue) -> int:
-    """Return as how many operations of the budget an operation on these operands counts: 1, and 1 for every 64 points."""
+    """Return how many operations of the budget one on these operands takes: 1, and 1 more for every 64 points."""
     points = 0
     for x in operands:  # mostly integers, for which max() over a generator takes more than twice as long
         if isinstance(x, np.ndarray) and len(x) > points:
@@ -109,6 +110,7 @@ def _operations(*operands: ExprValue) -> int:
 
 
 def _invert(value: ExprValue) -> ExprValue:
+    """Return `not value`, at each point."""
     return np.logical_not(value) if isinstance(value, np.ndarray) else not value
 
 
@@ -120,7 +122,10 @@ def _choose(
     budget: Budget,
     span: Span,
 ) -> ExprValue:
-    """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
+    """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed for its own points only.
+
+    Both are called with the values of the names at these points. span: the text with the condition.
+    """
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)
     if condition.all():
@@ -143,6 +148,7 @@ def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, ExprV
 
 
 def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> ExprValue:
+    """Return the value of an operation on two integers. env: the values of the names, for findings."""
     match e.op:
         case "+":
             return _bounded(left + right, e, env)
@@ -205,4 +211,5 @@ def _values(e: n.Expr, env: Env, where: Any) -> str:
 def values_of(e: n.Expr, env: Mapping[str, Any]) -> str:
     """Return 'a = 1, b = 2' for the names of an expression."""
     names = [name for name in names_in(e) if name in env]
-    return ", ".join([*(f"{name} = {env[name]}" for name in names[:MAX_NAMES]), *["..."] * (len(names) > MAX_NAMES)])
+    texts = [f"{name} = {env[name]}" for name in names[:MAX_NAMES]]
+    return ", ".join([*texts, "..."] if len(names) > MAX_NAMES else texts)

@@ -1,4 +1,4 @@
-"""Small changes of a wrong placement, for its help: other ranges and other formulas. The caller tries them."""
+"""Small changes of a wrong placement, for the help of its finding: other ranges and other formulas. The caller tries them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROM_0 = "stages and ranks count from 0"
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
-    """Yield variants of a pipe. at: the text of the finding; the clause that contains it is changed first.
+    """Yield variants of a pipe. at: where the finding is; the clause there is changed first.
 
     Each variant has one change: a range is longer, shorter or shifted by one; a branch of a formula is larger or smaller by
     one; < becomes <= or the reverse, and the same for >. After them come variants in which every range ends one lower, or is
@@ -29,18 +29,18 @@ def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
     """
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
-        for bounds, new in _ranges(clause.range):
+        for bounds, new in _range_variants(clause.range):
             changed = replace(clause, range=bounds)
             yield replace(decl, stages=(*before, changed, *after)), ((bounds.span, new),), _INCLUSIVE
-        for rank, span, new in _formulas(clause.rank):
+        for rank, span, new in _formula_variants(clause.rank):
             changed = replace(clause, rank=rank)
             yield replace(decl, stages=(*before, changed, *after)), ((span, new),), _FROM_0
-    yield from _with_all_ranges(decl)
+    yield from _with_all_range_variants(decl)
 
 
-def _with_all_ranges(decl: n.PipeDecl) -> Iterator[PipeVariant]:
+def _with_all_range_variants(decl: n.PipeDecl) -> Iterator[PipeVariant]:
     """Yield variants in which every range has the same change. A pipe with fewer than two ranges has none."""
-    variants = [list(_ranges(clause.range)) for clause in decl.stages]
+    variants = [list(_range_variants(clause.range)) for clause in decl.stages]
     if sum(map(bool, variants)) < 2:
         return
     for shift, why in (((0, -1), _INCLUSIVE), ((-1, -1), _FROM_0)):
@@ -60,21 +60,21 @@ def _contains(span: Span, part: Span) -> bool:
     return begins <= (part.line, part.column) and (part.end_line, part.end_column) <= ends
 
 
-def _sum(e: n.Expr, by: int) -> n.Expr:
+def _plus(e: n.Expr, by: int) -> n.Expr:
     """Return an expression with a number added."""
     return n.Binary("+", e, n.Int(by, span=e.span), span=e.span)
 
 
-def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
+def _range_variants(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
     """Yield a range with each of `_SHIFTS`, and its text. A range over several lines has none."""
     if bounds is None or bounds.span.line != bounds.span.end_line:
         return
     for low, high in _SHIFTS:
         texts = [shifted(e, by) if by else as_written(e) for e, by in ((bounds.low, low), (bounds.high, high))]
-        yield n.Range(_sum(bounds.low, low), _sum(bounds.high, high), span=bounds.span), " .. ".join(texts)
+        yield n.Range(_plus(bounds.low, low), _plus(bounds.high, high), span=bounds.span), " .. ".join(texts)
 
 
-def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
+def _formula_variants(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
     """Yield variants of a formula, each with the span of the changed part and its new text."""
     parts = list(subexpressions(e))
     for part in parts if len(parts) <= MAX_PARTS else ():
@@ -86,7 +86,7 @@ def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
                 yield _with_part(e, part, replace(part, op=_BOUND_CHANGED[op])), part.span, new
             case n.IfElse(_, then, otherwise):
                 for branch in (x for x in (then, otherwise) if x.span.line == x.span.end_line):
-                    yield from ((_with_part(e, branch, _sum(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))
+                    yield from ((_with_part(e, branch, _plus(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))
             case _:
                 pass
 

@@ -21,7 +21,7 @@ from chimerac.compiler.syntax.kinds import KINDS
 def order_of(
     schedule: n.Schedule, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget
 ) -> TicksOrder | GreedyOrder | ListingOrder:
-    """Return the order of a checked schedule. declared: its pipes, by declared name; env: the values of params and lets.
+    """Return the order of a checked schedule. declared: its declarations of pipes, by name; env: the values of params and lets.
 
     Raises ChimeraError: E205, E206 and E211 (`evaluate`), and E211 for too many formulas or a group that is too large.
     """
@@ -34,8 +34,8 @@ def order_of(
             group = size(order.groups[0].size, env, "micro-batches of a group", 1, budget) if order.groups else 1
             return GreedyOrder(kinds, order.keys, group, tuple(map(_bound, order.limits)), env, order.span)
         case n.Listing():
-            families = {name: {index: pipe for pipe, index in decl.ids.items()} for name, decl in declared.items()}
-            return ListingOrder(order.rank.name, order.actions, families, env, order.span)
+            pipes = {name: {index: pipe for pipe, index in d.indices.items()} for name, d in declared.items()}
+            return ListingOrder(order.rank.name, order.actions, pipes, env, order.span)
 
 
 def _bound(limit: n.Limit) -> Bound:
@@ -49,20 +49,21 @@ def _bound(limit: n.Limit) -> Bound:
 def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget) -> Iterator[Formula]:
     """Yield a formula for every rule and every pipe to which it applies.
 
-    For one pipe and kind, rules that name the pipe replace the rules that name none.
+    For a pipe and a kind of task, rules that name the pipe replace the rules that name no pipe.
     """
-    pipes = sum(len(decl.ids) for decl in declared.values())
+    pipes = sum(len(d.indices) for d in declared.values())
     if pipes * len(ticks.rules) > limits.FORMULAS:
         message = f"{pipes} pipes x {len(ticks.rules)} rules are too many formulas; at most {limits.FORMULAS}"
         raise refuse("E211", message, ticks.span, help="take fewer pipes, or fewer rules")
     lets = {
         id(rule): tuple(needed_lets(ticks.lets, [e for e in (rule.condition, rule.tick) if e], budget)) for rule in ticks.rules
     }
-    for decl in declared.values():
-        for pipe, index in decl.ids.items():
+    for declaration in declared.values():
+        for pipe, index in declaration.indices.items():
             for letter, kind in KINDS.items():
-                of_kind = [(r, _env_for_pipe(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
-                rules = [(r, inner) for r, inner in of_kind if inner is not None]
+                of_kind = [r for r in ticks.rules if r.kind.name == letter]
+                names = [(r, _names_for_pipe(r, declaration, index, env, budget)) for r in of_kind]
+                rules = [(r, inner) for r, inner in names if inner is not None]  # those that apply to the pipe
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
@@ -76,11 +77,14 @@ def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
     return Filling(fill.rank.name, fill.number.name, fill.tick, lets, env, fill.span)
 
 
-def _env_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
-    """Return the values of the names that a rule may use for a pipe; None if it does not apply to the pipe."""
+def _names_for_pipe(rule: n.Rule, declaration: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
+    """Return the values of the names that a rule may use for a pipe; None if it does not apply to the pipe.
+
+    index: of the pipe in its family.
+    """
     if rule.pipe is None:
         return env
-    if rule.pipe.name.name != decl.decl.name.name:
+    if rule.pipe.name.name != declaration.node.name.name:
         return None
     if rule.pipe.index is None:
         return env

@@ -21,10 +21,10 @@ MAX_SEARCH = 2**20  # operations of the search for a change that corrects a plac
 
 @dataclass(slots=True)
 class PipeDeclaration:
-    """The pipes of one declaration. ids: the number of each pipe -> its index in the family, 0 if it is no family."""
+    """The pipes of one declaration. indices: the number of each pipe -> its index in the family, 0 if it is no family."""
 
-    decl: n.PipeDecl
-    ids: dict[int, int] = field(default_factory=dict)
+    node: n.PipeDecl
+    indices: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def pipes_of(
             if isinstance(placement, Diagnostic):
                 help = _placement_help(decl, inner, ranks, stages, placement, budget)
                 raise ChimeraError([replace(placement, help=help or placement.help)])
-            declaration.ids[len(pipes)] = index
+            declaration.indices[len(pipes)] = index
             pipes.append(Pipe(name, placement, tuple(range(first_micro_batch, first_micro_batch + count))))
             first_micro_batch += count
     if not pipes:
@@ -97,7 +97,7 @@ def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, 
 def _placement(
     decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[int, ...] | Diagnostic:
-    """Return the rank of every stage of a pipe, or the first finding."""
+    """Return the rank of every stage of a pipe, or the first finding. pipe: its name."""
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
         budget.spend(8, clause.span)
@@ -108,11 +108,11 @@ def _placement(
                 message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
                 help = "a range includes both ends" if high == stages else f"the statement 'stages' gives {stages}"
                 return Diagnostic("E220", message, clause.range.span, help=help)
-        at = np.arange(low, high + 1, dtype=np.int64)
-        rank = values_at(clause.rank, {**env, clause.binder.name: at}, len(at), budget)
+        placed = np.arange(low, high + 1, dtype=np.int64)  # the stages of the clause
+        rank = values_at(clause.rank, {**env, clause.binder.name: placed}, len(placed), budget)
         outside = (rank < 0) | (rank >= ranks.count)
         if outside.any():
-            s = int(at[np.argmax(outside)])
+            s = int(placed[np.argmax(outside)])
             message = (
                 f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks.count - 1}"
             )
@@ -122,25 +122,25 @@ def _placement(
             if ((rank > 0) & (rank <= ranks.count)).all():
                 help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
             return Diagnostic("E220", message, clause.rank.span, label, help=help)
-        is_placed = placement[at] >= 0
-        if is_placed.any():
-            s = int(at[np.argmax(is_placed)])
+        is_placed_twice = placement[placed] >= 0
+        if is_placed_twice.any():
+            s = int(placed[np.argmax(is_placed_twice)])
             message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
             return Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own")
-        placement[at] = rank
+        placement[placed] = rank
     missing = np.flatnonzero(placement < 0)
     if missing.size:
         message = f"stage {missing[0]} of pipe {pipe} is never placed"
         if missing.size > 1:
             is_range = missing[-1] - missing[0] + 1 == missing.size
-            count = "" if is_range else f"{missing.size} of "
-            message = f"{count}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
+            how_many = "" if is_range else f"{missing.size} of "
+            message = f"{how_many}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
         return Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
     return tuple(placement.tolist())
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return a change of a pipe's text after which every stage is placed exactly once, or '' if none was found."""
+    """Return as help for a finding a change of the pipe after which every stage is placed exactly once; '' if none is found."""
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))
     for changed, edits, why in pipe_variants(decl, d.span):
@@ -169,13 +169,13 @@ def recompute_of(
     """Return for every pipe and stage whether the forward keeps only its input and is run again before the backward."""
     result = []
     for declaration in declared.values():
-        for index in declaration.ids.values():
-            family = declaration.decl.family
+        for index in declaration.indices.values():
+            family = declaration.node.family
             inner = {**env, family.binder.name: index} if family else env
             recomputed = np.zeros(stages, bool)
-            for clause in declaration.decl.stages:
+            for clause in declaration.node.stages:
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner, budget)
-                at = np.arange(low, high + 1, dtype=np.int64)
+                at = np.arange(low, high + 1, dtype=np.int64)  # the stages of the clause
                 if clause.recompute is not None:
                     condition, with_stages = clause.recompute.condition, {**inner, clause.binder.name: at}
                     recomputed[at] = True if condition is None else values_at(condition, with_stages, len(at), budget, bool)

@@ -17,11 +17,13 @@ from chimerac.compiler.resolve.statements import check_globals, check_parameters
 from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax import nodes as n
 
+DEFAULT_WINDOW = 2  # sends of a channel that may be incomplete, where a schedule does not say it
+
 
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
     """Return the spec of a schedule.
 
-    given: values of parameters, the others take their defaults; budget: the operations that it may take; recompute: the stages
+    given: values of parameters; the others have their defaults; budget: the operations that it may take; recompute: the stages
     that recompute, in the place of those of the text.
 
     Raises ChimeraError: E002 a chosen stage that does not exist, E201 unknown name, E202 type, E203 unknown parameter, E204
@@ -39,7 +41,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, reco
     env = values(schedule, given, budget)
     ranks = size(settings["ranks"].value, env, "ranks", 1, budget)
     stages = size(settings["stages"].value, env, "stages", 1, budget)
-    window = size(settings["window"].value, env, "window", 0, budget) if "window" in settings else 2
+    window = DEFAULT_WINDOW if "window" not in settings else size(settings["window"].value, env, "window", 0, budget)
     pipes, declared = pipes_of(schedule, env, RankCount(ranks, settings["ranks"].value), stages, budget)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
     if micro_batches == 0:

@@ -13,18 +13,18 @@ from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 # The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# What a name is bound to -> the help if the name is one of those above, with another meaning.
+# What a name is bound to -> the help if the name is one of those above and has another meaning there.
 _OTHER_NAME = {
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
 }
 
 
-def define(scope: Scope, binder: n.Identifier, kind: Type, found: list[Diagnostic]) -> None:
+def define(scope: Scope, binder: n.Identifier, type: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 if it is defined already."""
     if first := scope.where(binder.name):
         found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
-    scope.add(binder, kind)
+    scope.add(binder, type)
 
 
 def type_of_let(e: n.Expr, scope: Mapping[str, Type]) -> Type:
@@ -44,15 +44,15 @@ def type_of_let(e: n.Expr, scope: Mapping[str, Type]) -> Type:
 
 def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
     """Check the value of a let and add its name."""
-    kind = type_of_let(let.value, scope)
-    check(let.value, scope, kind, found)
-    define(scope, let.name, kind, found)
+    type = type_of_let(let.value, scope)
+    check(let.value, scope, type, found)
+    define(scope, let.name, type, found)
 
 
 def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
     """Return a scope with more integers. Adds E207 for a name that is defined already, and for s, m, p, r with another meaning.
 
-    bound: the names, and what each is bound to, '' if any name is allowed; help: how to bind stages and micro-batches here.
+    bound: the names, and for what each stands, '' if any name is allowed; help: how stages and micro-batches are named here.
     """
     inner = Scope(scope)
     conflicts = [(binder, what, meaning) for binder, what in bound if (meaning := _conflicting_meaning(binder.name, what))]

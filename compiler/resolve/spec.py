@@ -16,9 +16,9 @@ from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPo
 class Formula:
     """The ticks of the tasks of one kind in one pipe.
 
-    stage, micro_batch: the names of the two in the formula; group: the micro-batches of one task, LOW .. HIGH, or None;
-    counter: the name that numbers the groups, '' if there is none; condition: of `when`; lets: those of the order that the
-    formula uses; env: the values of all other names.
+    pipe: its number; stage, micro_batch: the names that the formula has for them; group: the micro-batches of one task,
+    LOW .. HIGH, or None; counter: the name that numbers the groups, '' if there is none; condition: that of `when`; lets: those
+    of the order that the formula uses; env: the values of all other names.
     """
 
     kind: Op
@@ -36,10 +36,10 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The ticks of the weight gradients of every rank, of `fill`.
+    """The ticks that `fill` gives to the weight gradients of every rank.
 
-    rank, number: the names of the two in the formula; lets: those of the order that it uses; env: the values of all other
-    names.
+    rank, number: the names that the formula has for the rank and for the number of the weight gradient on this rank; lets:
+    those of the order that it uses; env: the values of all other names.
     """
 
     rank: str
@@ -52,7 +52,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class TicksOrder:
-    """The order form `ticks`. filling: places the weight gradients, if no formula does."""
+    """The order form `ticks`. filling: places the weight gradients, if no formulas place them; None: there is no `fill`."""
 
     formulas: tuple[Formula, ...]
     filling: Filling | None
@@ -61,9 +61,10 @@ class TicksOrder:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit of a greedy order: the sum over the kinds of `weights` times the number of started tasks is at most `value`.
+    """A limit of a greedy order, such as `F - B <= 4`: at most `value` for a sum of numbers of tasks that have started.
 
-    scope: which tasks are counted together: those of the 'rank', or of each 'stage' or 'pipe' of the rank.
+    weights: the factor of each kind of task in this sum. scope: which tasks are counted together: all of a 'rank', or those of
+    each 'stage' or 'pipe' of a rank.
     """
 
     weights: Mapping[Op, int]
@@ -92,13 +93,13 @@ class GreedyOrder:
 class ListingOrder:
     """The order form `listing`.
 
-    rank: the name that is bound to the rank; families: declared name -> index in the family, 0 without one -> number of the
-    pipe; env: the values of params and lets.
+    rank: the name that the block has for the rank; pipes: the number of each pipe, by its declared name and its index in the
+    family (0 if it is no family); env: the values of params and lets.
     """
 
     rank: str
     actions: tuple[Action, ...]
-    families: Mapping[str, Mapping[int, int]]
+    pipes: Mapping[str, Mapping[int, int]]
     env: Env
     span: Span
 

@@ -76,7 +76,7 @@ def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list
 
 
 def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
-    """Return the names of params and lets. Each of them, and each `require`, may use only those above it."""
+    """Check params, lets and requirements, each of which may use only names above it. Return the names of params and lets."""
     scope = Scope()
     for s in schedule.statements:
         match s:
@@ -94,9 +94,10 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
 
 
 def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic], budget: Budget) -> None:
-    """Check every statement except param, let and require."""
-    families: dict[str, n.PipeDecl] = {}
-    costs: dict[str, Span] = {}  # where each cost, tied set and limit is given
+    """Check every statement except param, let and require. scope: the params and lets."""
+    declared: dict[str, n.PipeDecl] = {}
+    # Where each cost, tied set and limit is given.
+    costs: dict[str, Span] = {}
     tied: dict[str, Span] = {}
     bounds: dict[str, Span] = {}
     for s in schedule.statements:
@@ -104,11 +105,11 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
             case n.Setting():
                 check(s.value, scope, "integer", found)
             case n.PipeDecl():
-                if s.name.name in families:
+                if s.name.name in declared:
                     found.append(
-                        given_twice(f"pipe '{s.name.name}' is defined twice", s.name.span, families[s.name.name].name.span)
+                        given_twice(f"pipe '{s.name.name}' is defined twice", s.name.span, declared[s.name.name].name.span)
                     )
-                families[s.name.name] = s
+                declared[s.name.name] = s
                 if s.name.name in KINDS:
                     message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
                     found.append(Diagnostic("E207", message, s.name.span, help="choose another name"))
@@ -155,7 +156,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 pass
     for s in schedule.statements:
         if isinstance(s, n.Order):
-            check_order(s, scope, families, found, budget)
+            check_order(s, scope, declared, found, budget)
 
 
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:

@@ -19,7 +19,7 @@ class Scope(Mapping[str, Type]):
 
     The outer names are not copied, since a listing may have thousands of names and thousands of blocks.
 
-    hints: name -> the help if the name is unknown here; others: more names for "did you mean".
+    hints: name -> the help if the name is unknown here; others: more names that an author may have meant.
     """
 
     def __init__(self, outer: Scope | None = None) -> None:
@@ -29,6 +29,7 @@ class Scope(Mapping[str, Type]):
         self.others: tuple[str, ...] = outer.others if outer is not None else ()
 
     def _find(self, name: object) -> tuple[Type, Span | None] | None:
+        """Return the type of a name, and where it is defined; None if it is unknown."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope._own:
@@ -58,9 +59,9 @@ class Scope(Mapping[str, Type]):
         found = self._find(name)
         return found and found[1]
 
-    def add(self, binder: n.Identifier, kind: Type) -> None:
+    def add(self, binder: n.Identifier, type: Type) -> None:
         """Add a name that is bound in the text."""
-        self._own[binder.name] = kind, binder.span
+        self._own[binder.name] = type, binder.span
 
     def add_integers(self, names: Iterable[str]) -> None:
         """Add predefined integers."""
@@ -77,7 +78,7 @@ _FUNCTION_HELP = {  # functions of other languages
 }
 
 
-def _product(name: str, scope: Mapping[str, Type]) -> str:
+def _product_help(name: str, scope: Mapping[str, Type]) -> str:
     """Return the help for two known names that are written together, as in Dv; '' for any other name."""
     for k in range(1, len(name)):
         if name[:k] in scope and name[k:] in scope:
@@ -96,6 +97,7 @@ def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diag
 
 
 def _type_finding(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
+    """Return E202 for an expression of another type than the expected one."""
     help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
     return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
@@ -123,15 +125,15 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             if e.name in scope:
                 return scope[e.name]
             hint, others = (scope.hints.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
-            help = hint or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
+            help = hint or _product_help(e.name, scope) or did_you_mean(e.name, [*scope, *others])
             if condition := _CONDITIONS.get(e.name.casefold()):
                 help = f"write '{condition}' instead of '{e.name}'; the language has no words for truth values"
             found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
             return None
         case n.Unary():
-            kind: Type = "integer" if e.op == "-" else "truth value"
-            check(e.operand, scope, kind, found)
-            return kind
+            type: Type = "integer" if e.op == "-" else "truth value"
+            check(e.operand, scope, type, found)
+            return type
         case n.Binary():
             first_operand, operations = left_spine(e)
             check(first_operand, scope, _operand_type(operations[0]), found)

@@ -13,7 +13,7 @@ from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
 MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
-MAX_PAIR_CHANGE = 8  # the largest sum of changes of two parameters at once
+MAX_PAIR_CHANGE = 8  # the largest sum of the changes of two parameters, without their signs
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement
 _PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
@@ -59,6 +59,7 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprVa
 
 
 def _not_none(e: n.Expr | None) -> n.Expr:
+    """Return the default of a parameter that is not given: `check_parameters` has refused one without a default."""
     assert e is not None
     return e
 
@@ -68,26 +69,28 @@ def given_note(name: str, value: int) -> str:
     return f"{name} was given: -p {name}={value}"
 
 
-def _requirement_finding(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
-    names = names_in(s.condition)
+def _requirement_finding(
+    schedule: n.Schedule, requirement: n.Require, env: Env, given: Mapping[str, int], budget: Budget
+) -> Diagnostic:
+    names = names_in(requirement.condition)
     notes = tuple(given_note(k, v) for k, v in given.items() if k in names)
     return Diagnostic(
         "E210",
-        f"this does not hold: {expression(s.condition)}",
-        s.span,
-        values_of(s.condition, env),
+        f"this does not hold: {expression(requirement.condition)}",
+        requirement.span,
+        values_of(requirement.condition, env),
         notes,
-        _parameter_help(schedule, s, env, given, budget),
+        _parameter_help(schedule, requirement, env, given, budget),
     )
 
 
-def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
+def _parameter_help(schedule: n.Schedule, requirement: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
     """Return the help with the nearest values of one parameter, else of two, that meet every requirement; '' if none is found.
 
     The values are found by trying.
     """
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
-    names = set(names_in(s.condition))
+    names = set(names_in(requirement.condition))
     # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
     involved = [p for p in params if p in names][::-1]
     reserve = budget.left - MAX_SEARCH  # the search ends when no more than this is left

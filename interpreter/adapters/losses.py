@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
@@ -54,7 +54,7 @@ def _several(tensors: Values | Tensor) -> Values:
 MEAN_TOLERANCE = 0.01  # relative: the loss of two equal samples is twice that of one for a sum, and the same for a mean
 
 
-def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[Spec], targets: Values) -> None:
+def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[BoundaryTensor], targets: Values) -> None:
     """Check that the loss of a user's model is a sum over the samples, not their mean, on outputs drawn at random.
 
     name: of the model. outputs: the tensors that the loss reads, of a micro-batch; targets: of one sample. A loss that cannot
@@ -62,9 +62,9 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
     """
     generator, samples = torch.Generator().manual_seed(0), outputs[0].shape[0]
     drawn = []
-    for spec in outputs:
-        shape = (1, *spec.shape[1:]) if spec.shape[:1] == (samples,) else spec.shape
-        dtype: torch.dtype = getattr(torch, spec.dtype)
+    for declared in outputs:
+        shape = (1, *declared.shape[1:]) if declared.shape[:1] == (samples,) else declared.shape
+        dtype: torch.dtype = getattr(torch, declared.dtype)
         # Numbers between 0 and 1 are valid for losses of probabilities too.
         is_float = dtype.is_floating_point
         drawn.append(torch.rand(shape, generator=generator) if is_float else torch.zeros(shape, dtype=dtype))

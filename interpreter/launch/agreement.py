@@ -1,7 +1,7 @@
 """The comparison of all ranks before they run. A rank with other settings would hang the others or give wrong results.
 
 Every field of the settings is compared, so a new field needs no code here. The exceptions are NOT_COMPARED and
-COMPARED_AS_PRODUCTS.
+COMPARED_INDIRECTLY.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 # Only rank 0 writes the first two. The folders may differ between hosts.
 NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 # The program, its partition and the data that result from these settings are compared instead.
-COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
+COMPARED_INDIRECTLY = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
 HELP = "start every rank with the same files, options and versions"
 
-# Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
-Product = tuple[str, str, str]
+# What is derived from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
+Derived = tuple[str, str, str]
 
 
 def compare(
     transport: Transport,
     settings: DataclassInstance,
-    program: Sequence[Product],
-    data: Sequence[Product] = (),
+    program: Sequence[Derived],
+    data: Sequence[Derived] = (),
     defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Compare the settings, and the products made from them, between all ranks; called by all ranks together.
+    """Compare the settings, and what is derived from them, between all ranks; called by all ranks together.
 
     defaults: by name, the values of settings that are None. So an option that is left out equals its default.
 
@@ -46,26 +46,26 @@ def compare(
     """
     given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in NOT_COMPARED}
     values = {name: _text(defaults.get(name) if value is None else value) for name, value in given.items()}
-    own = {"settings": values, "products": {name: value for _, name, value in (*program, *data)}}
+    own = {"settings": values, "derived": {name: value for _, name, value in (*program, *data)}}
     by_rank = [json.loads(text) for text in transport.all_gather(json.dumps(own))]
     settings_by_rank = [rank["settings"] for rank in by_rank]
-    products = [rank["products"] for rank in by_rank]
+    derived = [rank["derived"] for rank in by_rank]
     different = dict(_different_settings(settings_by_rank))
     notes = tuple(different.values())
-    _compare_products(program, products, notes)
-    compared = {name: text for name, text in different.items() if name not in COMPARED_AS_PRODUCTS}
+    _compare_derived(program, derived, notes)
+    compared = {name: text for name, text in different.items() if name not in COMPARED_INDIRECTLY}
     if compared:
         name, text = next(iter(compared.items()))
         other = _first_different_rank([values.get(name) for values in settings_by_rank])
         message = f"rank 0 and rank {other} have a different training (settings): {text}"
         raise refuse("E809", message, notes=tuple(compared.values())[1:], help=HELP)
-    _compare_products(data, products, notes)
+    _compare_derived(data, derived, notes)
 
 
-def _compare_products(own: Sequence[Product], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
-    """Raise ChimeraError for the first of these products that differs between two ranks."""
+def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
+    """Raise ChimeraError for the first derived text that differs between two ranks."""
     for code, name, _ in own:
-        values = [products.get(name, "none") for products in by_rank]
+        values = [derived.get(name, "none") for derived in by_rank]
         if len(set(values)) > 1:
             other = _first_different_rank(values)
             # Digests are long, and their first characters identify them.

@@ -21,7 +21,7 @@ from chimerac.chimera_ir.host import processors
 from chimerac.interpreter.adapters.losses import check_sum
 from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own, may_have_own_loss
 from chimerac.interpreter.data.source import Data
-from chimerac.interpreter.launch.agreement import Product, compare
+from chimerac.interpreter.launch.agreement import Derived, compare
 from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import fitted
@@ -84,7 +84,7 @@ def training_defaults(settings: RunSettings) -> dict[str, object]:
     return {"iterations": training.iterations, "warm_up": training.warm_up_iterations}
 
 
-def products(plan: Plan, model: PartitionedModel) -> list[Product]:
+def derived(plan: Plan, model: PartitionedModel) -> list[Derived]:
     """Return what must be equal on all ranks: programs, boundary table and partition."""
     evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
     partition = enumerate(model.partition.layers)
@@ -165,7 +165,7 @@ class TrainingJob:
             "loss": DEFAULT_LOSS,
             "check_gradients": self.check_gradients,
         }
-        compare(transport, self.settings, products(self.plan, self.model), data, defaults)
+        compare(transport, self.settings, derived(self.plan, self.model), data, defaults)
         options, settings = self.settings, training_settings(self.settings)
         trainer = Trainer(
             self.plan.program,

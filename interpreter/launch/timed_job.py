@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.interpreter.launch.agreement import compare
-from chimerac.interpreter.launch.job import log_figures, log_header, products, training_defaults, training_settings
+from chimerac.interpreter.launch.job import derived, log_figures, log_header, training_defaults, training_settings
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
@@ -34,7 +34,7 @@ class TimedJob:
 
     def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
-        compare(transport, self.settings, products(self.plan, self.model), defaults=training_defaults(self.settings))
+        compare(transport, self.settings, derived(self.plan, self.model), defaults=training_defaults(self.settings))
         iterations, header = training_settings(self.settings).iterations, self.plan.program.header
         record = Record(transport.rank, iterations, self.settings.log_file, log_header(self.plan, self.settings))
         record.print_text(

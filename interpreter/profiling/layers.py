@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.profile import TIMES, LayerTimes
@@ -172,7 +172,7 @@ class _Passes:
     def __init__(
         self,
         stages: Sequence[Stage],
-        boundaries: Sequence[Sequence[Spec]],
+        boundaries: Sequence[Sequence[BoundaryTensor]],
         objective: Objective,
         batch: TensorBatch,
         device: torch.device,
@@ -211,7 +211,7 @@ class _Passes:
         self._iteration.begin(self._batch)
 
 
-def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[Spec]], iteration: Iteration) -> list[Work]:
+def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor]], iteration: Iteration) -> list[Work]:
     """Return the work of each stage, each of which reads what the one before it makes."""
     last = len(stages) - 1
     acts = [None, *(Slot(Key("act", 0, n, 0)) for n in range(1, last + 1)), None]
@@ -222,9 +222,9 @@ def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[Spec]], iterat
             stage,
             0,
             input=acts[n],
-            needs_gradient=() if n == 0 else [spec.gradient for spec in boundaries[n - 1]],
+            needs_gradient=() if n == 0 else [declared.gradient for declared in boundaries[n - 1]],
             output=acts[n + 1],
-            kept=[spec.kept for spec in boundaries[n]],
+            kept=[declared.kept for declared in boundaries[n]],
             output_gradient=grads[n + 1],
             input_gradient=grads[n],
         )
@@ -232,7 +232,7 @@ def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[Spec]], iterat
     ]
 
 
-_NUMBER = Spec((1,), "float32", gradient=True)
+_NUMBER = BoundaryTensor((1,), "float32", gradient=True)
 
 
 class _Empty(nn.Module):

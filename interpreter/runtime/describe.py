@@ -218,7 +218,7 @@ class _Run:
                 self._record_maker(values, k)
         if split and loss is not None and loss.requires_grad:
             torch.autograd.backward(loss)
-        self.deferred = [[t for product in s.products for t in product.reads] if s else [] for s in splittings]
+        self.deferred = [[t for gradients in s.deferred for t in gradients.reads] if s else [] for s in splittings]
 
     def layer_alone(self, model: Model, stages: Sequence[Stage], layer: int, device: torch.device) -> LayerRun:
         """Return a run of one layer, on the input that it had."""

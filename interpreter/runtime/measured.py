@@ -18,8 +18,8 @@ class Figures:
     """The measurements of one iteration on one rank.
 
     computed_s: how long its tasks took, without their waits. elapsed_s: the time from its first instruction to the end of its
-    last task. recompute_s: the part of `computed_s` in which forwards ran again. value_wait_s, send_wait_s, sum_wait_s: exposed
-    communication, and peak_memory_bytes: as in `MeasuredTimes`.
+    last task. recompute_s: the part of `computed_s` in which forwards ran again. value_wait_s, send_wait_s, all_reduce_wait_s:
+    exposed communication, and peak_memory_bytes: as in `MeasuredTimes`.
     """
 
     computed_s: float

@@ -12,28 +12,28 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.boundary import aligned_bytes, message_bytes
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import Partition
 from chimerac.interpreter.runtime.model import Values
 
-Specs = tuple[Spec, ...]
+Boundary = tuple[BoundaryTensor, ...]
 
 
-def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Specs, ...]:
+def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Boundary, ...]:
     """Return, for each stage, the tensors that it passes to the next one; for the last stage, those that the loss takes."""
     return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
-def table_digest(table: Sequence[Specs]) -> str:
+def table_digest(table: Sequence[Boundary]) -> str:
     """Return the SHA-256 of a boundary table. Ranks compare it: transports do not detect messages of a wrong size."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
-def with_gradient(specs: Specs) -> Specs:
+def with_gradient(boundary: Boundary) -> Boundary:
     """Return the tensors that have a gradient."""
-    return tuple(spec for spec in specs if spec.gradient)
+    return tuple(declared for declared in boundary if declared.gradient)
 
 
 class Layout:
@@ -43,18 +43,18 @@ class Layout:
     memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
     block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    specs: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
+    boundary: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
     accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
     """
 
-    def __init__(self, specs: Specs, device: torch.device) -> None:
-        self.specs, self.device = specs, device
-        self.shapes_and_dtypes = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
-        self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
-        self.bytes = message_bytes(specs)
-        self.is_single_tensor = len(specs) == 1
-        has_padding = self.bytes > sum(spec.bytes for spec in specs)
-        self.is_stack = len(specs) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
+    def __init__(self, boundary: Boundary, device: torch.device) -> None:
+        self.boundary, self.device = boundary, device
+        self.shapes_and_dtypes = [(declared.shape, getattr(torch, declared.dtype)) for declared in boundary]
+        self.starts = [0, *accumulate(map(aligned_bytes, boundary))][:-1]
+        self.bytes = message_bytes(boundary)
+        self.is_single_tensor = len(boundary) == 1
+        has_padding = self.bytes > sum(declared.bytes for declared in boundary)
+        self.is_stack = len(boundary) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
 
     def empty(self) -> Tensor:
         """Return memory for one message."""
@@ -63,7 +63,7 @@ class Layout:
             return torch.empty(shape, dtype=dtype, device=self.device)
         if self.is_stack:
             shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty((len(self.specs), *shape), dtype=dtype, device=self.device)
+            return torch.empty((len(self.boundary), *shape), dtype=dtype, device=self.device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
@@ -76,8 +76,8 @@ class Layout:
         if self.is_stack:
             return torch.stack(values)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
-            message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
+        for tensor, start, declared in zip(values, self.starts, self.boundary, strict=True):
+            message[start : start + declared.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message
 
     def _check(self, values: Values) -> None:
@@ -95,8 +95,8 @@ class Layout:
         if self.is_stack:
             return tuple(message.unbind())
         return tuple(
-            message[start : start + spec.bytes].view(dtype).view(shape)
-            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.shapes_and_dtypes, strict=True)
+            message[start : start + declared.bytes].view(dtype).view(shape)
+            for start, declared, (shape, dtype) in zip(self.starts, self.boundary, self.shapes_and_dtypes, strict=True)
         )
 
 

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
 from chimerac.chimera_ir.program import Header, Program, Tied
-from chimerac.interpreter.runtime.messages import Specs, boundary_table
+from chimerac.interpreter.runtime.messages import Boundary, boundary_table
 from chimerac.interpreter.runtime.model import Model, Stage
 
 
@@ -39,7 +39,7 @@ class PartitionedModel:
         return self.model
 
     @property
-    def boundary_table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[Boundary, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 

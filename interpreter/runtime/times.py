@@ -1,4 +1,7 @@
-"""The times of a rank's instructions, measured in every iteration. The clock is read once after each instruction."""
+"""The times of a rank's instructions, measured in every iteration, and the bubbles of all ranks that follow from them.
+
+The clock is read once after each instruction.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,8 @@ def times_of(
 ) -> Times:
     """Return the times of an iteration.
 
-    stamps: the clock before the first instruction, after each, and after the epilogue; waits: for how long in all the rank had
-    waited at the same moments; is_task, sent, recompute_ns: as in `Times`.
+    stamps: the clock before the first instruction, after each, and after the sends and all-reduces are complete; waits: for how
+    long in all the rank had waited at the same moments; is_task, sent, recompute_ns: as in `Times`.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
     return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]), recompute_ns)
@@ -98,8 +101,9 @@ def times_of(
 class IterationTimes:
     """How long one iteration of all ranks takes, predicted or measured.
 
-    last_task_end: until the last task ends; measured in seconds, predicted in the unit of the costs. All-reduces that end later
-    are not counted, so a makespan may be longer. bubbles: the share of this time in which each rank did not compute.
+    last_task_end: until the last task ends; in seconds if measured, and if predicted in the unit of the costs, unless a caller
+    has converted it. All-reduces that end later are not counted, so a makespan may be longer. bubbles: the share of this time
+    in which each rank did not compute.
     """
 
     last_task_end: float

@@ -215,7 +215,7 @@ class Work:
             inputs = tuple([t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True)])
             self.leaves = tuple([t for t in inputs if t.requires_grad])
         outputs = self._compute(inputs)
-        if self.split is not None and self.split.products:
+        if self.split is not None and self.split.deferred:
             raise InterpreterError(
                 "a layer or the loss computes gradients in its forward (torch.autograd.grad), which a backward in two halves "
                 "does not support: take a schedule without BWD_INPUT"

@@ -108,13 +108,13 @@ def schedule(data: bytes) -> str:
         program = compiled.program
         second = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
         require(second.program == program, "compiling twice gives different programs")
-        check_products(program)
+        check_forms_and_drawings(program)
         verify(evaluation_of(program))
     return f"program {type(compiled.spec.order).__name__} {options % 20} {len(program.header.pipes) > 1}"
 
 
-def check_products(program: Program) -> None:
-    """Check that a verified program reads back from both its text forms, and that all products can be made."""
+def check_forms_and_drawings(program: Program) -> None:
+    """Check that a verified program reads back from both its text forms, and can be simulated and drawn."""
     require(program_from_json(program_to_json(program)) == program, "the JSON form reads as another program")
     require(program_from_text(program_to_text(program)) == program, "the text form reads as another program")
     simulation = simulate(program)
@@ -127,7 +127,7 @@ def program_json(data: bytes) -> str:
     """Read a JSON program, and verify it."""
     with low_limits():
         program = program_from_json(text_of(data), "a.json")
-        check_products(verify(program))
+        check_forms_and_drawings(verify(program))
     return f"program {program.header.kind} {program.header.machine}"
 
 
@@ -135,7 +135,7 @@ def program_text(data: bytes) -> str:
     """Read a program in its compact text form, and verify it."""
     with low_limits():
         program = program_from_text(text_of(data), "a.streams")
-        check_products(verify(program))
+        check_forms_and_drawings(verify(program))
     return f"program {program.header.kind} {program.header.machine}"
 
 
@@ -170,7 +170,7 @@ def torch_csv(data: bytes) -> str:
     """Read a schedule of torch.distributed.pipelining, and write it again."""
     with low_limits():
         program = program_from_csv(Source("a.csv", text_of(data)))
-        check_products(program)
+        check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
         again = program_from_csv(Source("a.csv", program_to_csv(program, False)))
         if not has_messages:

@@ -23,14 +23,14 @@ from tests.helpers_events import makespan
 
 
 def compared(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
-    """Return the rows by schedule, from the JSON form."""
+    """Run `chimerac compare` with these words, and return the rows of its JSON form, by schedule. status: its exit status."""
     assert main(["compare", *words, "--emit", "json"]) == status
     found = json.loads(capsys.readouterr().out)
     return {row["schedule"]: row for row in found["schedules"]}
 
 
-# Makespan, wall bubble and activations at D=4, N=8, F=1, B=2: published, or from an independent simulation. A stage of
-# `interleaved` is a half, and so is a micro-batch of `chimera_halving`.
+# Makespan, wall bubble and activations at D=4, N=8, F=1, B=2: published, or from an independent simulation. A rank of
+# `interleaved` has two stages, so each counts as half an activation. A micro-batch of `chimera_halving` is half as large.
 KNOWN = {
     "gpipe": (33, 9, 8),
     "1f1b": (33, 9, 4),
@@ -55,12 +55,12 @@ def test_makespans_bubbles_and_activations_are_the_published_ones(capsys: pytest
          "chimera_zb", "dualpipe", "gems"), 2,
     )  # fmt: skip
     times = [row["makespan"] for row in rows.values()]
-    assert times == sorted(times), "the fastest first"
+    assert times == sorted(times), "the rows begin with the fastest schedule"
 
 
 @pytest.mark.parametrize("name", names())
 def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Busy time is the makespan without the bubble: N micro-batches at F + B on every rank, whatever the stages are."""
+    """Busy time is the makespan without the bubble. On every rank it is N (F + B), whatever the number of stages is."""
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--cost", "F=2", "--cost", "B=3", "--recompute", "none")[name]
     busy = row["makespan"] * (1 - row["bubble_ratio"])
     assert busy == pytest.approx(8 * (2 + 3), rel=1e-4)
@@ -69,16 +69,16 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    share = Fraction(4, program.header.stages)  # of a stage: the unit is the model divided by the four ranks
+    share = Fraction(4, program.header.stages)  # of a stage; the share of one rank, a fourth of the model, is 1
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):
             if isinstance(i, Send):
                 sent[rank] += len(i.micro_batches)
             if isinstance(i, AllReduce):
-                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share
+                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # what a ring sends
     assert row["messages"] == max(sent.values()) * size
     assert row["all_reduced"] == pytest.approx(float(max(all_reduced.values())), abs=1e-6)
 
@@ -89,7 +89,8 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
     assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
-    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds, and all-reduces all gradients
+    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a
+    # ring of 2 ranks it sends as many bytes as there are gradients.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 4 * preset("gpt-small").description(4).parameters
     assert main(["compare", "chimera", "-p", "D=2", "-p", "N=4", *model]) == 0
@@ -107,7 +108,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     words = (str(tmp_path / "t.sched"), "-p", "D=2", "--width", "2", "--model", str(tmp_path / "m.json"))
     row = compared(capsys, *words)[words[0]]
     first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
-    # Over a ring of 2 ranks the stage without the tied parameter, and over one of 4 the tied parameter
+    # A ring of 2 ranks all-reduces the stage without the tied parameter, a ring of 4 ranks the tied parameter.
     assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
     assert row["all_reduced"] == 1
 
@@ -130,23 +131,23 @@ def test_a_file_of_the_user_is_compared_by_its_path(tmp_path: Path, capsys: pyte
     assert rows[str(own)]["makespan"] == rows["1f1b"]["makespan"] == 9
     assert compared(capsys, str(own), "1f1b")[str(own)]["reason"] == "it has 2 ranks, and the setting has 4"
     own.write_text(own.read_text().replace("ranks 2 ", "param D = 4  let q = 12 // (D - 3)  require q > 0  ranks 2 "))
-    assert compared(capsys, str(own), "1f1b", "-p", "D=3")[str(own)]["reason"].startswith("E205"), "a value follows from sizes"
+    assert compared(capsys, str(own), "1f1b", "-p", "D=3")[str(own)]["reason"].startswith("E205"), "D - 3 is 0"
     own.write_text(own.read_text().replace("s + m ", "s + x "))
     assert main(["compare", str(own), "1f1b"]) == 1
-    assert "E201" in capsys.readouterr().err, "a wrong text is a finding, not a row"
+    assert "E201" in capsys.readouterr().err, "an error in the text is a finding of the command, and not a row of the table"
 
 
 def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("interleaved", "1f1b", "-p", "D=4", "-p", "N=4", "-p", "v=3", "--cost", "hop=0.5", "--recompute", "0..3")
     rows = compared(capsys, *words)
     program = compile_schedule("1f1b", {"D": 4, "N": 4}, recompute="0..3").program
-    costs = replace(  # in halves of the unit of the command line
+    costs = replace(  # integers, so in halves of the unit of the command line
         program.costs, FWD=(2,) * 4, BWD=(4,) * 4, BWD_INPUT=(2,) * 4, BWD_WEIGHT=(2,) * 4, RECOMPUTE=(2,) * 4, hop=1
     )
     assert rows["1f1b"]["makespan"] * 2 == makespan(replace(program, costs=costs))
     assert rows["interleaved"]["recomputed_stages"] == rows["1f1b"]["recomputed_stages"] == [0, 1, 2, 3]
     small = compared(capsys, "1f1b", "-p", "D=2", "-p", "N=2", "--cost", "F=3e-8", "--cost", "I=0", "--cost", "W=0")
-    assert small["1f1b"]["makespan"] == 9e-8, "a cost may be given in any unit"
+    assert small["1f1b"]["makespan"] == 9e-8, "three forwards one after another"
 
 
 @pytest.mark.parametrize(
@@ -212,13 +213,13 @@ def test_the_table_and_the_markdown_have_the_same_rows(tmp_path: Path, capsys: p
     for emit in ("table", "markdown"):
         assert main([*words, "--emit", emit, "-o", str(tmp_path / emit)]) == 0
         forms[emit] = (tmp_path / emit).read_text().splitlines()
-    table = [re.split(r"  +", line) for line in forms["table"][2:7]]  # the head and four schedules, by spaces
+    table = [re.split(r"  +", line) for line in forms["table"][2:7]]  # the cells of the head and of four schedules
     markdown = [[c.strip() for c in line.split("|")[1:-1]] for line in forms["markdown"] if line.startswith("|")]
     del markdown[1]  # the line of dashes below the head
     assert [[c for c in row if c] for row in markdown] == table
     _, chimera, one_f_one_b, gpipe, _ = table
     assert len(chimera) == 2 and chimera[1].startswith("E210"), "a schedule that cannot run has its reason instead of numbers"
-    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"] and gpipe[2] == "1.00", "the first that can run has the speed 1"
+    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"] and gpipe[2] == "1.00", "the first schedule that can run has speed 1"
 
 
 def test_the_title_has_the_costs_that_are_used_and_numbers_are_without_exponents(capsys: pytest.CaptureFixture[str]) -> None:

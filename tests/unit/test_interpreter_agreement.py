@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.launch.agreement import COMPARED_AS_PRODUCTS, NOT_COMPARED, Product, compare
+from chimerac.interpreter.launch.agreement import COMPARED_INDIRECTLY, NOT_COMPARED, Derived, compare
 from chimerac.interpreter.launch.options import option_names, parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.settings import RunSettings
@@ -20,7 +20,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import findings_of_call, program
 
 THREE_RANKS = program("gpipe", D=3, N=1)
-PROGRAM: list[Product] = [("E806", "program", "a" * 64)]
+PROGRAM: list[Derived] = [("E806", "program", "a" * 64)]
 
 
 def other(value: object) -> object:
@@ -42,15 +42,15 @@ def other(value: object) -> object:
             return f"{value}x"
 
 
-def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_products: list[Product] = PROGRAM) -> None:
+def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_derived: list[Derived] = PROGRAM) -> None:
     """Compare the options of three ranks, of which one has different options, and maybe a different program."""
 
     def run_rank(transport: Transport) -> None:
         settings: Any = parse_options(["-p", "D=2"])
         if transport.rank == rank:
             settings = change(settings)
-        products = other_products if transport.rank == rank else PROGRAM
-        compare(transport, settings, products, [("E809", "training (model or data)", "text")])
+        derived = other_derived if transport.rank == rank else PROGRAM
+        compare(transport, settings, derived, [("E809", "training (model or data)", "text")])
 
     run_in_loopback(THREE_RANKS, run_rank)
 
@@ -71,9 +71,9 @@ def test_every_option_is_compared_and_named(name: str) -> None:
         compare_options(change)
         return
     option = option_names()[name]
-    if name in COMPARED_AS_PRODUCTS:
+    if name in COMPARED_INDIRECTLY:
         compare_options(change)  # another path to the same text
-        [found] = findings_of_call(compare_options, change, other_products=[("E806", "program", "b" * 64)])
+        [found] = findings_of_call(compare_options, change, other_derived=[("E806", "program", "b" * 64)])
         assert found.message == f"rank 0 and rank 1 have a different program: {'a' * 12} and {'b' * 12}"
         text = found.notes[0]
     else:
@@ -156,9 +156,9 @@ def test_the_order_of_parameters_has_no_effect() -> None:
 
 def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
     def run_rank(transport: Transport, programs: dict[int, str], data: dict[int, str]) -> None:
-        products = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
+        derived = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
         training = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
-        compare(transport, parse_options([]), products, training)
+        compare(transport, parse_options([]), derived, training)
 
     with pytest.raises(ChimeraError, match=r"E809: .* \(model or data\): abc, of 9 bytes and abd, of 8 bytes"):
         run_in_loopback(THREE_RANKS, lambda t: run_rank(t, {}, {2: "abd, of 8 bytes"}))

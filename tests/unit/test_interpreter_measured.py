@@ -15,8 +15,8 @@ def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
     assert bubbles([0.0], [0.0]) == [0.0]
 
 
-def test_waiting_and_the_epilogue_are_not_computing() -> None:
-    # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
+def test_waiting_is_not_computing() -> None:
+    # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s; then 1 s for sends, 4 s for all-reduces.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     waits = [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9))

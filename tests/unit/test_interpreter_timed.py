@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.chimera_ir.model import Tensor as BoundaryTensor
 from chimerac.chimera_ir.program import Costs
 from chimerac.compiler import compile_text
 from chimerac.interpreter.runtime.describe import describe, first_boundary
@@ -46,7 +46,7 @@ COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30)) 
 def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
     """Return the trainer of a schedule for one rank, on timed stages with COSTS."""
     program = replace(compile_text(text).program, costs=COSTS)
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, sleeper)
+    model, description = timed_model(program, BoundaryTensor((2, 3), "float32", True), 2, sleeper)
     return Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), SETTINGS)
 
 
@@ -84,7 +84,7 @@ def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
             slept.append(units)
 
     program = compile_text(tied_1f1b(), {"D": 2, "N": 2}).program
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
+    model, description = timed_model(program, BoundaryTensor((2, 3), "float32", True), 2, Fast(1.0))
     parts = partitioned(program.with_header(tied=()), model, description)
 
     def rank(transport: Transport) -> float:

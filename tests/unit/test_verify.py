@@ -242,7 +242,7 @@ def test_an_evaluation_program_has_forwards_only() -> None:
     ],
 )
 def test_an_evaluation_program_has_no_gradients(more: list[list[Instruction]]) -> None:
-    """These values are never computed, so every such instruction is refused before other checks or products use it."""
+    """These values are never computed, so every such instruction is refused before other checks or analyses use it."""
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
         [d] = findings_of(p.with_header(machine=machine))

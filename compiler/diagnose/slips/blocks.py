@@ -62,7 +62,7 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
         yield "an else comes right after the block of its if: if r == 0 { F } else { B }"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
-    anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
+    anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.terminals)
     if (p.kind, text) in _ADVICE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
         yield _ADVICE[p.kind, text]
 
@@ -76,8 +76,8 @@ def pipes(p: Place) -> Iterator[Answer]:
     text = p.text()
     if p.text(-1) == "pipe" and text == "{":
         yield Change(p.at, p.at + 1, "main {", "a pipe has a name")
-    if "[" in p.literal and text == "(" and p.text(-2) == "pipe" and (close := p.closing_bracket(p.at)) is not None:
-        yield Change(p.at, close + 1, f"[{p.text_of(p.at + 1, close)}]")
+    if "[" in p.allowed and text == "(" and p.text(-2) == "pipe" and (close := p.closing_bracket(p.at)) is not None:
+        yield Change(p.at, close + 1, f"[{p.between(p.at + 1, close)}]")
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
             yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
@@ -88,32 +88,32 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"i in 0 .. {last}", "the pipes of a family are numbered by a name")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
-    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
+    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.allowed and ".." in [p.text(k) for k in range(2, 8)])
     if expects_in and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
-    if "{" in p.literal and text == ":" and p.text(-2) == "pipe":
+    if "{" in p.allowed and text == ":" and p.text(-2) == "pipe":
         if p.text(1) == "{":
             yield Change(p.at, p.at + 1, "")
-        yield Change(p.at, p.rest_of_line(p.at), f"{{ {p.text_of(p.at + 1, p.rest_of_line(p.at))} }}")
+        yield Change(p.at, p.end_of_line(p.at), f"{{ {p.between(p.at + 1, p.end_of_line(p.at))} }}")
         yield "what is in a pipe belongs in braces: pipe main { stage s on rank s   micro_batches N }"
     if p.kind != "pipe":
         return
-    colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == ":"), None)
-    if text == "for" and colon is not None and p.text_of(colon + 1, colon + 2) == "stage":
-        yield Change(p.at, colon + 3, f"stage {p.text_of(p.at + 1, colon)}")
+    colon = next((k for k in range(p.at, p.end_of_line(p.at)) if p.tokens[k].text == ":"), None)
+    if text == "for" and colon is not None and p.between(colon + 1, colon + 2) == "stage":
+        yield Change(p.at, colon + 3, f"stage {p.between(p.at + 1, colon)}")
     if p.text(-1) in ("stage", "stages") and is_number(text):
         yield Change(p.at, p.at + 1, f"s in {text}")
     if p.text(-1) == "recompute" and text in ("if", "where", "for", "at"):
         yield Change(p.at, p.at + 1, "when")
     if p.allows_only("stage") and text in ("rank", "recompute"):
         yield "a pipe first places its stages: stage s on rank s; after that comes recompute"
-    on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == "on"), p.at)
+    on = next((k for k in range(p.at, p.end_of_line(p.at)) if p.tokens[k].text == "on"), p.at)
     to = next((k for k in range(p.at, on) if p.tokens[k].text in ("to", "..", "...", "until")), None)
-    if {"in", "on"} <= p.literal and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
-        yield Change(p.at, on, f"in {p.text_of(p.at + 1, to)} .. {p.text_of(to + 1, on)}")
-    if {"in", "on"} <= p.literal and text in (*COMPARISONS, "when", "if", "where", "for"):
+    if {"in", "on"} <= p.allowed and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
+        yield Change(p.at, on, f"in {p.between(p.at + 1, to)} .. {p.between(to + 1, on)}")
+    if {"in", "on"} <= p.allowed and text in (*COMPARISONS, "when", "if", "where", "for"):
         yield "the stages of a clause are a range: stage s in 0 .. D - 1 on rank ..."
-    if "on" in p.literal:
+    if "on" in p.allowed:
         if text == "rank":
             yield Change(p.at, p.at + 1, "on rank")
         elif text in _WORDS_FOR_ON:
@@ -124,9 +124,9 @@ def pipes(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, f"rank {text}")
     if p.text(-1) == "stage" and text == "on":
         yield Change(p.at, p.at + 1, "s on", "the stage has a name, which the formula uses")
-    if "stage" in p.literal and text.isidentifier() and p.text(1) in ("on", "in"):
+    if "stage" in p.allowed and text.isidentifier() and p.text(1) in ("on", "in"):
         yield Change(p.at, p.at + 1, "stage" if text in ("stages", "for") else f"stage {text}")
-    if "micro_batches" in p.literal:
+    if "micro_batches" in p.allowed:
         if text == "micro" and p.text(1) in ("batches", "batch"):
             yield Change(p.at, p.at + 2, "micro_batches")
         if text == "micro" and p.text(1) == "-":
@@ -137,13 +137,13 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield "write how many micro-batches flow through it, after its stages: micro_batches N"
     if text == "micro_batches" and p.allows_only("stage"):
         yield "the stages come first: stage s on rank s   micro_batches N"
-    if text == "stage" and "}" in p.literal:
+    if text == "stage" and "}" in p.allowed:
         yield "the stages come first, then micro_batches"
 
 
 def missing_openings(p: Place) -> Iterator[Answer]:
     """Blocks whose opening brace is missing."""
-    if "{" in p.literal and p.literal <= {"{", "[", "(", "in", "}"} and p.at and (p.starts_line or not p.blocks):
+    if "{" in p.allowed and p.allowed <= {"{", "[", "(", "in", "}"} and p.at and (p.starts_line or not p.blocks):
         yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
 
 
@@ -152,7 +152,7 @@ def orders(p: Place) -> Iterator[Answer]:
     text = p.text()
     if text in ("ticks", "greedy", "listing") and not p.blocks and p.text(-1) != "order":
         yield Change(p.at, p.at + 1, f"order {text}")
-    if "ticks" in p.literal:
+    if "ticks" in p.allowed:
         if text in ("by", "in", "of", "is", "=", ":", "as"):
             yield Change(p.at, p.at + 1, "")
         if text in ("list", "lists", "program", "loop"):
@@ -179,6 +179,6 @@ def orders(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "rank" and p.text(-2) == "for" and text == "{":
         yield Change(p.at, p.at + 1, "r {", "the rank has a name, which the tasks use")
     if p.allows_only("{") and not p.blocks and text == "in":
-        brace = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == "{"), None)
+        brace = next((k for k in range(p.at, p.end_of_line(p.at)) if p.tokens[k].text == "{"), None)
         if brace is not None:
             yield Change(p.at, brace, "", "the block is for every rank")

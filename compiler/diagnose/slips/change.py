@@ -34,13 +34,13 @@ def is_number(word: str) -> bool:
 
 def minus_one(p: Place, first: int, end: int) -> str:
     """Return the text of the tokens first .. end - 1, minus one."""
-    text = p.text_of(first, end)
+    text = p.between(first, end)
     return str(int(text) - 1) if is_number(text) and len(text) < _MAX_DIGITS else f"{text} - 1"
 
 
 def begins_value(p: Place, k: int) -> bool:
     """Return whether token k begins an expression."""
-    text = p.word(k)
+    text = p.text_at(k)
     return text in ("(", "-") or is_number(text) or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
 
@@ -78,7 +78,7 @@ def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | Non
     return next((k for k in reversed(range(max(first, 0), end)) if p.tokens[k].text in words), None)
 
 
-def line_of(p: Place) -> int:
+def start_of_line(p: Place) -> int:
     """Return the index of the first token on the line of the place, after the last brace before the place on this line."""
     k = min(p.at, len(p.tokens) - 1)
     line = p.tokens[k].line

@@ -12,8 +12,8 @@ from chimerac.compiler.diagnose.slips.change import (
     begins_value,
     is_number,
     last_of,
-    line_of,
     minus_one,
+    start_of_line,
     value_after,
 )
 from chimerac.compiler.syntax.kinds import KINDS
@@ -21,7 +21,7 @@ from chimerac.compiler.syntax.kinds import KINDS
 _LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
 _LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
 _RANGE_WORDS = ("to", "through", "until", "..", "...", "..=", "..<")  # what other languages write between LOW and HIGH
-_EXCLUSIVE = ("until", "..<")  # those whose range does not include HIGH
+_EXCLUSIVE = ("until", "..<")  # the range words whose range does not include HIGH
 
 
 def loops(p: Place) -> Iterator[Answer]:
@@ -31,9 +31,9 @@ def loops(p: Place) -> Iterator[Answer]:
         yield NO_LOOP
     if p.kind != "listing":
         return
-    line = line_of(p)
-    end, tokens = p.rest_of_line(line), p.tokens
-    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_LOOP_WORDS, "repeat")), None)
+    start = start_of_line(p)
+    end, tokens = p.end_of_line(start), p.tokens
+    begin = next((k for k in range(start, min(p.at + 1, end)) if tokens[k].text in (*_LOOP_WORDS, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
     if p.text(-2) == "repeat" and p.text(-1) in KINDS and begins_value(p, p.at):
@@ -43,7 +43,7 @@ def loops(p: Place) -> Iterator[Answer]:
     if p.text(-1) in KINDS and text in ("*", "x", "^", "**", "times") and p.at + 1 < end:  # F * w
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(1)} {{ {p.text(-1)} }}")
     if is_number(text):  # 4 F, 4 * F
-        task = p.at + 1 + (p.text(1) in ("*", "x"))
+        task = p.at + 2 if p.text(1) in ("*", "x") else p.at + 1
         if task < end and tokens[task].text in KINDS:
             yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
     if text in _LOOP_WORDS:
@@ -53,7 +53,7 @@ def loops(p: Place) -> Iterator[Answer]:
 def ranges(p: Place) -> Iterator[Answer]:
     """Ranges as other languages write them, for LOW .. HIGH."""
     text = p.text()
-    if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
+    if text in ("...", "..=", "..<") or (".." in p.allowed and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_after(p, p.at + 1)
         if text in _EXCLUSIVE and p.at + 1 < end:
             yield Change(p.at, end, f".. {minus_one(p, p.at + 1, end)}", "a range includes both ends")
@@ -61,16 +61,16 @@ def ranges(p: Place) -> Iterator[Answer]:
     if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
         comma = next((k for k in range(p.at, close) if p.tokens[k].text in (",", "..")), None)
         if comma is not None:
-            yield Change(p.at, close + 1, f"{p.text_of(p.at + 1, comma)} .. {p.text_of(comma + 1, close)}")
+            yield Change(p.at, close + 1, f"{p.between(p.at + 1, comma)} .. {p.between(comma + 1, close)}")
     if text == ".." and p.open_brackets("(") and p.tokens[p.open_brackets("(")[-1] - 1].text == "in":
         bracket = p.open_brackets("(")[-1]
         close = p.closing_bracket(bracket)
         if close is not None:
-            yield Change(bracket, close + 1, p.text_of(bracket + 1, close))
-    before = last_of(p, ("range",), line_of(p), p.at)
+            yield Change(bracket, close + 1, p.between(bracket + 1, close))
+    before = last_of(p, ("range",), start_of_line(p), p.at)
     if (
         before is not None
-        and p.word(before + 1) == "("
+        and p.text_at(before + 1) == "("
         and (close := p.closing_bracket(before + 1)) is not None
         and close < p.at
     ):
@@ -80,7 +80,7 @@ def ranges(p: Place) -> Iterator[Answer]:
 
 
 def _range_of(p: Place, bracket: int, close: int) -> str:
-    """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH)."""
+    """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH). bracket, close: the indices of its brackets."""
     depth, comma = 0, None
     for k in range(bracket + 1, close):
         text = p.tokens[k].text
@@ -88,30 +88,30 @@ def _range_of(p: Place, bracket: int, close: int) -> str:
         if text == "," and not depth:
             comma = k
             break
-    low = p.text_of(bracket + 1, comma) if comma else "0"
+    low = p.between(bracket + 1, comma) if comma else "0"
     return f"{low} .. {minus_one(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
-    """Yield `repeat` for a loop that begins with a word like `for`. k: the index of this word; end: the end of its line."""
+    """Yield `repeat` for a loop that begins with a word like `for`. k: the index of this word; end: that after its line."""
     tokens, first = p.tokens, p.tokens[k].text
     texts = [w.text for w in tokens[k + 1 : end]]
     if first == "while":
         yield "a loop has a count: repeat COUNT { ... }, or repeat i in LOW .. HIGH { ... }"
-    closing = texts[:1] == ["("] and p.closing_bracket(k + 1)  # repeat (i in 0 .. 3) { ... }
-    if closing and "in" in texts and closing < end:
-        yield Change(k, closing + 1, f"repeat {p.text_of(k + 2, closing)}")
-    skipped = texts[:1] in (["each"], ["every"])
-    texts = texts[skipped:]
-    name = k + 1 + skipped  # the index of the loop variable
+    closing = p.closing_bracket(k + 1) if texts[:1] == ["("] else None  # repeat (i in 0 .. 3) { ... }
+    if closing is not None and "in" in texts and closing < end:
+        yield Change(k, closing + 1, f"repeat {p.between(k + 2, closing)}")
+    name = k + 1  # the index of the loop variable
+    if texts[:1] in (["each"], ["every"]):
+        texts, name = texts[1:], name + 1
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
         if texts[2] == "range" and texts[3] == "(" and (close := p.closing_bracket(name + 3)) is not None:
             yield from _loop_with_head(p, k, close + 1, end, f"repeat {texts[0]} in {_range_of(p, name + 3, close)}")
         to = next((j for j in range(name + 2, end) if tokens[j].text in _RANGE_WORDS), None)
         if to is not None:
             stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
-            last = minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.text_of(to + 1, stop)
-            head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {last}"
+            last = minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.between(to + 1, stop)
+            head = f"repeat {texts[0]} in {p.between(name + 2, to)} .. {last}"
             yield from _loop_with_head(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
@@ -124,11 +124,12 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
     """Yield a loop with this head. Its body follows in braces, or on the same line after a colon.
 
-    first: the index of the loop's first token; stop: the index after its head; end: the end of its line.
+    first: the index of the loop's first token; stop: the index after its head; end: the index after the last token of its
+    line.
     """
     if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:
-            yield Change(first, end, f"{head} {{ {p.text_of(stop + 1, end)} }}")
+            yield Change(first, end, f"{head} {{ {p.between(stop + 1, end)} }}")
         yield f"write: {head} {{ ... }}"
     else:
         yield Change(first, stop, head)
@@ -136,18 +137,18 @@ def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Ite
 
 def bodies(p: Place) -> Iterator[Answer]:
     """Blocks without braces."""
-    text, end = p.text(), p.rest_of_line(p.at)
+    text, end = p.text(), p.end_of_line(p.at)
     if p.kind != "listing":
         return
     yield from _tasks(p)
-    if "{" not in p.literal:
+    if "{" not in p.allowed:
         return
     bracket = p.at if text in ("(", "[") else None  # repeat N ( F B )
     if p.starts_line and p.text(-1) == ")":  # repeat N ( F B ), read as a call: the error is at the next line
         bracket = p.opening_bracket(p.at - 1)
     close = p.closing_bracket(bracket) if bracket is not None else None
     if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*KINDS, ",", "&"}:
-        yield Change(bracket, close + 1, f"{{ {p.text_of(bracket + 1, close).replace(',', '')} }}")
+        yield Change(bracket, close + 1, f"{{ {p.between(bracket + 1, close).replace(',', '')} }}")
     if p.starts_line:
         return
     if text == "then" and p.text(1) == "{":
@@ -157,13 +158,14 @@ def bodies(p: Place) -> Iterator[Answer]:
         if symbols.count("{") < symbols.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
     if text in ("then", ":", *KINDS, "do", "repeat"):  # if r == 0 then F else B
-        first = p.at + (text not in (*KINDS, "repeat"))
+        first = p.at if text in (*KINDS, "repeat") else p.at + 1  # of the body
         otherwise = next((k for k in range(first, end) if p.tokens[k].text == "else"), None)
         if first < (otherwise or end) and p.tokens[first].text != "{":
-            new = f"{{ {p.text_of(first, otherwise or end)} }}"
-            second = otherwise and otherwise + 1 + (p.tokens[min(otherwise + 1, end - 1)].text == ":")
-            if second and second < end:
-                new += f" else {{ {p.text_of(second, end)} }}"
+            new = f"{{ {p.between(first, otherwise or end)} }}"
+            if otherwise is not None:
+                second = otherwise + 2 if p.text_at(otherwise + 1) == ":" else otherwise + 1  # of the body of else
+                if second < end:
+                    new += f" else {{ {p.between(second, end)} }}"
             yield Change(p.at, end, new, "the body of repeat, if and else is written in braces")
         yield "the body of repeat, if and else is written in braces: repeat N { F }, if r == 0 { F } else { B }"
 
@@ -187,7 +189,7 @@ def _tasks(p: Place) -> Iterator[Answer]:
         )
     close = p.closing_bracket(p.at)
     if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*KINDS, ",", "&"}:
-        yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
+        yield Change(p.at, close + 1, p.between(p.at + 1, close).replace(",", ""), "tasks are written one after another")
     if p.text(1) in KINDS and (p.text(-1) in KINDS or p.text(-1) in (")", "]")):
         if text in _SEPARATORS:
             yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, line_of
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, is_number, start_of_line
 from chimerac.compiler.syntax.kinds import KINDS
 
 _WORDS_FOR_EQUALS = ("==", ":=", ":", "<-", "is", "be")
@@ -24,20 +24,20 @@ def names(p: Place) -> Iterator[Answer]:
     """`schedule NAME`, `param NAME = EXPR`, `let NAME = EXPR`."""
     text = p.text()
     if text in ('"', "'", "`"):
-        close = next((k for k in range(p.at + 1, p.rest_of_line(p.at)) if p.tokens[k].text == text), None)
+        close = next((k for k in range(p.at + 1, p.end_of_line(p.at)) if p.tokens[k].text == text), None)
         if close is not None and close > p.at + 1:
             inner = "_".join(w.text for w in p.tokens[p.at + 1 : close] if w.text.isalnum() or "_" in w.text)
             yield Change(p.at, close + 1, inner, "names have no quotes")
         yield "the language has no strings: names have no quotes"
     if p.text(-2) == "schedule" and text in ("-", "."):
         end = p.at
-        while p.word(end) == text and p.on_one_line(p.at, end + 2):
+        while p.text_at(end) == text and p.on_one_line(p.at, end + 2):
             end += 2
         parts = [w.text for w in p.tokens[p.at - 1 : end] if w.text != text]
         yield Change(p.at - 1, end, "_".join(parts), "a name is one word")
     if p.text(-2) == "schedule" and text == "{":
         yield "a schedule has no braces: its statements follow its name"
-    if "=" in p.literal:
+    if "=" in p.allowed:
         if text == ":" and p.text(2) == "=":
             yield Change(p.at, p.at + 2, "", "all parameters are integers")
         if text in _WORDS_FOR_EQUALS:
@@ -48,17 +48,18 @@ def names(p: Place) -> Iterator[Answer]:
         yield Change(p.at - 2, p.at + 1, f"let {p.text(-1)} =")
     if text == "," and p.text(-2) == "let":
         yield "each value is a let of its own: let a = 1   let b = 2"
-    if text == "," and p.tokens[line_of(p)].text == "let" and p.text(2) == "=":
+    if text == "," and p.tokens[start_of_line(p)].text == "let" and p.text(2) == "=":
         yield Change(p.at, p.at + 1, "let")
     if not p.blocks:
-        if p.tokens[line_of(p)].text == "cost" and "," in p.literal and text.isidentifier() and not p.starts_line:
+        if p.tokens[start_of_line(p)].text == "cost" and "," in p.allowed and text.isidentifier() and not p.starts_line:
             yield Change(p.at, p.at + 1, f", {text}")
         if text in _KEYWORD_FOR:
             yield Change(p.at, p.at + 1, _KEYWORD_FOR[text])
         if text.isidentifier() and p.text(1) in ("=", ":="):
             yield Change(p.at, p.at + 2, f"param {text} =", "a value that -p sets is a param, any other is a let")
-        if text == "," and p.tokens[line_of(p)].text in ("param", "let", "ranks", "stages"):
-            yield Change(p.at, p.at + 1, p.tokens[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
+        if text == "," and p.tokens[start_of_line(p)].text in ("param", "let", "ranks", "stages"):
+            new = p.tokens[start_of_line(p)].text if p.text(2) in ("=", ",") else ""
+            yield Change(p.at, p.at + 1, new, "each is a statement")
     elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in KINDS:
         yield Change(p.at - 1, p.at + 1, f"let {p.text(-1)} =")
 
@@ -73,7 +74,7 @@ def settings(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "sync eager")
     if p.allows_only("end") and text in ("the", "its"):
         yield Change(p.at, p.at + 1, "")
-    if "eager" in p.literal:
+    if "eager" in p.allowed:
         if text == "end":
             yield Change(p.at, p.at + 1, "at end")
         if text in ("=", ":"):
@@ -93,11 +94,11 @@ def settings(p: Place) -> Iterator[Answer]:
     if "size" in (p.text(-1), p.text(-2), p.text(-3)):
         if "." in text:
             yield "write a fraction of two numbers: size 1/2"
-        if "INT" in p.expected and text.isidentifier():
+        if "INT" in p.terminals and text.isidentifier():
             yield "a size is a fraction of two numbers, as in size 1/2: a name is not allowed there"
         if p.allows_only("/"):
             yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
-    if p.text(-2) == "limit" and p.expected == {"COMPARE"}:
+    if p.text(-2) == "limit" and p.terminals == {"COMPARE"}:
         if p.text(-1) in KINDS:
             yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
         if text in ("=", ":", "is", "=<", ":=", "=="):
@@ -106,7 +107,7 @@ def settings(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"<= {text}")
     if p.text(-1) in KINDS and p.text(-2) == "limit" and not p.blocks:
         yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
-    line = p.tokens[line_of(p)].text if p.tokens else ""
+    line = p.tokens[start_of_line(p)].text if p.tokens else ""
     if line == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
         close = p.closing_bracket(p.open_brackets("(")[-1])
         if close is not None:
@@ -122,39 +123,39 @@ def settings(p: Place) -> Iterator[Answer]:
 def greedy_lines(p: Place) -> Iterator[Answer]:
     """`prefer B, F` and `then smaller m, later s`."""
     text = p.text()
-    line = p.tokens[line_of(p)].text if p.tokens else ""
+    line = p.tokens[start_of_line(p)].text if p.tokens else ""
     if line == "prefer":
-        first = line_of(p) + 1
-        end = p.rest_of_line(first)
+        first = start_of_line(p) + 1
+        end = p.end_of_line(first)
         end = next((k for k in range(first, end) if p.tokens[k].text not in (*KINDS, *_SEPARATORS)), end)
         tasks = [w.text for w in p.tokens[first:end] if w.text in KINDS]
         while end > first and p.tokens[end - 1].text == "then":
             end -= 1
         if len(tasks) > 1 and p.at <= end:
             yield Change(first, end, ", ".join(tasks))
-    if "prefer" in p.literal and text in ("priority", "priorities", "first", "preference"):
+    if "prefer" in p.allowed and text in ("priority", "priorities", "first", "preference"):
         yield Change(p.at, p.at + 1, "prefer")
     if p.text(-1) == "group" and text == "by":
         yield Change(p.at, p.at + 1, "F by")
-    if "per" in p.literal and text == "for" and p.text(1) in ("each", "every", "all"):
+    if "per" in p.allowed and text == "for" and p.text(1) in ("each", "every", "all"):
         yield Change(p.at, p.at + 2, "per")
-    if line == "limit" and "COMPARE" in p.expected and text in ("at", "to", "by", "of", "is", "max", "most"):
+    if line == "limit" and "COMPARE" in p.terminals and text in ("at", "to", "by", "of", "is", "max", "most"):
         yield Change(p.at, p.at + 1, "<=")
-    if "per" in p.literal and text in ("each", "every", "for", "on", "at", "by"):
+    if "per" in p.allowed and text in ("each", "every", "for", "on", "at", "by"):
         yield Change(p.at, p.at + 1, "per")
     if p.text(-1) == "per" and text == "rank":
         yield Change(p.at - 1, p.at + 1, "", "a limit is per rank unless it names another scope")
     if text == "per" and p.text(-1) == "limit":
         yield "'per stage' and 'per pipe' come after a limit: limit F - B <= D per stage"
-    if text in _KEYS and "then" in p.literal:
+    if text in _KEYS and "then" in p.allowed:
         yield Change(p.at, p.at + 1, f"then {text}")
     if text in _KEYS and p.text(-1) == "and":
         yield Change(p.at - 1, p.at + 1, f", {text}")
-    if text in _LETTERS and "INT" in p.expected and p.kind == "greedy":
+    if text in _LETTERS and "INT" in p.terminals and p.kind == "greedy":
         yield Change(p.at, p.at + 1, _LETTERS[text], "s is the stage of a task, m its micro-batch, p its pipe, r its rank")
-    if "smaller" in p.literal:
+    if "smaller" in p.allowed:
         if text == "(" and p.text(1) in _KEYS and (close := p.closing_bracket(p.at)) is not None:
-            yield Change(p.at, close + 1, p.text_of(p.at + 1, close))
+            yield Change(p.at, close + 1, p.between(p.at + 1, close))
         if p.text(1) in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER:
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _WORDS_FOR_SMALLER else 'larger'} {text}")
         if text in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER and p.text(1) != "(":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, start_of_line
 from chimerac.compiler.syntax.kinds import KINDS
 
 
@@ -14,11 +14,11 @@ def heads(p: Place) -> Iterator[Answer]:
     """F(0, m), F(s), F[s, m], F s m and F in place of F(s, m)."""
     if p.kind != "ticks":
         return
-    k = last_of(p, tuple(KINDS), line_of(p), p.at + 1)
-    at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.tokens[j].text == "at"), None)
+    k = last_of(p, tuple(KINDS), start_of_line(p), p.at + 1)
+    at = next((j for j in range(k or 0, p.end_of_line(k or 0)) if p.tokens[j].text == "at"), None)
     if k is None or at is None or at < p.at:
         return
-    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.text_of(k, at).replace(" ", ""))
+    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.between(k, at).replace(" ", ""))
     if indices:
         yield Change(k, at, f"{indices[1]}({indices[2]}, {indices[3]})")
     bracket = next((j for j in range(k + 1, at) if p.tokens[j].text in "(["), None)
@@ -34,7 +34,7 @@ def heads(p: Place) -> Iterator[Answer]:
         return
     head = f"{p.tokens[k].text}{pipe}"
     commas = [j for j in range(bracket, close) if p.tokens[j].text == ","]
-    parts = [p.text_of(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
+    parts = [p.between(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
     if len(parts) == 1 and parts[0] in ("s", "m"):
         yield Change(k, close + 1, f"{head}(s, m)")
     if len(parts) == 3 and parts[0].isidentifier() and not pipe:
@@ -48,7 +48,7 @@ def heads(p: Place) -> Iterator[Answer]:
     )
     if not conditions:
         yield Change(k, close + 1, f"{head}({', '.join(names)})")
-    elif p.word(close + 1) == "at":
+    elif p.text_at(close + 1) == "at":
         why = "a rule is for every stage and micro-batch, and 'when' narrows it"
         yield Change(k, close + 1, f"{head}({', '.join(names)}) when {conditions}", why)
 
@@ -60,10 +60,10 @@ _WORDS_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
 def at_and_when(p: Place) -> Iterator[Answer]:
     """Other words and symbols in place of `at` and `when`."""
     text = p.text()
-    if "at" in p.literal:
+    if "at" in p.allowed:
         if text in _WORDS_FOR_AT:
             yield Change(p.at, p.at + 1, "at")
-        elif text in _WORDS_FOR_WHEN and "when" in p.literal:
+        elif text in _WORDS_FOR_WHEN and "when" in p.allowed:
             yield Change(p.at, p.at + 1, "when")
         elif begins_value(p, p.at) and not p.starts_line and p.text(-1) == ")":
             yield Change(p.at, p.at + 1, f"at {text}")
@@ -74,16 +74,16 @@ def at_and_when(p: Place) -> Iterator[Answer]:
     if text == "at" and p.starts_line:
         yield "a formula begins with its task: F(s, m) at ..."
     for k in (p.at - 1, p.at - 2, p.at - 3):
-        if p.word(k) in ("tick", "ticks", "time", "step", "slot") and p.word(k - 1) == "at" and p.word(k + 1):
-            yield Change(k - 1, k + 2, f"at {p.word(k + 1)}", "a tick is a number")
+        if p.text_at(k) in ("tick", "ticks", "time", "step", "slot") and p.text_at(k - 1) == "at" and p.text_at(k + 1):
+            yield Change(k - 1, k + 2, f"at {p.text_at(k + 1)}", "a tick is a number")
     if text in _WORDS_FOR_WHEN or text == "when":
-        at, end = last_of(p, ("at",), line_of(p), p.at), p.rest_of_line(p.at)
+        at, end = last_of(p, ("at",), start_of_line(p), p.at), p.end_of_line(p.at)
         otherwise = last_of(p, ("else",), p.at, end)
         if at is None or p.at + 1 == end:
             return
-        tick = p.text_of(at + 1, p.at)
+        tick = p.between(at + 1, p.at)
         if otherwise is not None:
-            condition, other = p.text_of(p.at + 1, otherwise), p.text_of(otherwise + 1, end)
+            condition, other = p.between(p.at + 1, otherwise), p.between(otherwise + 1, end)
             yield Change(at, end, f"at if {condition} then {tick} else {other}")
-        elif last_of(p, ("when",), line_of(p), p.at) is None:
-            yield Change(at, end, f"when {p.text_of(p.at + 1, end)} at {tick}", "the condition comes before the tick")
+        elif last_of(p, ("when",), start_of_line(p), p.at) is None:
+            yield Change(at, end, f"when {p.between(p.at + 1, end)} at {tick}", "the condition comes before the tick")

@@ -69,7 +69,7 @@ def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
 
 
 def _with_explanations(error: ChimeraError, program: Program) -> ChimeraError:
-    """Return the findings of the verifier. Those about an order of transfers (E440) or collectives (E453) get its cycle and help."""
+    """Return the findings of the verifier. Those about an order, E440 and E453, get the cycle that they are about, and help."""
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":

@@ -1,4 +1,4 @@
-"""Add to findings of the verifier the lines of the schedule that they are about, and help that --for or moves of tasks correct."""
+"""Findings of the verifier get the lines of the schedule that they are about, and help: --for, or another order of tasks."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ def viewed(
 
     Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
     for the lines of its text. measured: a bar for every row of the program, in their order. Raises ChimeraError E705, E706 as
-    `partition_for`.
+    `partition_for`. "slot" is the longest time that divides the start and the end of every task.
     """
     p, h, t = s.program, s.program.header, s.program.table
     start, end = s.separate_bars
-    edges, w, bars = data_edges(p, TaskIndex.of(p), 0), s.waits, idle_bars(s)
+    edges, w, bars = data_edges(p, TaskIndex.of(p), hop=0), s.waits, idle_bars(s)
     path = critical_path(s)
     over_time = memory_over_time(p, s.timeline, model, state)
     began, ended = s.collective_times

@@ -102,8 +102,7 @@ def _task_key(program: Program, row: int) -> Hashable:
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
     """Return what differs between the streams of a rank in two programs.
 
-    keys_a, keys_b: of all rows of the
-    two programs, as `_keys` returns them; rows_a, rows_b: the rows of the two streams.
+    keys_a, keys_b: what `_keys` returns for them; rows_a, rows_b: the rows of the two streams.
     """
     place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
     seen: Counter[Hashable] = Counter()

@@ -145,7 +145,7 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     collectives = index.rows(*(COLLECTIVES if machine == "serial" else ()))
     completion[collectives] = len(p) + len(send) + p.table.operand[collectives]
     ends = np.flatnonzero(completion >= 0)
-    # The number of the queue of each end: one for each rank and peer, and one for each rank that needs no peer.
+    # The number of the queue of each end. A rank has one number for each peer, and a last one for its only queue on `serial`.
     queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     by_queue = np.argsort(queue, kind="stable")
     ends, queue = ends[by_queue], queue[by_queue]

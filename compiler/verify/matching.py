@@ -97,7 +97,7 @@ def _times(count: int, what: str) -> str:
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ. send, receive: their rows.
 
-    If both ends name the same kind, stage and micro-batch, only their groups of micro-batches differ. Otherwise their orders do.
+    If both ends name the same kind, stage and micro-batch, only their groups of micro-batches differ. Otherwise the order does.
     """
     *sent_value, sent_list = _value_of(index, send)
     *received_value, received_list = _value_of(index, receive)

@@ -196,9 +196,9 @@ def _check_total(total: int, scale: int) -> None:
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. own: the program's; given: instead of these.
+    """Return integer costs and what they were multiplied by. own: the program's; given: those that replace them.
 
-    B is I + W where only a half or both are given. Without any cost of R, it is that of F (`Costs.of`).
+    Where I or W is given and B is not, B is I + W. Without any cost of R, it is that of F (`Costs.of`).
     """
     scale = lcm(*(v.denominator for v in given.values()))
     fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}

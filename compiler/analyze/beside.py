@@ -24,12 +24,11 @@ MAX_KINDS = 12  # of tasks, in the table of the largest differences
 class IterationFigures:
     """One iteration, predicted or measured. Times are in `Beside.unit`.
 
-    makespan: until the last task and the last all-reduce have ended; tasks: until the last task has ended. busy: of each rank,
-    how long it computes.
+    makespan: until the last task and the last all-reduce have ended. busy: of each rank, how long it computes.
     """
 
     makespan: float
-    tasks: float
+    last_task_end: float
     busy: tuple[float, ...]
 
     @property
@@ -63,8 +62,8 @@ class KindOfTask:
 class Beside:
     """A measured iteration beside the predicted one, in one unit of time.
 
-    unit: of the measured times. unit_of_cost: how long one unit of the predicted times is, where these are costs: as long as
-    makes all tasks together take the measured time. None where the predicted times have a unit themselves. kinds: those with
+    unit: of the measured times. unit_of_cost: where the predicted times are costs, how long one unit of cost is. It is chosen
+    so that all tasks together take as long as measured. None where the predicted times have a unit of time. kinds: those with
     the largest difference first.
     """
 
@@ -83,7 +82,7 @@ def beside(s: Simulation, measured: Timeline) -> Beside:
     measured_lengths = np.where(is_task, measured.end - measured.start, 0) / measured.scale
     factor, unit_of_cost = time_factor(s, measured)
     predicted = _figures(p, s.timeline, predicted_lengths * factor, s.makespan / s.scale * factor, factor)
-    of_measured = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, 1.0)
+    of_measured = _figures(p, measured, measured_lengths, measured.makespan / measured.scale, factor=1.0)
     kinds = _kinds(p, predicted_lengths * factor, measured_lengths)
     return Beside(predicted, of_measured, measured.unit, unit_of_cost, kinds)
 
@@ -92,7 +91,7 @@ SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6),
 
 
 def time_factor(s: Simulation, measured: Timeline) -> tuple[float, float | None]:
-    """Return by what predicted times are multiplied to be in the measured unit, and `Beside.unit_of_cost`."""
+    """Return the factor from predicted times to times in the measured unit, and `Beside.unit_of_cost`."""
     if s.unit == measured.unit:
         return 1.0, None
     if s.unit in SECONDS and measured.unit in SECONDS:
@@ -129,7 +128,7 @@ def beside_lines(b: Beside) -> Iterator[str]:
         yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
     p, m = b.predicted, b.measured
     unit = f", in {b.unit}" if b.unit else ""
-    rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.tasks, m.tasks)]
+    rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.last_task_end, m.last_task_end)]
     rows.append(_share_row("bubble ratio", p.bubble_ratio, m.bubble_ratio))
     pairs = zip(p.busy, m.busy, strict=True)
     rows += [_row(f"rank {g} busy", *pair) for g, pair in enumerate(pairs)]
@@ -143,6 +142,7 @@ def beside_lines(b: Beside) -> Iterator[str]:
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Yield the lines of a table whose first column is aligned to the left."""
     width = max(len(row[0]) for row in [head, *rows])
     return table([f"{head[0]:<{width}}", *head[1:]], [[f"{row[0]:<{width}}", *row[1:]] for row in rows])
 

@@ -37,6 +37,7 @@ def critical_path(s: Simulation) -> list[Step]:
     node = _last(s, end)
     if node is None:
         return []
+    # By node, the SEND of its message; `transfer` is empty where messages have no nodes.
     message_of = dict(zip(s.waits.transfer.tolist(), s.waits.send.tolist(), strict=False))
     message_of |= dict(zip(s.waits.receive.tolist(), s.waits.send.tolist(), strict=True))
     members = _all_reduces(s)
@@ -167,13 +168,13 @@ def idle_bars(s: Simulation) -> IdleBars:
     binding = s.arrivals[w.message] == start[consumer]
     np.maximum.at(sent, consumer[binding], end[w.send[w.message[binding]]])
     waits_for_value = sent >= 0
-    moves = np.where(waits_for_value, np.clip(sent, before, start), start)  # from when on the value is on its way
-    first = np.zeros(len(p), bool)
+    on_its_way = np.where(waits_for_value, np.clip(sent, before, start), start)  # from when on the value is on its way
+    first = np.zeros(len(p), bool)  # whether a row is the first task of its rank
     tasks = np.flatnonzero(t.is_task)
     first[tasks[np.unique(rank[tasks], return_index=True)[1]]] = True
     cause = np.where(waits_for_value, np.where(first, CAUSES.index("fill"), CAUSES.index("value")), CAUSES.index("window"))
     transfer = np.full(len(p), CAUSES.index("transfer"))
-    parts = [(rank, before, moves, cause), (rank, moves, start, transfer), *_after_the_last(s)]
+    parts = [(rank, before, on_its_way, cause), (rank, on_its_way, start, transfer), *_after_the_last(s)]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = np.flatnonzero(columns[2] > columns[1])
     order = kept[np.lexsort((columns[1][kept], columns[0][kept]))]

@@ -37,7 +37,7 @@ DEFAULT_COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fr
 # Findings about the text itself: syntax, names, types and statements. E205 and E206 are about values, which sizes decide.
 ABOUT_THE_TEXT = ("E1", "E201", "E202", "E203", "E204", "E207", "E208", "E209")
 
-Span = tuple[Fraction, Fraction]  # the least and the most over the ranks
+LeastAndMost = tuple[Fraction, Fraction]  # the least and the most over the ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Bytes:
 class Figures:
     """One iteration of a schedule.
 
-    Activations, weights, messages and all_reduced are of the share of one rank and of whole micro-batches.
+    Activations, weights, messages and all_reduced are counted in shares of one rank and in whole micro-batches.
 
     makespan: in the unit of the setting; exposed: communication that the rank with most of it waits for;
     bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
@@ -120,9 +120,9 @@ class Figures:
     makespan: Fraction
     exposed: Fraction
     bubble_ratio: float
-    wall_bubble: Span
-    activations: Span
-    weights: Span
+    wall_bubble: LeastAndMost
+    activations: LeastAndMost
+    weights: LeastAndMost
     messages: Fraction
     all_reduced: Fraction
     recomputed: tuple[int, ...]
@@ -159,6 +159,7 @@ def fastest_first(rows: Sequence[Compared]) -> list[Compared]:
 
 
 def _parameters(schedule: n.Schedule) -> list[str]:
+    """Return the names of a schedule's parameters."""
     return [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
 
 
@@ -224,9 +225,9 @@ def _figures(compiled: Compiled, setting: Setting, model: ForModel | None) -> Fi
         makespan=Fraction(times.makespan, times.scale),
         exposed=Fraction(max(idle.exposed for idle in idle_times(times)), times.scale),
         bubble_ratio=times.bubble_ratio,
-        wall_bubble=_span(times.wall_bubbles, Fraction(1, times.scale)),
-        activations=_span(peak.activations, share * size),
-        weights=_span(peak.weight_copies, share),
+        wall_bubble=_least_and_most(times.wall_bubbles, Fraction(1, times.scale)),
+        activations=_least_and_most(peak.activations, share * size),
+        weights=_least_and_most(peak.weight_copies, share),
         messages=max(_sent(program, lambda value, stage, count: count)) * size,
         all_reduced=max(_all_reduced(program, lambda x: share if x.group == stage_group(x.stage) else 0)),
         recomputed=program.recomputed_stages,
@@ -237,8 +238,8 @@ def _figures(compiled: Compiled, setting: Setting, model: ForModel | None) -> Fi
     )
 
 
-def _span(values: Sequence[int], unit: Fraction) -> Span:
-    """Return the least and the most of these numbers of units."""
+def _least_and_most(values: Sequence[int], unit: Fraction) -> LeastAndMost:
+    """Return the least and the most of these values, each times `unit`."""
     return min(values) * unit, max(values) * unit
 
 

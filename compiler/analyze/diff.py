@@ -71,7 +71,7 @@ def diff(a: Program, b: Program) -> ProgramDiff:
     both = removed.keys() & added.keys()
     gone_to = {removed[key]: int(b.rank_of[added[key]]) for key in both}
     come_from = {added[key]: int(a.rank_of[removed[key]]) for key in both}
-    return ProgramDiff(tuple(_header(a.header, b.header)), tuple(ranks), gone_to, come_from)
+    return ProgramDiff(tuple(_header_differences(a.header, b.header)), tuple(ranks), gone_to, come_from)
 
 
 def _rows(program: Program, rank: int) -> range:
@@ -100,7 +100,10 @@ def _task_key(program: Program, row: int) -> Hashable:
 
 
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
-    """Return what differs between two streams of a rank. keys_a, keys_b: of all rows of the programs; rows_a: of the stream."""
+    """Return what differs between the streams of a rank in two programs.
+
+    keys_a, keys_b: what `_keys` returns for them; rows_a, rows_b: the rows of the two streams.
+    """
     place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
     seen: Counter[Hashable] = Counter()
     for row in rows_b:
@@ -125,14 +128,15 @@ def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Seq
 
 def _longest_ascending(numbers: Sequence[int]) -> list[bool]:
     """Return which of these different numbers belong to a longest ascending subsequence."""
-    tails: list[int] = []  # the smallest last number of an ascending subsequence, by its length
+    # At index k: the smallest number with which an ascending subsequence of k + 1 numbers ends, and its place.
+    tails: list[int] = []
     tail_places: list[int] = []
-    before: list[int] = []
+    before: list[int] = []  # by place: that of the number before it in its subsequence, -1 if it is the first
     for place, number in enumerate(numbers):
-        length = bisect_left(tails, number)
-        tails[length : length + 1] = [number]
-        tail_places[length : length + 1] = [place]
-        before.append(tail_places[length - 1] if length else -1)
+        k = bisect_left(tails, number)
+        tails[k : k + 1] = [number]
+        tail_places[k : k + 1] = [place]
+        before.append(tail_places[k - 1] if k else -1)
     chosen = [False] * len(numbers)
     place = tail_places[-1] if tail_places else -1
     while place >= 0:
@@ -141,7 +145,7 @@ def _longest_ascending(numbers: Sequence[int]) -> list[bool]:
     return chosen
 
 
-def _header(a: Header, b: Header) -> list[str]:
+def _header_differences(a: Header, b: Header) -> list[str]:
     """Return in words in which sizes and placements two headers differ."""
     found = [
         f"{name.replace('_', ' ')}: {getattr(a, name)} and {getattr(b, name)}"

@@ -26,8 +26,8 @@ from chimerac.chimera_ir.program import Costs, Ints, Program
 from chimerac.compiler.given import costs_from
 from chimerac.compiler.tasks import task_costs
 
-PER_SECOND = 10**9  # measured times are rounded to nanoseconds
-UNIT, PER_MILLISECOND = "ms", 10**6  # of measured times
+UNIT = "ms"  # of measured times, which are rounded to nanoseconds
+PER_SECOND, PER_MILLISECOND = 10**9, 10**6  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite; at most limits.TIME of them count."""
+    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME count as limits.TIME."""
     return round(min(seconds, limits.TIME) * PER_SECOND)
 
 
@@ -196,9 +196,9 @@ def _check_total(total: int, scale: int) -> None:
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. own: the program's; given: instead of these.
+    """Return integer costs and what they were multiplied by. own: the program's; given: those that replace them.
 
-    B is I + W where only a half or both are given. Without any cost of R, it is that of F (`Costs.of`).
+    Where I or W is given and B is not, B is I + W. Without any cost of R, it is that of F (`Costs.of`).
     """
     scale = lcm(*(v.denominator for v in given.values()))
     fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}

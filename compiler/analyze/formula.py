@@ -62,8 +62,15 @@ def closed_equation(program: Program, durations: Durations) -> ClosedEquation:
     path = critical_path(s)
     forward = [step.end - step.start for step in path if program.table.op[step.row] == Op.FWD]
     backward = [step.end - step.start for step in path if program.table.op[step.row] != Op.FWD]
-    counts, times = (len(forward), len(backward)), (sum(forward), sum(backward))
-    return ClosedEquation(*counts, *times, message, _unoverlapped(s, durations), durations.scale)
+    return ClosedEquation(
+        forwards=len(forward),
+        backwards=len(backward),
+        forward=sum(forward),
+        backward=sum(backward),
+        message=message,
+        unoverlapped=_unoverlapped(s, durations),
+        scale=durations.scale,
+    )
 
 
 def _of_slowest_stage(costs: Costs) -> Costs:
@@ -75,7 +82,8 @@ def _of_slowest_stage(costs: Costs) -> Costs:
 def _unoverlapped(s: Simulation, durations: Durations) -> int:
     """Return how long all-reduces still run after the last task, on the rank where they take longest.
 
-    Those of a rank run one after another, each from its launch on.
+    Those of a rank run one after another, each from its launch on. s: a simulation in which all-reduces take no time;
+    durations: how long they take.
     """
     p, ends = s.program, [0] * s.program.world
     rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)

@@ -74,11 +74,12 @@ def dependency_graph(program: Program) -> Graph:
 
 def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
     """Return the edges. Edges of a task in an overlapped pair are repeated: from the second task, and to the first."""
-    paired = (program.table.flags & OVERLAP).astype(bool)
-    if not paired.any():
+    is_first = (program.table.flags & OVERLAP > 0).astype(np.int64)
+    if not is_first.any():
         return edges
-    end = edges.source + paired[edges.source]
-    begin = edges.target - np.concatenate([[False], paired[:-1]])[edges.target]
+    is_second = np.concatenate([[0], is_first[:-1]])
+    end = edges.source + is_first[edges.source]
+    begin = edges.target - is_second[edges.target]
     source = np.column_stack([edges.source, edges.source, end, end])
     target = np.column_stack([edges.target, begin, edges.target, begin])
     return Edges(source.ravel(), target.ravel(), np.repeat(edges.delay, 4))

@@ -49,7 +49,7 @@ class Waits:
 def waits(program: Program, durations: Durations) -> Waits:
     """Return every wait of a verified program on the machine of its header."""
     index, machine = TaskIndex.of(program), program.header.machine
-    data = data_edges(program, index, 0)
+    data = data_edges(program, index, hop=0)
     on_one_rank = program.rank_of[data.source] == program.rank_of[data.target]
     edges = [Edges(data.source[on_one_rank], data.target[on_one_rank], data.delay[on_one_rank])]
     send, receive, channel = _messages(program)

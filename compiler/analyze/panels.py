@@ -17,7 +17,7 @@ _POWERS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None = None, counts_idle: bool = False) -> Panel:
-    """Return what is drawn of a simulation. title: by default the schedule and its parameters."""
+    """Return what is drawn of a simulation. title: by default the schedule and its parameters; counts_idle: as in `Panel`."""
     p, w = s.program, s.waits
     unit = f" {s.unit}" if s.unit else ""
     return Panel(
@@ -26,10 +26,10 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
         p,
         s.timeline,
         s.makespan,
-        Messages(p.rank_of[w.send], p.rank_of[w.receive], s.departures, s.arrivals),
-        s.collective_times,
-        memory,
-        counts_idle,
+        messages=Messages(p.rank_of[w.send], p.rank_of[w.receive], s.departures, s.arrivals),
+        all_reduces=s.collective_times,
+        memory=memory,
+        counts_idle=counts_idle,
     )
 
 

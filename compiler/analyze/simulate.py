@@ -30,7 +30,7 @@ class Simulation:
 
     timeline: a bar for every row of the program, in their order. makespan: until the last task and the last all-reduce have
     ended. busy: time spent computing. wall_bubbles: makespan - busy, idle time up to the optimizer step. own_bubbles: last end
-    - first start - busy, as the zero-bubble papers count. synced: when the last copy of each stage has its gradient.
+    - first start - busy, as the zero-bubble papers count. synced: by group of a stage, when its last weight gradient ends.
     durations: what took how long; lengths: of each row, 0 for all but tasks. waits: what waited for what. node_start, node_end:
     of transfers and collectives, which are numbered after the rows (`Waits`).
     """
@@ -141,12 +141,12 @@ def simulate(
         durations,
         timeline,
         makespan,
-        tuple(busy.tolist()),
-        tuple((makespan - busy).tolist()),
-        tuple(np.where(busy > 0, last - first - busy, 0).tolist()),
-        {stage_group(s): t for s, t in enumerate(synced.tolist())},
-        lengths,
-        all_waits,
-        node_start,
-        node_end,
+        busy=tuple(busy.tolist()),
+        wall_bubbles=tuple((makespan - busy).tolist()),
+        own_bubbles=tuple(np.where(busy > 0, last - first - busy, 0).tolist()),
+        synced={stage_group(s): t for s, t in enumerate(synced.tolist())},
+        lengths=lengths,
+        waits=all_waits,
+        node_start=node_start,
+        node_end=node_end,
     )

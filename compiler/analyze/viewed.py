@@ -40,7 +40,8 @@ def viewed(
     Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
     for the lines of its text. measured: a bar for every row of the program, in their order. most: of a program with more
     instructions the data has only those that start before the time `until`, at most so many; not together with measured.
-    Raises ChimeraError E705, E706 as `partition_for`.
+    `slot`: the longest time that divides the start and the
+    end of every task. Raises ChimeraError E705, E706 as `partition_for`.
     """
     assert most is None or measured is None, "a measured timeline has a bar for every instruction"
     p, h, t = s.program, s.program.header, s.program.table
@@ -48,7 +49,7 @@ def viewed(
     until = None if most is None or len(p) <= most else int(np.partition(start, most)[most])
     kept = np.ones(len(p), bool) if until is None else start < until
     number = np.cumsum(kept) - 1  # of each row that is kept, its number among them
-    edges, w, bars = data_edges(p, TaskIndex.of(p), 0), s.waits, idle_bars(s)
+    edges, w, bars = data_edges(p, TaskIndex.of(p), hop=0), s.waits, idle_bars(s)
     edge = kept[edges.source] & kept[edges.target]
     message = kept[w.send] & kept[w.receive]
     value = message[w.message] & kept[w.consumer]

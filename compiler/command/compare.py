@@ -14,7 +14,7 @@ from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
+from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, LeastAndMost, Setting, compare, fastest_first
 from chimerac.compiler.analyze.durations import UNIT, Durations
 from chimerac.compiler.command.files import (
     check_columns,
@@ -296,7 +296,7 @@ def _shown(f: Figures, first: Figures) -> Iterator[str]:
     )
 
 
-def _span(span: Span) -> str:
+def _span(span: LeastAndMost) -> str:
     low, high = map(number_text, span)
     return low if low == high else f"{low} to {high}"
 

@@ -9,7 +9,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.compiler.diagnose.cycle import consecutive_pairs, shown
 from chimerac.compiler.verify import findings
-from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
+from chimerac.compiler.verify.collectives import RowsByRank, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.index import ProgramIndex
 
 NOTHING_FOUND = "no move of one of them was found that corrects it"
@@ -28,7 +28,7 @@ def explain_collectives(finding: Diagnostic, index: ProgramIndex) -> Diagnostic:
     return replace(finding, notes=tuple(shown(notes, "pairs")), help=help, about=about)
 
 
-def shortest(rows: Rows) -> list[tuple[int, int]]:
+def shortest(rows: RowsByRank) -> list[tuple[int, int]]:
     """Return the shortest cycle of these groups as pairs of rows: on some rank the first row of a pair comes before the second.
 
     rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them. The program may have a shorter cycle of other
@@ -57,7 +57,8 @@ def _move_help(index: ProgramIndex, moved: int, other: int, side: str) -> str:
     """
     p = index.program
     rest = np.delete(np.arange(len(p)), moved)
-    order = np.insert(rest, int(np.searchsorted(rest, other)) + (side == "after"), moved)
+    place = int(np.searchsorted(rest, other))
+    order = np.insert(rest, place + 1 if side == "after" else place, moved)
     changed = replace(p, table=p.table.take(order))
     if check_gradient_sync(ProgramIndex(changed)):
         return ""

@@ -1,4 +1,4 @@
-"""The shortest cycle of waits, among instructions in streams or among the tasks of an order."""
+"""The shortest cycle of waits, among instructions in streams or among the tasks of an order, and how findings show it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
         if len(best) <= 1 or work > MAX_WORK:
             break
         goal_node, goal_lane = targets[start], lanes[start]
-        predecessor = {start: -1}
+        predecessor = {start: -1}  # wait -> the wait from which it was reached
         next_unvisited: dict[int, int] = {}  # lane -> its first wait that was not visited
         level, depth = [start], 1
         while level and depth < len(best):
@@ -71,7 +71,7 @@ def _path(predecessor: dict[int, int], last: int) -> list[int]:
 
 def _any_cycle(begins: list[int], ends: list[int]) -> list[int]:
     """Return any cycle: from each wait go to the first wait of its source's lane, until a wait repeats."""
-    seen: dict[int, int] = {}
+    seen: dict[int, int] = {}  # wait -> the start from which it was reached
     for start in range(len(begins)):
         k = start
         path = []
@@ -93,7 +93,7 @@ def cycle_fact(ranks: Sequence[int]) -> str:
 
 
 def shown(lines: Sequence[str], what: str) -> list[str]:
-    """Return the first lines, and how many more there are. what: the name of the others, for instance 'waits'."""
+    """Return the first lines, and one that says how many more there are. what: they are about, for instance 'waits'."""
     return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
 from chimerac.compiler.diagnose.cycle import MAX_SHOWN, consecutive_pairs, cycle_fact, shortest_cycle, shown
-from chimerac.compiler.diagnose.repair import moves_help, name, repair_order
+from chimerac.compiler.diagnose.repair import moves_help, repair_order, task_name
 from chimerac.compiler.diagnose.source_lines import order_notes
 from chimerac.compiler.diagnose.suggest import suggest_edit
 from chimerac.compiler.diagnose.trials import Trials
@@ -28,7 +28,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     program = ordered.program
     target, source, row_of_pair = _waits(program, timing)
     if row_of_pair is not None:
-        name_of_pair = name(program, row_of_pair)
+        name_of_pair = task_name(program, row_of_pair)
         message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name_of_pair} does"
         help = suggest_edit(schedule, [], trials, program) or "overlap two tasks of which neither needs the other"
         return refuse("E304", message, ordered.span(row_of_pair), "begins the pair", help=help)
@@ -37,15 +37,15 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     # The source of a wait is the target of the following wait, or comes after it in the same stream.
     for wait, following in cycle:
         first, needed = int(target[following]), int(source[wait])
-        names = [name(program, first), *([name(program, needed)] if first != needed else [])]
+        names = [task_name(program, first), *([task_name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
-        notes.append(f"rank {rank} runs {' before '.join(names)}, which {name(program, int(target[wait]))} needs")
+        notes.append(f"rank {rank} runs {' before '.join(names)}, which {task_name(program, int(target[wait]))} needs")
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
     spans = [ordered.span(row) for row in rows]  # every second one is of a task that comes too early
     distinct = sorted(set(ranks))
     drawn = distinct[:MAX_SHOWN]
-    stops = {rank: f"then {name(program, _stop(program, timing, rank))}" for rank in drawn}
+    stops = {rank: f"then {task_name(program, _stop(program, timing, rank))}" for rank in drawn}
     drawing = draw_timeline(program, timing.timeline(program), ranks=drawn, columns=100, stops=stops, bands=2).rstrip()
     help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
@@ -53,24 +53,24 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
             Diagnostic(
                 "E304",
                 f"the order deadlocks: {cycle_fact(distinct)}",
-                spans[1],
-                f"orders {name(program, rows[1])}",
-                ("\n".join(shown(notes, "waits")), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
-                help or "move the task that is needed first" + (" on one of these ranks" if len(distinct) > 1 else ""),
-                tuple(rows),
+                span=spans[1],
+                label=f"orders {task_name(program, rows[1])}",
+                notes=("\n".join(shown(notes, "waits")), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
+                help=help or "move the task that is needed first" + (" on one of these ranks" if len(distinct) > 1 else ""),
+                about=tuple(rows),
             )
         ]
     )
 
 
 def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
-    """Return the targets and the sources of the waits that are never satisfied, and the first row of an overlapped pair.
+    """Return (targets, sources) of the waits that are never satisfied, and the first row of an overlapped pair whose second
+    task needs the result of its first; None if there is no such pair.
 
-    The pair is one whose second task needs the result of its first; None if there is no such pair. A pair starts when both
-    its tasks can start, and ends when both have ended. So the waits of both tasks count as waits of the first one, and waits
-    for either task count as waits for the second one.
+    A pair starts when both its tasks can start, and ends when both have ended. So the waits of both tasks count as waits of the
+    first one, and waits for either task count as waits for the second one.
     """
-    edges = data_edges(program, TaskIndex.of(program), 0)
+    edges = data_edges(program, TaskIndex.of(program), hop=0)
     unsatisfied = timing.end[edges.source] < 0
     target, source = edges.target[unsatisfied], edges.source[unsatisfied]
     is_first = (program.table.flags & OVERLAP > 0).astype(np.int64)
@@ -87,15 +87,17 @@ def _stop(program: Program, timing: Timing, rank: int) -> int:
 
 def _another_order(program: Program) -> str:
     """Return the help that says which tasks must come earlier so that the order runs; '' if none was found."""
-    found = repair_order(program)
-    if found is not None:
-        return moves_help(program, found[1], "the order then runs")
+    repaired = repair_order(program)
+    if repaired is not None:
+        _, moves = repaired
+        return moves_help(program, moves, "the order then runs")
     if not (program.table.flags & OVERLAP).any():
         return ""
     separate = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
-    found = repair_order(separate)
-    if found is None:
+    repaired = repair_order(separate)
+    if repaired is None:
         return ""
-    if not found[1]:
+    _, moves = repaired
+    if not moves:
         return "overlap no tasks; tried: the order then runs"
-    return f"overlap no tasks\n{moves_help(separate, found[1], 'the order then runs')}"
+    return f"overlap no tasks\n{moves_help(separate, moves, 'the order then runs')}"

@@ -1,5 +1,7 @@
 """Explain a hang: the shortest cycle of waits, how far the ranks get, and a change that was tried (E440).
 
+A note describes the cycle like this:
+
 rank 0, instruction 0: SEND act down s1 m0 -> 1
   waits until this is posted:
 rank 1, instruction 1: RECV act down s1 m0 <- 0
@@ -34,6 +36,7 @@ from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Reason
 NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
 MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
+LARGER_WINDOWS = 8  # larger windows that are tried
 
 
 def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
@@ -73,6 +76,7 @@ def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
     """Return the numbers of the waits in the shortest cycle. The source of each comes after the target of the next."""
     waits = hang.waits
     unsatisfied = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
+    # A stream is a lane, and so is each completion.
     lane = np.concatenate([index.rank, index.program.world + np.arange(waits.nodes - len(index.program))])
     numbers: list[int] = unsatisfied[shortest_cycle(waits.target[unsatisfied], waits.source[unsatisfied], lane)].tolist()
     return numbers
@@ -160,7 +164,7 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
     p, h = index.program, index.header
     moves: list[str] = []
-    budget, current_hang = MAX_TRIED // len(p), hang
+    budget, current_hang = MAX_TRIED // len(p), hang  # budget: changed programs that may be verified
     while len(moves) < MAX_MOVES:
         best: _Move | None = None  # the one after which most instructions run
         index_now = ProgramIndex(p)
@@ -182,10 +186,10 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
             break
         moves.append(best.text)
         p, current_hang = best.program, best.hang
-    for window in range(h.window + 1, h.window + 9) if hang.machine not in ("posted", "rendezvous") else ():
+    for window in range(h.window + 1, h.window + 1 + LARGER_WINDOWS) if hang.machine not in ("posted", "rendezvous") else ():
         if hang_on(ProgramIndex(index.program.with_header(window=window)), hang.machine) is None:
             return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"
-    ends = [machine_name(m, h.window) for m, ok in machines(index).items() if ok]
+    ends = [machine_name(m, h.window) for m, terminates in machines(index).items() if terminates]
     if ends:
         return f"it ends on other machines, which is proved: {', '.join(ends)}"
     return NOTHING_FOUND

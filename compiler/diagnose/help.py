@@ -36,12 +36,12 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
     schedule, spec, ordered, program = results.schedule, results.spec, results.ordered, results.program
     if schedule is None:
         return help_with_text(error, results.source)
-    if spec is None or error.diagnostics[0].code == "E211":
+    if spec is None or error.diagnostics[0].code == "E211":  # E211: no operations are left for trials
         return error
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler)])
     if program is None:
-        name, budget = results.source.name, results.budget.share(4)
+        name, budget = results.source.name, results.budget.share(parts=4)
         trials = Trials.of(name, schedule, spec, results.machine, results.arrange, budget, results.recompute)
         if ordered is None:
             return suggest_edit_of_order(error, schedule, spec, trials, results.budget.share())
@@ -69,10 +69,7 @@ def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
 
 
 def _with_explanations(error: ChimeraError, program: Program) -> ChimeraError:
-    """Return the findings of the verifier, with the cycle of waits and help where they are about an order.
-
-    These are the findings about the order of transfers (E440) and of collectives (E453).
-    """
+    """Return the findings of the verifier. Those about an order, E440 and E453, get the cycle that they are about, and help."""
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":

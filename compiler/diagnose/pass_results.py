@@ -18,7 +18,7 @@ class PassResults:
     """The input of a compilation, and the result of every pass; None for a pass that has not finished.
 
     width: the number of replicas; machine: the one that the program is for; arrange: whether transfers and collectives are
-    arranged for it; budget: the operations that are left; recompute: replaces the schedule's own choice of stages.
+    arranged for it; budget: of the compilation; recompute: the stages to recompute, instead of those that the schedule names.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""Find a deadlock-free order close to the given one, by moving awaited tasks earlier."""
+"""Find an order close to the given one that does not deadlock, by moving tasks earlier that others wait for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Ranks:
     def __init__(self, tasks: Program) -> None:
         is_first = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
         is_second = np.concatenate([[0], is_first[:-1]])
-        edges = data_edges(tasks, TaskIndex.of(tasks), 0)
+        edges = data_edges(tasks, TaskIndex.of(tasks), hop=0)
         self.rank = tasks.rank_of.tolist()
         self.needs: list[list[int]] = [[] for _ in range(len(tasks))]
         for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
@@ -109,11 +109,11 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
     pair = tasks.table.flags & OVERLAP
     rows = [row for order in ranks.order for unit in order for row in range(unit, unit + (2 if pair[unit] else 1))]
     changed = replace(tasks, table=tasks.table.take(np.array(rows, np.int64)))
-    stuck = earliest(changed, task_costs(changed), data_edges(changed, TaskIndex.of(changed), 0)).stuck
+    stuck = earliest(changed, task_costs(changed), data_edges(changed, TaskIndex.of(changed), hop=0)).stuck
     return None if stuck else (changed, moves)
 
 
-def name(tasks: Program, row: int) -> str:
+def task_name(tasks: Program, row: int) -> str:
     """Return the name of a task for messages; an overlapped pair has one name."""
     text = tasks.text(row)
     return f"{text.removesuffix(' overlap')} & {tasks.text(row + 1)}" if tasks.table.flags[row] & OVERLAP else text
@@ -121,7 +121,9 @@ def name(tasks: Program, row: int) -> str:
 
 def moves_help(tasks: Program, moves: list[tuple[int, int]], result: str) -> str:
     """Return the help that suggests these moves, at most MAX_SHOWN of them. result: the effect of the moves, as tried."""
-    lines = [f"let rank {tasks.rank_of[a]} run {name(tasks, a)} before {name(tasks, b)}" for a, b in moves[:MAX_SHOWN]]
+    lines = [
+        f"let rank {tasks.rank_of[a]} run {task_name(tasks, a)} before {task_name(tasks, b)}" for a, b in moves[:MAX_SHOWN]
+    ]
     if len(moves) > MAX_SHOWN:
         lines.append(f"and {len(moves) - MAX_SHOWN} more like these")
     tried = "tried" if len(moves) == 1 else f"these {len(moves)} moves were tried together"

@@ -1,4 +1,4 @@
-"""Add to findings about a program's rows or header the lines of the schedule that these come from."""
+"""Findings of the verifier get the lines of the schedule that they are about, and help: --for, or another order of tasks."""
 
 from __future__ import annotations
 
@@ -44,15 +44,19 @@ def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
 
     tasks: those of the program. If they do not wait for each other in a cycle, there is no such help.
     """
-    found = repair_order(tasks)
-    if found is None or not found[1]:
+    repaired = repair_order(tasks)
+    if repaired is None:
         return error
-    moves = moves_help(tasks, found[1], "the tasks then run; move their transfers with them")
-    help = f"even without transfers its tasks wait for each other in a cycle: {moves}"
+    _, moves = repaired
+    if not moves:
+        return error
+    suggestion = moves_help(tasks, moves, "the tasks then run; move their transfers with them")
+    help = f"even without transfers its tasks wait for each other in a cycle: {suggestion}"
     return ChimeraError([replace(d, help=help) if d.help == NOTHING_FOUND else d for d in error.diagnostics])
 
 
 def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:
+    """Return a finding with the span of the limit, or with notes about the lines that order the rows, that it is about."""
     limit = next((name for name in spec.limits if f"limits.{name}" in d.about), None)
     if limit is not None:
         return replace(d, span=spec.limits[limit], label=f"{limit} <= {spec.header.limits[limit]}")

@@ -19,16 +19,17 @@ MAX_SHOWN = 8  # ranks that the finding names
 def explain_stuck(state: Scheduler) -> Diagnostic:
     """Return the finding with the ranks whose limits are full."""
     h, notes = state.spec.header, []
-    full = list(_full_limits(state))
+    full = list(_full_limits(state))  # (rank, task, limit)
     for rank, task, limit in full:
         kind, key = divmod(task, state.keys)
         stage, m = divmod(key, h.micro_batches)
-        kept = limit.reserved - state.reserved[state.cell[key]] if kind == FORWARD else 0
-        reserve = f", {kept} reserved for other stages or pipes" if kept else ""
+        for_others = limit.reserved - state.reserved[state.cell[key]] if kind == FORWARD else 0
+        reserve = f", {for_others} reserved for other stages or pipes" if for_others else ""
         name = f"{FORMS[state.ops[kind]].letter} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    first = full[0][2]
-    return Diagnostic("E305", stuck_message(state), first.span, "this limit", tuple(notes[:MAX_SHOWN]), _help(state, first))
+    _, _, first = full[0]
+    notes = notes[:MAX_SHOWN]
+    return Diagnostic("E305", stuck_message(state), first.span, "this limit", notes=tuple(notes), help=_help(state, first))
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
@@ -62,11 +63,12 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
 
     The full limit is raised by 1, 2, 4, ... until the scheduler finishes, then by the least amount that is sufficient. If
     other limits are full after that, they are raised too. A limit that is raised enough forbids nothing, so the search
-    fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget.
+    fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget. first: the span of the limit to raise first.
     """
     best: list[Bound] = []
     budget = state.budget.share()
-    raised, low, amount = {first}, 0, 1
+    raised = {first}  # the limits that are raised
+    low, amount = 0, 1  # the largest amount that was not sufficient; the one to try next
     for _ in range(min(MAX_RUNS, MAX_TRIED // state.tasks)):
         bounds = [_with_higher_bound(b, amount, raised) for b in state.order.bounds]
         try:
@@ -90,11 +92,13 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
 
 
 def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
-    """Return a limit, raised by an amount if its span is one of these."""
+    """Return a limit, raised by an amount if its span is one of `raised`."""
     return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
 
 
 def _text(bound: Bound) -> str:
-    counts = " ".join(f"{'+-'[weight < 0]} {FORMS[op].letter}" for op, weight in bound.weights.items()).removeprefix("+ ")
+    """Return a limit as it is written in a schedule."""
+    signed = (f"{'-' if weight < 0 else '+'} {FORMS[op].letter}" for op, weight in bound.weights.items())
+    counts = " ".join(signed).removeprefix("+ ")
     scope = "" if bound.scope == "rank" else f" per {bound.scope}"
     return f"limit {counts} <= {formatted(bound.value)}{scope}"

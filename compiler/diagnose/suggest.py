@@ -23,21 +23,21 @@ MAX_NOTED = 5  # findings with the same cause that notes list
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
     """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: the spans of the text that orders the tasks that come too early; written: the original order.
+    early: the spans of the rules that put the tasks of the cycle too early; written: the tasks in the original order.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
-            rules = [rule for rule in _placing(order) if rule.span in early]
-            near = trials.best(tick_edits(schedule, rules, "+"), original=written)
-            return near or trials.best(distant_tick_edits(schedule, rules, "+"), take_first=True)
+            rules = [rule for rule in _rules_and_fills(order) if rule.span in early]
+            near = trials.best(tick_edits(schedule, rules, directions="+"), original=written)
+            return near or trials.best(distant_tick_edits(schedule, rules, directions="+"), take_first=True)
         case n.Listing():
             return trials.best(listing_edits(schedule, order), original=written)
         case n.Greedy():
             return ""
 
 
-def _placing(order: n.Ticks) -> list[n.Rule | n.Fill]:
+def _rules_and_fills(order: n.Ticks) -> list[n.Rule | n.Fill]:
     """Return the rules and the fills of an order, which place its tasks."""
     return [*order.rules, *order.fills]
 
@@ -48,6 +48,7 @@ def suggest_edit_of_order(
     """Return the findings about an order with two tasks of a rank on one tick, or with tasks that are missing or duplicated.
 
     If an edit that was tried corrects them all, the first has it as its help, and the others become notes of the first.
+    budget: of the operations that computing the original order may take.
     """
     first, *others = error.diagnostics
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
@@ -55,9 +56,9 @@ def suggest_edit_of_order(
     if isinstance(order, n.Ticks) and first.code == "E303":
         others = []  # an edit that separates the first two separates the others too
         written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
-        rules = _placing(order)
-        help = trials.best(tick_edits(schedule, rules, "+-"), original=written, keep_order=True)
-        help = help or trials.best(distant_tick_edits(schedule, rules, "+-"), take_first=True)
+        rules = _rules_and_fills(order)
+        help = trials.best(tick_edits(schedule, rules, directions="+-"), original=written, keep_order=True)
+        help = help or trials.best(distant_tick_edits(schedule, rules, directions="+-"), take_first=True)
     elif isinstance(order, n.Ticks) and first.code in ("E301", "E302"):
         help = trials.best([condition_edits(order.rules)], take_first=True)
     elif isinstance(order, n.Listing) and first.code in ("E301", "E302", "E306"):

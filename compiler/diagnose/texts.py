@@ -16,6 +16,7 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_error_of, terminal_texts, terminals_after
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
+MAX_TOKENS_TRIED = limits.TOKENS // 4  # tokens of all changed texts that are parsed to find help
 
 # The terminals that are not in `Place.allowed`: names, numbers, operators and the end of the text.
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
@@ -31,7 +32,7 @@ def explain_text(source: Source) -> ChimeraError:
     tokens = count_tokens(source)
     max_errors = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
-    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
+    draft, reader = _Draft(source), _Reader(MAX_TOKENS_TRIED // tokens)
     while (stop := syntax_error_of(draft.text)) is not None:
         place = _place(Source(source.name, draft.text), stop)
         if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause
@@ -108,6 +109,7 @@ def _place(source: Source, stop: ErrorPosition) -> Place:
     texts = terminal_texts()
 
     def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the terminals that may follow the text up to `end`, and the texts of those that are keywords or symbols."""
         expected = terminals_after(source.text, end)
         return expected, frozenset(texts[t] for t in expected - _WITHOUT_TEXT if t in texts)
 
@@ -115,7 +117,7 @@ def _place(source: Source, stop: ErrorPosition) -> Place:
 
 
 def _without_statement_at(text: str, p: Place) -> str:
-    """Return the text with the statement around an error blanked, or nothing if braces make that unsafe."""
+    """Return the text with the statement around an error blanked, or '' if no single statement can be blanked."""
     if p.ended or p.terminals == {"SCHEDULE"}:
         return ""
     position = p.tokens[p.at].start

@@ -27,7 +27,7 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import peaks, verify
 
-MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks are tried only at the given size
+MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks at the given size are tried only at that size
 MAX_TRIED = 1_000_000  # limit of `spent` in the search for one suggestion
 TASKS_PER_CHARACTER = 10  # parsing a character of the text counts as much as ordering this many tasks
 
@@ -87,7 +87,7 @@ class Trials:
                 changed = resolve(parse(Source(name, text)), parameters, budget, recompute)
                 tasks = order_tasks(changed, budget).program
                 timing = checked_times(tasks)
-                program = lower(tasks, timing, changed.sync, 1, machine, arranging)
+                program = lower(tasks, timing, changed.sync, width=1, machine=machine, arrange=arranging)
                 # The limits of a schedule may be meant for the size that was given.
                 verify(program if parameters == given else program.with_header(limits={}))
             except ChimeraError:
@@ -101,7 +101,7 @@ class Trials:
             try:
                 if parameters != given:
                     resolve(schedule, parameters, budget, recompute)
-                    return Trials(attempt, (given, parameters), count, option_text, bool(spec.limits))
+                    return Trials(attempt, (given, parameters), count, option_text, limited=bool(spec.limits))
             except ChimeraError:
                 pass
         return Trials(attempt, (given,), count, option_text)

@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-MIN_TOKENS_FURTHER = 4  # words after a change, on its line, that must parse in the changed text
+MIN_WORDS_FURTHER = 4  # words after a change that must parse, unless the parser then reaches the next line
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
@@ -70,7 +70,7 @@ def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
     # A closing brace further left than the line of its block was meant for an outer block.
     misplaced = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
     for block in [*misplaced[:1], p.blocks[-1]]:
-        last = _last_of(p, block)
+        last = _last_token_of(p, block)
         change = Change(last, last + 1, p.tokens[last].text + " }")
         stop = read(changed(p, change))
         if stop is None or stop > p.tokens[p.at - 1].end:
@@ -85,10 +85,10 @@ def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
         Diagnostic(
             "E102",
             f"a '}}' is missing: '{block.opening}' is not closed",
-            Span(p.source, word.line, column, word.line, column + 1),
-            "expected '}'",
-            (_beginning(p, block),),
-            f"write '}}' {where}",
+            span=Span(p.source, word.line, column, word.line, column + 1),
+            label="expected '}'",
+            notes=(_beginning(p, block),),
+            help=f"write '}}' {where}",
         ),
         change,
     )
@@ -105,7 +105,7 @@ def _closes_another(p: Place, block: Block, close: int) -> bool:
     return p.tokens[close - 1].line < word.line != p.tokens[block.brace].line and word.column - 1 < block.indent
 
 
-def _last_of(p: Place, block: Block) -> int:
+def _last_token_of(p: Place, block: Block) -> int:
     """Return the last token of a block that is not closed, as the indentation suggests."""
     for k in range(block.brace + 1, p.at):
         if p.tokens[k - 1].line < p.tokens[k].line and p.tokens[k].column - 1 <= block.indent:
@@ -131,7 +131,7 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     text = p.text()
     if text not in p.keywords and (near := _most_similar(text, p.allowed & p.keywords)):
         return _did_you_mean(p, p.at, near, read)
-    for k in range(p.at - 1, max(p.at - 4, -1), -1):
+    for k in range(p.at - 1, max(p.at - 4, -1), -1):  # the three tokens before the error, the last one first
         word = p.tokens[k].text
         if p.tokens[k].line == p.tokens[p.at].line and word.isidentifier() and word not in p.keywords:
             near = _most_similar(word, p.keywords)
@@ -199,7 +199,7 @@ def _parses_further(p: Place, change: Change, read: Reader) -> bool:
     end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
     text_between = text[end:stop]
     at_same_error = text[stop:].startswith((p.text(), ",", ";"))  # the error is at the same word as before, or at a separator
-    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else MIN_TOKENS_FURTHER)
+    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else MIN_WORDS_FURTHER)
 
 
 def _most_similar(word: str, known: Iterable[str]) -> str:
@@ -221,12 +221,16 @@ def expected(p: Place) -> str:
         words.append("an operator")
     if "param" in p.allowed:
         return _joined([*words, *(f"'{symbol}'" for symbol in ("=", ",") if symbol in p.allowed), "the next statement"])
-    names = ["a number"] * ("INT" in p.terminals)
+    names: list[str] = []
+    if "INT" in p.terminals:
+        names.append("a number")
     if "NAME" in p.terminals:
-        starts = "}" in p.allowed
-        names.append({"ticks": "a formula", "listing": "a task"}.get(p.kind, "a name") if starts else "a name")
-    names += ["the end of the text"] * ("$END" in p.terminals)
-    names += ["'<='" if p.text(-2) == "limit" else "a comparison"] * (p.terminals == {"COMPARE"})
+        block_may_end = "}" in p.allowed  # then the name would begin a rule or a task
+        names.append({"ticks": "a formula", "listing": "a task"}.get(p.kind, "a name") if block_may_end else "a name")
+    if "$END" in p.terminals:
+        names.append("the end of the text")
+    if p.terminals == {"COMPARE"}:
+        names.append("'<='" if p.text(-2) == "limit" else "a comparison")
     texts = p.allowed - {"("} if words else p.allowed
     return _joined([*words, *sorted([*(f"'{word}'" for word in texts), *names])])
 

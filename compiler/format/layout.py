@@ -17,15 +17,14 @@ def _gap(before: Token, t: Token) -> int:
     """Return the number of spaces between two tokens of a unit."""
     if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.is_tight or t.is_tight:
         # There is no gap, except before a unary minus that follows neither an opening bracket nor a tight operator.
-        return int(t.is_tight and t.text == "-" and not t.is_binary and before.text not in ("(", "[") and not before.is_tight)
-    if t.text == "(":
-        return int(not before.ends_operand)
-    return 1
+        is_sign = t.is_tight and t.text == "-" and not t.is_binary
+        return 1 if is_sign and before.text not in ("(", "[") and not before.is_tight else 0
+    return 0 if t.text == "(" and before.ends_operand else 1
 
 
 def _one_line(u: Unit) -> bool:
     """Return whether a unit can be on one line: it has no comment, and no block that the author wrote on several lines."""
-    if u.one_line is None:  # cached: it is computed again for every enclosing block
+    if u.one_line is None:  # cached: it is needed again for every enclosing block
         u.one_line = all(
             (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
             if isinstance(p, Block)
@@ -43,8 +42,8 @@ def _min_gap(before: Unit, u: Unit) -> int:
 class _Line:
     """A line that is being written. wide: with the wider gaps of the source.
 
-    anchor: a token and its column in this line. It is the first token here that is on the same line of the source as the last
-    token. A token after a wider gap keeps its distance from the anchor. before: the last token.
+    before: the last token that was written; anchor: (column in this line, token) of the first token written here that is on
+    the same line of the source as `before`. A token after a wider gap keeps its distance from the anchor.
     """
 
     def __init__(self, wide: bool = True) -> None:
@@ -84,7 +83,7 @@ class _Line:
         self.before = t
 
     def add_unit(self, u: Unit, gap: int, aligned: bool) -> None:
-        """Append a unit after a gap. Stops when the line is longer than WIDTH."""
+        """Append a unit after a gap. Stops when the line is longer than WIDTH. aligned: as in `add`."""
         for k, part in enumerate(u.parts):
             if self.length > WIDTH:
                 return
@@ -95,7 +94,8 @@ class _Line:
                         return
                     assert isinstance(item, Unit)
                     previous = part.items[i - 1] if i else None
-                    self.add_unit(item, _min_gap(previous, item) if isinstance(previous, Unit) else 1, previous is not None)
+                    gap_before = _min_gap(previous, item) if isinstance(previous, Unit) else 1
+                    self.add_unit(item, gap_before, aligned=previous is not None)
                 self.add(part.close, 1)
             elif k == 0:
                 self.add(part, gap, aligned)
@@ -144,7 +144,7 @@ class Writer:
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
             previous = items[k - 1] if k else None
-            if before is not None and k and first.line > before.line + 1:
+            if before is not None and k and first.line > before.line + 1:  # the source has an empty line here
                 self.newline(0)
                 self.lines.append("")
             if isinstance(item, Token):
@@ -189,10 +189,10 @@ class Writer:
 
         first: they begin the unit.
         """
-        line = self.line.copy()
-        line.anchor = None
+        line = self.line.copy()  # all tokens on one line, without the wider gaps of the source
         for k, t in enumerate(tokens):
-            line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
+            starts_unit = first and k == 0
+            line.add(t, 0 if starts_unit or not line.before else _gap(line.before, t))
         keeps_breaks = line.length > WIDTH or any(t.is_comment for t in tokens)
         for k, t in enumerate(tokens):
             before = self.line.before

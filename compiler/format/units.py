@@ -82,12 +82,17 @@ def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
     for found in grammar.tokens(text):
         place = found.line or 0, found.column or 0
         starts_unit = place in starts or found == "micro_batches"
-        t = Token(found.rstrip(), place[0], place[1] - 1, starts_unit, place in tasks, found.type in _OPERANDS)
+        ends_operand = found.type in _OPERANDS
+        t = Token(found.rstrip(), place[0], place[1] - 1, starts_unit, starts_task=place in tasks, ends_operand=ends_operand)
         while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
             greedy.popleft()
         if greedy and (greedy[0].line, greedy[0].column) < place:
-            t.starts_unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
-            conditions += (t.text == "if") - (t.text == "then" and not t.starts_unit)
+            if t.text == "if":
+                conditions += 1
+            elif t.text == "then" and conditions:
+                conditions -= 1
+            elif t.text in ("prefer", "then"):
+                t.starts_unit = True
         tokens.append(t)
     words = [t for t in tokens if not t.is_comment]
     for k, t in enumerate(words):
@@ -97,7 +102,10 @@ def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
 
 
 def _unit_starts(tree: n.Schedule) -> Iterator[tuple[int, int]]:
-    """Yield the places (line, column) where units begin; `micro_batches`, `prefer` and `then` have no span of their own."""
+    """Yield the places (line, column) where units begin, except `micro_batches`, `prefer` and `then`.
+
+    These have no span of their own: `tokens_of` finds them by their text.
+    """
     yield tree.span.line, tree.span.column
     for s in tree.statements:
         yield s.span.line, s.span.column
@@ -126,7 +134,8 @@ def _action_spans(actions: tuple[n.Action, ...]) -> Iterator[Span]:
         for body in _bodies(a):
             # The `if` of `else if` begins no unit. It and the outer `if` end with the same brace, unlike in `else { if ... }`.
             is_else_if = isinstance(a, n.Choice) and body is a.otherwise and len(body) == 1 and _end(body[0]) == _end(a)
-            yield from list(_action_spans(body))[is_else_if:]
+            inner = list(_action_spans(body))
+            yield from inner[1:] if is_else_if else inner
 
 
 def _end(a: n.Action) -> tuple[int, int]:
@@ -155,7 +164,8 @@ def _task_spans(tree: n.Schedule) -> Iterator[Span]:
 
 
 def _tighten(words: list[Token]) -> None:
-    """Mark the operators that have no spaces around them: * and unary minus; // within a sum; all within square brackets."""
+    """Mark the operators that have no spaces around them: *, the / of a size, and unary minus; // within a sum; within square
+    brackets also //, % and binary + and -."""
     brackets = 0
     before, after = _in_sums(words, -1), _in_sums(words, 1)
     for k, t in enumerate(words):
@@ -179,7 +189,9 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
     direction: -1 for the tokens before, 1 for those after. Each result follows from that of the neighbour on that side, or
     before an opening bracket from that of its closing bracket. So the time is linear.
     """
-    result, closed, closing_of = [False] * len(words), [], {}
+    result = [False] * len(words)
+    closed: list[int] = []  # the closing brackets whose opening ones have not been reached
+    closing_of: dict[int, int] = {}  # opening bracket -> closing one
     for k in range(len(words)) if direction < 0 else reversed(range(len(words))):
         if words[k].text in (")", "]"):
             closed.append(k)
@@ -197,7 +209,11 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
 
 
 def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Unit | Token]:
-    """Yield the units of a block or a file, and the comments between them."""
+    """Yield the units of a block or a file, and the comments between them.
+
+    tokens: from the first one after the block's opening brace on; block: None for a file. Its closing brace ends the units,
+    and becomes its `close`.
+    """
     unit, waiting = None, []  # waiting: comments, which belong to the unit if it continues after them
     for t in tokens:
         if t.is_comment:
@@ -217,7 +233,7 @@ def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Un
         waiting = []
         if t.text == "{":
             unit.parts.pop()
-            inner = Block(t, t)
+            inner = Block(t, close=t)  # units_of replaces `close`
             inner.items = list(units_of(tokens, inner))
             unit.parts.append(inner)
     if unit:

@@ -149,10 +149,10 @@ class _Builder:
         return tuple(c)
 
     def smaller(self, meta: Meta, c: list[Any]) -> n.Key:
-        return n.Key(c[0], False, span=self._at(meta))
+        return n.Key(c[0], larger=False, span=self._at(meta))
 
     def larger(self, meta: Meta, c: list[Any]) -> n.Key:
-        return n.Key(c[0], True, span=self._at(meta))
+        return n.Key(c[0], larger=True, span=self._at(meta))
 
     def grouping(self, meta: Meta, c: list[Any]) -> n.Grouping:
         return n.Grouping(self._identifier(c[0]), c[1], span=self._at(meta))
@@ -170,7 +170,7 @@ class _Builder:
         return n.Listing(self._identifier(c[0]), self._actions(c[1:]), span=self._at(meta))
 
     def repeat(self, meta: Meta, c: list[Any]) -> n.Repeat:
-        return n.Repeat(None, None, c[0], self._actions(c[1:]), span=self._at(meta))
+        return n.Repeat(binder=None, low=None, count=c[0], body=self._actions(c[1:]), span=self._at(meta))
 
     def repeat_in(self, meta: Meta, c: list[Any]) -> n.Repeat:
         return n.Repeat(self._identifier(c[0]), c[1], c[2], self._actions(c[3:]), span=self._at(meta))
@@ -213,9 +213,10 @@ class _Builder:
         self.found.append(Diagnostic("E102", "'&' joins two tasks", token_span(self.source, symbol), label, help=help))
 
     def _task(self, word: _Word, rest: deque[Any]) -> n.TaskAction | None:
-        """Return the task of a word, which is its kind, or None and add E102 if it is no kind.
+        """Return the task that begins with a word, its kind. If the word is no kind, add E102 and return None.
 
-        The next part is the pipe of the task if it is a word that is no kind. It is then taken from `rest`.
+        rest: the parts that follow. The first of them is the pipe of the task if it is a word that is no kind. It is then
+        removed from `rest`.
         """
         following = rest[0] if rest and isinstance(rest[0], _Word) else None
         pipe_follows = following is not None and following.name.name not in KINDS
@@ -225,7 +226,8 @@ class _Builder:
             if len(name) > 1 and set(name) <= set(KINDS):
                 help = f"did you mean '{' '.join(name)}'?"
             if following and not pipe_follows:
-                help += "; " * bool(help) + f"a loop is written: repeat {name} {{ {following.name.name} }}"
+                loop = f"a loop is written: repeat {name} {{ {following.name.name} }}"
+                help = f"{help}; {loop}" if help else loop
             self.found.append(Diagnostic("E102", f"unexpected '{name}'", word.name.span, _EXPECTED_TASK, help=help))
             if pipe_follows:
                 rest.popleft()
@@ -239,7 +241,7 @@ class _Builder:
             help = f"an index is of a pipe: {name} p[0]; a stage is written in parentheses: {name}(0)"
             self.found.append(Diagnostic("E102", "a kind of task has no index", word.span, help=help))
         span = word.span.to(last.span)
-        return n.TaskAction(word.name, pipe, last.stage, last.first, last.last, False, span=span)
+        return n.TaskAction(word.name, pipe, last.stage, last.first, last.last, overlap=False, span=span)
 
     def costs(self, meta: Meta, c: list[Any]) -> n.CostStatement:
         return n.CostStatement(tuple(c), span=self._at(meta))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.instructions import FORMS
 
-KINDS = {form.letter: form.op for form in FORMS if form.letter}  # FORMS[op].letter is the letter of an operation
+KINDS = {form.letter: form.op for form in FORMS if form.letter}  # letter -> operation
 _ALIASES = {
     "F": ("f", "fwd", "fw", "forward", "forwards"),
     "B": ("b", "bwd", "bw", "backward", "backwards"),

@@ -21,6 +21,8 @@ from chimerac.compiler.syntax.build import build, span_of, token_span
 from chimerac.compiler.syntax.grammar import keywords, parser
 from chimerac.compiler.syntax.tokens import TOKEN
 
+MAX_DIGITS = 20  # more than limits.MAGNITUDE has; of a number of more digits the value is not computed
+
 
 class ParseError(ChimeraError):
     """A syntax error (E101, E102)."""
@@ -112,7 +114,7 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
             inner = depth if node.data == "parenthesized" else depth + 1
             first = depth if node.data == "binary" else inner
             stack += [(child, inner if k else first) for k, child in enumerate(node.children)]
-        elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > limits.MAGNITUDE):
+        elif isinstance(node, Token) and node.type == "INT" and (len(node) > MAX_DIGITS or int(node) > limits.MAGNITUDE):
             span = token_span(source, node)
             message = f"a number of {len(node)} digits; at most {limits.MAGNITUDE} is allowed"
             found.append(Diagnostic("E103", message, span))

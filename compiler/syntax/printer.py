@@ -10,7 +10,7 @@ from chimerac.compiler.syntax.walk import left_spine
 
 _PRECEDENCE = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
           "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}  # fmt: skip
-_NEGATION = 7
+_NEGATION = 7  # the precedence of a unary minus
 
 
 def as_written(e: n.Expr, inside: bool = False) -> str:
@@ -40,8 +40,8 @@ def shifted(e: n.Expr, amount: int) -> str:
             return str(e.value + amount)
         case n.Binary("+" | "-", _, n.Int(value)) if e.span.line == e.span.end_line:
             value = (value if e.op == "+" else -value) + amount
-            text, first = e.span.text, e.right.span.column - e.span.column
-            kept = text[: text.rindex(e.op, 0, first)].rstrip()
+            text, number_begins = e.span.text, e.right.span.column - e.span.column
+            kept = text[: text.rindex(e.op, 0, number_begins)].rstrip()
             return kept + (f" {'-' if value < 0 else '+'} {abs(value)}" if value else "")
         case _:
             return f"{as_term(e)} {'-' if amount < 0 else '+'} {abs(amount)}"
@@ -164,7 +164,10 @@ def _left_precedence(e: n.Binary) -> int:
 
 
 def expression(e: n.Expr, min_precedence: int = 0) -> str:
-    """Return the text of an expression, in parentheses if its operator has a lower precedence than `min_precedence`."""
+    """Return the text of an expression, in parentheses if its operator has a lower precedence than `min_precedence`.
+
+    An `if` has parentheses unless `min_precedence` is 0.
+    """
     match e:
         case n.Int():
             return str(e.value)

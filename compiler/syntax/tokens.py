@@ -1,4 +1,4 @@
-"""The tokens of a schedule's text, including comments: the parser counts them, and the formatter lays them out."""
+"""The tokens of any text, including comments, without a parser: `parse` counts them, and the language server finds words."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The verifier: checks a final program against its own header.
 
-It needs only the program, and shares no code with the passes that build programs. Each check is a function from a program,
-indexed by `ProgramIndex`, to findings (E4xx). check_wellformed and check_exactly_once come first: the lookups of the others
-rely on them. compiler/diagnose adds help to the findings.
+It needs only the program, and shares no code with the passes that build programs. Each check is a function that returns
+findings (E4xx). check_wellformed takes the program, and the others take a `ProgramIndex` of it. check_wellformed and
+check_exactly_once come first: the lookups of the others rely on them. compiler/diagnose adds help to the findings.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chimerac.compiler.verify.wellformed import check_wellformed
 
 __all__ = ["Peaks", "findings", "is_about_order", "peaks", "verify"]
 
-# All checks of a tuple run; those of the next tuple run only if they find nothing. So one mistake is reported once: a value
-# that is never sent would also make the two ends of a channel differ.
+# All checks of an inner tuple run. If one of them finds something, the later tuples do not run. So one mistake is reported
+# once: a value that is never sent would also make the two ends of a channel differ.
 _CHECKS = (
     (check_exactly_once,),
     (check_dataflow, check_gradient_sync),
@@ -52,5 +52,5 @@ def verify(program: Program) -> Program:
 
 
 def is_about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is only about the order of transfers and collectives, which arranging them may correct."""
+    """Return whether a finding is about the order of transfers and collectives, so that `--for` may correct it."""
     return d.code in ("E440", "E453")

@@ -12,15 +12,15 @@ from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, stage_group
 from chimerac.compiler.verify.index import MAX_FOUND, WEIGHT_GRADIENT, ProgramIndex
 
-Rows = dict[str, dict[int, int]]  # group -> global rank -> the row of its ALLREDUCE
+RowsByRank = dict[str, dict[int, int]]  # group -> global rank -> the row of its ALLREDUCE
 
 
 def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings about groups with wrong members (E450), joined twice (E451) or too early (E452), and about collectives
-    without a common order (E453)."""
+    """Return findings about all-reduces with wrong members (E450), that a rank joins twice (E451) or too early (E452), and
+    about collectives without a common order (E453)."""
     if index.header.kind != "training":
         return []
-    found = _single_groups(index)
+    found = _findings_of_groups(index)
     cycle = [] if found else _cycle(index)
     if cycle:
         names = ", ".join(cycle[:MAX_FOUND]) + (", ..." if len(cycle) > MAX_FOUND else "")
@@ -29,9 +29,9 @@ def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
     return found
 
 
-def cycle_of_groups(index: ProgramIndex) -> Rows:
+def cycle_of_groups(index: ProgramIndex) -> RowsByRank:
     """Return a cycle of groups, with the rows of their ALLREDUCEs: each group comes before the next one on some rank, and
-    the last one before the first. Return {} if there is no cycle. The collectives of single groups must be correct."""
+    the last one before the first. Return {} if there is no cycle. The program must have no finding E450 to E452."""
     cycle, rows = _cycle(index), _rows_by_group(index)
     return {name: {int(index.rank[row]): row for row in rows[name]} for name in cycle}
 
@@ -44,14 +44,15 @@ def _allreduces(index: ProgramIndex) -> Iterator[tuple[int, str]]:
 
 
 def _rows_by_group(index: ProgramIndex) -> dict[str, list[int]]:
+    """Return the rows of the ALLREDUCEs of each group, ascending."""
     by_group: dict[str, list[int]] = {}
     for row, name in _allreduces(index):
         by_group.setdefault(name, []).append(row)
     return by_group
 
 
-def _single_groups(index: ProgramIndex) -> list[Diagnostic]:
-    """Return what is wrong with the collectives of single groups."""
+def _findings_of_groups(index: ProgramIndex) -> list[Diagnostic]:
+    """Return the findings E450 to E452: what is wrong with the all-reduce of each group, whatever the other groups do."""
     h = index.header
     groups = {stage_group(s): (s,) for s in range(h.stages)} | {t.name: t.stages for t in h.tied}
     by_group = _rows_by_group(index)
@@ -66,13 +67,15 @@ def _single_groups(index: ProgramIndex) -> list[Diagnostic]:
     return found[:MAX_FOUND]
 
 
-def _list(ranks: tuple[int, ...]) -> str:
+def _comma_separated(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
 def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...], rows: list[int]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the members of a group's all-reduce. The caller takes the first few, since each may
-    name all holders."""
+    """Yield what is wrong with the members of a group's all-reduce. rows: of its ALLREDUCEs.
+
+    The caller takes only the first few findings, since each may name all holders.
+    """
     p = index.program
     ranks = index.rank[rows].tolist()
     members = set(ranks)
@@ -89,9 +92,9 @@ def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...
     wrong_collectives = {c for c in set(numbers) if p.collectives[c].ranks != holders}
     for row, c in zip(rows, numbers, strict=True):
         if c in wrong_collectives:
-            message = f"{p.place(row)}: the copies of '{name}' are on ranks {_list(holders)}"
+            message = f"{p.place(row)}: the copies of '{name}' are on ranks {_comma_separated(holders)}"
             yield Diagnostic("E450", message, help=f"write: {over}")
-    first = dict(zip(reversed(ranks), reversed(rows), strict=True))
+    first = dict(zip(reversed(ranks), reversed(rows), strict=True))  # rank -> its first row
     message = f"this rank joins the all-reduce of '{name}' a second time"
     for row, rank in zip(rows, ranks, strict=True):
         if row != first[rank]:
@@ -99,19 +102,22 @@ def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...
 
 
 def _last_weight_gradients(index: ProgramIndex) -> dict[int, int]:
-    """Return the row of the last weight gradient of each cell that has one. cell: rank x stages + stage."""
+    """Return {rank x stages + stage: the row of the last weight gradient of this stage on this rank}."""
     rows, _ = index.tasks[WEIGHT_GRADIENT]
-    cells = index.rank[rows] * index.header.stages + index.program.table.stage[rows]
-    with_tasks, where = np.unique(cells[::-1], return_index=True)
-    return dict(zip(with_tasks.tolist(), rows[::-1][where].tolist(), strict=True))
+    copies = index.rank[rows] * index.header.stages + index.program.table.stage[rows]
+    distinct, where = np.unique(copies[::-1], return_index=True)  # where: the first of each in reversed order
+    return dict(zip(distinct.tolist(), rows[::-1][where].tolist(), strict=True))
 
 
 def _launch_findings(
     index: ProgramIndex, name: str, stages: tuple[int, ...], rows: list[int], last: dict[int, int]
 ) -> Iterator[Diagnostic]:
-    """Yield findings for the members of a group's all-reduce that run before the group's last gradient on their rank."""
+    """Yield findings for the ALLREDUCEs of a group that come before the group's last weight gradient on their rank.
+
+    rows: of these ALLREDUCEs; last: what `_last_weight_gradients` returns.
+    """
     h, p = index.header, index.program
-    after: dict[int, int] = {}  # rank -> the last gradient there
+    after: dict[int, int] = {}  # rank -> the row of the group's last weight gradient
     for stage in stages:
         for rank in h.holders((stage,)):
             after[rank] = max(after.get(rank, -1), last.get(rank * h.stages + stage, -1))

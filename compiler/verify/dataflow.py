@@ -43,7 +43,7 @@ def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where `second` comes before `first`.
+    """Return findings where `second` comes before `first`. fact: what the message says of them.
 
     Both are arrays of rows, indexed by key. The two rows of a key are on one rank, and may be the same row.
     """
@@ -57,7 +57,10 @@ def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -
 
 
 def _overlap_findings(index: ProgramIndex, maker: Ints, reader: Ints) -> list[Diagnostic]:
-    """Return findings where a task overlaps with one that needs its result: the two tasks of a pair begin together."""
+    """Return findings where a task overlaps with one that needs its result: the two tasks of a pair begin together.
+
+    maker, reader: rows; each row of `reader` needs the result of the row of `maker` at the same index.
+    """
     overlap = (index.program.table.flags & OVERLAP).astype(bool)
     wrong = np.flatnonzero((maker >= 0) & (reader == maker + 1) & overlap[maker])
     place = index.program.place
@@ -81,7 +84,10 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     found = []
 
     def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
-        """Add findings about the values of `wrong`. row: of each value, the instruction that is at fault."""
+        """Add findings about the values of `wrong`. row: of each value, the instruction that is at fault.
+
+        fact may contain {value}, the value's name; help may contain {source} and {target}, the ranks that make and read it.
+        """
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
             message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {index.name(int(keys[i]))}')}"
@@ -97,11 +103,12 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     )
     found += _overlap_findings(index, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
-        rows, at = index.value_instructions[op, value]
-        count = np.bincount(at, minlength=index.key_count)[keys]
+        rows, row_keys = index.value_instructions[op, value]
+        count = np.bincount(row_keys, minlength=index.key_count)[keys]
         find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
-        extra = index.by_key((rows, at))[keys]
-        find("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
+        extra = index.by_key((rows, row_keys))[keys]
+        needed = np.where(crosses, 1, 0)
+        find("E422", count > needed, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
     if found:
         return found
     send, receive = (index.by_key(index.value_instructions[op, value])[keys] for op in (Op.SEND, Op.RECV))
@@ -117,29 +124,34 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     for i in np.flatnonzero(crosses & (receive > reader))[:MAX_FOUND].tolist():
         message = f"{p.place(int(receive[i]))}: {value.name} {index.name(int(keys[i]))} is received after it is read"
         found.append(Diagnostic("E425", message, notes=(f"it is read at {p.place(int(reader[i]))}",), help="post it earlier"))
-    return found or _free_findings(index, value, keys, reader, receive, crosses)
+    return found or _free_findings(index, value, keys, reader, crosses)
 
 
-def _free_findings(
-    index: ProgramIndex, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask
-) -> list[Diagnostic]:
-    """Return findings where FREE releases a buffer that was never received, releases it twice, or before its last reader."""
-    rows, at = index.value_instructions[Op.FREE, value]
+def _free_findings(index: ProgramIndex, value: Value, keys: Ints, reader: Ints, crosses: Mask) -> list[Diagnostic]:
+    """Return findings where a FREE names a value that was never received, or frees its buffer twice, before its last reader or
+    on another rank.
+
+    keys: of all values of this kind; by index in `keys`, reader: the row that first reads the value; crosses: whether it is
+    sent to another rank.
+    """
+    rows, row_keys = index.value_instructions[Op.FREE, value]
     if not len(rows):
         return []
-    last = np.full(index.key_count, -1, np.int64)
+    last = np.full(index.key_count, -1, np.int64)  # by key: the last task that reads the value
     last[keys] = reader if value == Value.grad or index.header.kind == "evaluation" else index.weight_gradient[keys]
     is_received = np.zeros(index.key_count, bool)
     is_received[keys] = crosses
-    freed_twice = np.bincount(at, minlength=index.key_count) > 1
-    wrong = ~is_received[at] | freed_twice[at] | (index.rank[rows] != index.rank[last[at]]) | (rows < last[at])
+    freed_twice = np.bincount(row_keys, minlength=index.key_count) > 1
+    last_reader = last[row_keys]
+    too_early = (index.rank[rows] != index.rank[last_reader]) | (rows < last_reader)
+    wrong = ~is_received[row_keys] | freed_twice[row_keys] | too_early
     return [
         Diagnostic(
             "E426",
             f"{index.program.place(int(rows[i]))}: the buffer is freed "
-            + ("twice" if freed_twice[at[i]] else "too early" if is_received[at[i]] else "but was never received"),
-            notes=(f"it is last read at {index.program.place(int(last[at[i]]))}",),
-            help="keep one FREE, after that, on that rank" if is_received[at[i]] else "remove the FREE",
+            + ("twice" if freed_twice[row_keys[i]] else "too early" if is_received[row_keys[i]] else "but was never received"),
+            notes=(f"it is last read at {index.program.place(int(last_reader[i]))}",),
+            help="keep one FREE, after that, on that rank" if is_received[row_keys[i]] else "remove the FREE",
         )
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist()
     ]

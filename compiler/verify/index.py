@@ -36,7 +36,8 @@ class ProgramIndex:
         operand = t.operand[rows]
         base = (self.rank[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches
         if not len(rows) or int(operand.max()) < h.micro_batches:
-            # The single micro-batches are numbered first (chimera_ir.program), list m is (m,).
+            # No row names a group of micro-batches. Lists 0, 1, ... are those of single micro-batches: list m is (m,)
+            # (chimera_ir/streams.py).
             return rows, base + operand
         lists = self.program.micro_batch_lists
         count = np.array([len(lists[k]) for k in operand.tolist()], np.int64)

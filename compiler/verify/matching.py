@@ -37,15 +37,15 @@ def channels(index: ProgramIndex) -> tuple[Ints, Ints, Ints]:
 def check_matching(index: ProgramIndex) -> list[Diagnostic]:
     """Return the first mismatch of every channel whose two ends do not agree."""
     p, t = index.program, index.program.table
-    (sent, send), (received, receive) = _ends(index, Op.SEND), _ends(index, Op.RECV)
-    same = len(send) == len(receive) and (sent == received).all()
-    if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.operand)):
+    send, receive = _ends(index, Op.SEND), _ends(index, Op.RECV)
+    (send_channels, send_rows), (receive_channels, receive_rows) = send, receive
+    same = len(send_rows) == len(receive_rows) and (send_channels == receive_channels).all()
+    if same and all((c[send_rows] == c[receive_rows]).all() for c in (t.value, t.stage, t.operand)):
         return []
     found = []
-    for channel in _mismatched_channels(index, sent, send, received, receive):
+    for channel in _mismatched_channels(index, send, receive):
         sends, receives = (
-            rows[slice(*np.searchsorted(at, [channel, channel + 1]))].tolist()
-            for at, rows in ((sent, send), (received, receive))
+            rows[slice(*np.searchsorted(channels, [channel, channel + 1]))].tolist() for channels, rows in (send, receive)
         )
         name = f"channel {channel // p.world} -> {channel % p.world}"
         both = zip(sends, receives, strict=False)
@@ -68,21 +68,26 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
     return found
 
 
-def _mismatched_channels(index: ProgramIndex, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
-    """Return the first channels whose numbers of sends and receives differ, or with a message that differs at its two ends."""
-    channels = np.unique(np.concatenate([sent, received]))
-    unequal = channels[_count(sent, channels) != _count(received, channels)]
+def _mismatched_channels(index: ProgramIndex, send: tuple[Ints, Ints], receive: tuple[Ints, Ints]) -> list[int]:
+    """Return the first channels whose numbers of sends and receives differ, or with a message that differs at its two ends.
+
+    send, receive: (channel, row), as `_ends` returns them.
+    """
+    (send_channels, send_rows), (receive_channels, receive_rows) = send, receive
+    channels = np.unique(np.concatenate([send_channels, receive_channels]))
+    unequal = channels[_count(send_channels, channels) != _count(receive_channels, channels)]
     # In channels with equal numbers the two ends of a message have the same index.
-    a, b = ~np.isin(sent, unequal), ~np.isin(received, unequal)
+    is_equal = ~np.isin(send_channels, unequal)
+    a, b = send_rows[is_equal], receive_rows[~np.isin(receive_channels, unequal)]
     t = index.program.table
-    different = np.logical_or.reduce([c[send[a]] != c[receive[b]] for c in (t.value, t.stage, t.operand)])
-    found: list[int] = np.unique(np.concatenate([unequal, sent[a][different]]))[:MAX_FOUND].tolist()
+    different = np.logical_or.reduce([c[a] != c[b] for c in (t.value, t.stage, t.operand)])
+    found: list[int] = np.unique(np.concatenate([unequal, send_channels[is_equal][different]]))[:MAX_FOUND].tolist()
     return found
 
 
-def _count(at: Ints, channels: Ints) -> Ints:
-    """Return how many entries each channel has; `at` is sorted."""
-    return np.searchsorted(at, channels, side="right") - np.searchsorted(at, channels)
+def _count(entries: Ints, channels: Ints) -> Ints:
+    """Return how often each of these channels is in `entries`, which is sorted."""
+    return np.searchsorted(entries, channels, side="right") - np.searchsorted(entries, channels)
 
 
 def _times(count: int, what: str) -> str:
@@ -90,7 +95,10 @@ def _times(count: int, what: str) -> str:
 
 
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
-    """Return the help for a message whose ends differ: another order, or the same micro-batches at both ends."""
+    """Return the help for a message whose ends differ. send, receive: their rows.
+
+    If both ends name the same kind, stage and micro-batch, only their groups of micro-batches differ. Otherwise the order does.
+    """
     *sent_value, sent_list = _value_of(index, send)
     *received_value, received_list = _value_of(index, receive)
     sent, received = index.program.micro_batch_lists[sent_list], index.program.micro_batch_lists[received_list]

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.lifetimes import Kind, activations, held, received
 from chimerac.chimera_ir.program import LIMITS, Ints, Program
 from chimerac.compiler.verify.index import ProgramIndex
 
-# What lowers a peak: by the kind of the program, and by limit.
+# The change that lowers a peak, for the help: by the kind of the program and the name of the limit.
 _CHANGES = {
     "training": {
         "activations": "move backwards earlier on this rank",
@@ -35,7 +35,7 @@ _CHANGES = {
 class Peaks:
     """The most that each global rank holds at one time.
 
-    activations: of one stage for one micro-batch each; receive_buffers: values held, or with a RECV posted for them;
+    activations: each of one stage and one micro-batch; receive_buffers: received values, counted from their RECV on;
     weight_copies: copies of stages.
     """
 
@@ -46,14 +46,14 @@ class Peaks:
 
 def peaks(program: Program) -> Peaks:
     """Return the peaks of a verified program."""
-    return Peaks(*(tuple(int(counts.max(initial=0)) for counts in _by_rank(program, name)) for name in LIMITS))
+    return Peaks(*(tuple(int(counts.max(initial=0)) for counts in _held_counts(program, name)) for name in LIMITS))
 
 
 def check_limits(index: ProgramIndex) -> list[Diagnostic]:
     """Return a finding for every limit of the header that a rank exceeds, at the rank that exceeds it most."""
     found = []
     for name, limit in index.header.limits.items():
-        counts = _by_rank(index.program, name)
+        counts = _held_counts(index.program, name)
         peaks_by_rank = [int(x.max(initial=0)) for x in counts]
         rank = peaks_by_rank.index(max(peaks_by_rank))
         if peaks_by_rank[rank] > limit:
@@ -64,7 +64,7 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
 def _limit_finding(
     index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
 ) -> Diagnostic:
-    """Return the finding about a rank. position: of the instruction in its stream at which its peak begins."""
+    """Return the finding about a rank. position: in the rank's stream, of the instruction at which the peak begins."""
     words, notes = name.replace("_", " "), []
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position
@@ -77,8 +77,11 @@ def _limit_finding(
     return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
 
 
-def _by_rank(program: Program, name: str) -> list[Ints]:
-    """Return for every rank how many are held while each of its instructions runs. name: one of LIMITS."""
+def _held_counts(program: Program, name: str) -> list[Ints]:
+    """Return for every rank what it holds of one kind while each of its instructions runs. name: the kind, one of LIMITS.
+
+    Of weight_copies, which do not change, there is one count for the whole stream.
+    """
     if name == "weight_copies":
         h = program.header
         stages_on: list[set[int]] = [set() for _ in range(h.ranks)]

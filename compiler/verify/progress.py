@@ -1,9 +1,10 @@
-"""Can the program get stuck? (E440) One question for each machine of docs/semantics.md.
+"""Does the program terminate on a machine of docs/semantics.md, or does it hang? (E440)
 
-Every wait is for one known instruction; nothing is chosen at run time. So a program terminates under every interleaving or
-under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for instructions
-of other ranks. There each rank runs until it must wait, and every wait is examined once. On `paired` and `serial` transfers
-also wait for each other. There completions are executed like instructions, each when all that it waits for is done.
+Every wait is for one known instruction; nothing is chosen at run time. So a program terminates under every interleaving of its
+ranks or under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for
+instructions of other ranks. There each rank runs until it must wait, and every wait is examined at most twice. On `paired` and
+`serial` transfers also wait for each other. There the completion of a transfer or a collective is a node like an instruction,
+and is executed when all that it waits for has been executed.
 """
 
 from __future__ import annotations
@@ -63,15 +64,19 @@ def executed(index: ProgramIndex, machine: Machine, waits: Waits) -> npt.NDArray
 
 def _readers_and_receives(index: ProgramIndex) -> tuple[Ints, Ints]:
     """Return (row of the first reader, row of the RECV) for every received value."""
-    pairs = []
+    readers, receives = [], []
     for value in Value:
         rows, keys = index.value_instructions[Op.RECV, value]
-        pairs.append((index.reader(value)[keys], rows))
-    return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
+        readers.append(index.reader(value)[keys])
+        receives.append(rows)
+    return np.concatenate(readers), np.concatenate(receives)
 
 
 def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
-    """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i."""
+    """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i.
+
+    channel: of every message, sorted. The messages are returned as indices into it.
+    """
     earlier = np.arange(len(channel)) - window
     waiting = np.flatnonzero(earlier >= 0)
     waiting = waiting[channel[earlier[waiting]] == channel[waiting]]
@@ -79,16 +84,16 @@ def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
-    """Return the waits of a machine on which a channel holds at most `window` sends. None: any number of sends."""
+    """Return the waits of a machine on which at most `window` sends of a channel may be incomplete. None: any number."""
     channel, send, receive = channels(index)
-    sent = np.full(len(index.program), -1, np.int64)
-    sent[receive] = send
+    send_of = np.full(len(index.program), -1, np.int64)  # by row of a RECV: the row of its SEND
+    send_of[receive] = send
     parts: list[tuple[Ints, Ints, int]] = []
     for condition in CONDITIONS:
         match condition:
             case "values":
                 reader, received = _readers_and_receives(index)
-                parts.append((reader, sent[received], READ))
+                parts.append((reader, send_of[received], READ))
             case "window":
                 waiting, earlier = _window_waits(channel, len(index.program) if window is None else window)
                 parts.append((send[waiting], receive[earlier], POST))
@@ -103,21 +108,21 @@ def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     target, source = waits.target.tolist(), waits.source.tolist()
     source_rank = index.rank[waits.source].tolist()
     bounds = np.searchsorted(waits.target, p.offsets).tolist()
-    next_wait, last_wait = bounds[:-1], bounds[1:]  # by rank; the last one is not included
-    stops = p.offsets[1:].tolist()
+    next_wait, end_of_waits = bounds[:-1], bounds[1:]  # by rank: the next wait to examine, and the end of its waits
+    end_of_stream = p.offsets[1:].tolist()
     reached = p.offsets[:-1].tolist()  # by rank: rows before this one are executed
     # By rank: a heap of (row of this rank, rank that waits for the row).
     blocked_on: list[list[tuple[int, int]]] = [[] for _ in range(p.world)]
     ready = list(range(p.world))
     while ready:
         rank = ready.pop()
-        w, end = next_wait[rank], last_wait[rank]
+        w, end = next_wait[rank], end_of_waits[rank]
         while w < end and source[w] < reached[source_rank[w]]:
             w += 1
         next_wait[rank] = w
         if w < end:
             heappush(blocked_on[source_rank[w]], (source[w], rank))
-        row = target[w] if w < end else stops[rank]
+        row = target[w] if w < end else end_of_stream[rank]
         if row > reached[rank]:
             reached[rank] = row
             waiting = blocked_on[rank]
@@ -129,22 +134,25 @@ def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
 def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
-    A transfer or collective completes when all its members have posted it and the one before it in each of its queues is
-    complete. On `paired` each rank has one queue per peer for both directions, on `serial` one for everything.
+    A transfer or collective completes when all its ends have been posted and the one before it in each of its queues is
+    complete. On `paired` each rank has one queue per peer for both directions, and collectives have no queue. On `serial` it
+    has one queue for everything.
     """
     p = index.program
     channel, send, receive = channels(index)
     completion = np.full(len(p), -1, np.int64)  # by row of an end: the node of its completion, -1 for other rows
     completion[send] = completion[receive] = len(p) + np.arange(len(send))
-    collectives = index.rows(*COLLECTIVES) if machine == "serial" else index.rows()
+    collectives = index.rows(*(COLLECTIVES if machine == "serial" else ()))
     completion[collectives] = len(p) + len(send) + p.table.operand[collectives]
     ends = np.flatnonzero(completion >= 0)
+    # The number of the queue of each end. A rank has one number for each peer, and a last one for its only queue on `serial`.
     queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
-    ends = ends[np.argsort(queue, kind="stable")]
-    follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
+    by_queue = np.argsort(queue, kind="stable")
+    ends, queue = ends[by_queue], queue[by_queue]
+    with_next = np.flatnonzero(np.diff(queue) == 0)  # those with another end behind them in the same queue
     parts: list[tuple[Ints, Ints, int]] = [
         (completion[ends], ends, END),
-        (completion[ends[follows + 1]], completion[ends[follows]], QUEUE),
+        (completion[ends[with_next + 1]], completion[ends[with_next]], QUEUE),
     ]
     for condition in CONDITIONS:
         match condition:
@@ -154,7 +162,7 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
             case "window":
                 waiting, earlier = _window_waits(channel, index.header.window)
                 blocked = send[waiting]
-                if index.header.window == 0:  # a SEND posts, and then waits for its own completion
+                if index.header.window == 0:  # a SEND posts first, so the next instruction waits for its completion
                     has_next = blocked + 1 < p.offsets[index.rank[blocked] + 1]
                     blocked, earlier = blocked[has_next] + 1, earlier[has_next]
                 parts.append((blocked, len(p) + earlier, WINDOW))
@@ -165,19 +173,20 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
 
 def _run_nodes(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     """Execute every instruction and completion that has no wait left, until there are none; return which are executed."""
-    following = np.flatnonzero(np.diff(index.rank) == 0)
-    source, target = np.concatenate([waits.source, following]), np.concatenate([waits.target, following + 1])
+    # Every instruction also waits for the one before it in its stream.
+    with_next = np.flatnonzero(np.diff(index.rank) == 0)
+    source, target = np.concatenate([waits.source, with_next]), np.concatenate([waits.target, with_next + 1])
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(waits.nodes + 1)).tolist()
     after = target[order].tolist()
-    counts = np.bincount(target, minlength=waits.nodes)
-    ready = np.flatnonzero(counts == 0).tolist()
-    open_counts = counts.tolist()
+    wait_counts = np.bincount(target, minlength=waits.nodes)
+    ready = np.flatnonzero(wait_counts == 0).tolist()
+    waits_left = wait_counts.tolist()
     while ready:
         node = ready.pop()
         for other in after[first[node] : first[node + 1]]:
-            open_counts[other] -= 1
-            if not open_counts[other]:
+            waits_left[other] -= 1
+            if not waits_left[other]:
                 ready.append(other)
-    done: npt.NDArray[np.bool_] = np.array(open_counts) == 0
+    done: npt.NDArray[np.bool_] = np.array(waits_left) == 0
     return done

@@ -1,6 +1,6 @@
-"""Is every task in the program exactly once, on the rank of its stage? (E410 missing, E411 twice, E412 wrong rank)
+"""Is every task in the program exactly once, on the rank of its stage? (E410 missing, E411 several times, E412 wrong rank)
 
-A recomputation may be missing. It is for a forward with `recompute` (E413).
+A recomputation may be missing. If there is one, its forward has `recompute` (E413).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NAMES = {
 
 
 def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient, and
-    for recomputations that are there twice or whose forward keeps everything."""
+    """Return findings for every (replica, stage, micro-batch) that does not have exactly one forward, one input gradient and
+    one weight gradient, for recomputations that are there twice or whose forward keeps everything, and for wrong ranks."""
     required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
     counts = {kind: np.bincount(index.tasks[kind][1], minlength=index.key_count) for kind in required}
     found: list[Diagnostic] = []
@@ -37,7 +37,11 @@ def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
-    """Return the finding for a task that is missing or in the program several times. A full backward is named as one task."""
+    """Return the finding for a task that is missing or in the program several times. A full backward is named as one task,
+    and so are the two halves of a backward if both are missing.
+
+    kind: an index into `ProgramIndex.tasks`; counts: by kind and key, the number of tasks; rows: those of this task.
+    """
     same_count = kind in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
     name = f"the {'backward' if is_full_backward else _NAMES[kind]} of {index.name(key)}"
@@ -52,6 +56,7 @@ def _twice_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnosti
 
 
 def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
+    """Return findings about recomputations: in the program several times, without need, or on a wrong rank."""
     rows, keys = index.tasks[RECOMPUTATION]
     found = []
     for key in np.flatnonzero(np.bincount(keys, minlength=index.key_count) > 1)[:MAX_FOUND].tolist():

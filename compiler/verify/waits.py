@@ -18,7 +18,8 @@ class Reason(IntEnum):
     """The reason why a node waits for another.
 
     READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of its ends to be posted;
-    QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
+    QUEUE: a completion for the one before it in a queue; WINDOW: a SEND, or with window 0 the instruction after it, for a
+    transfer to complete.
     """
 
     READ = 0
@@ -75,8 +76,10 @@ COLLECTIVES = tuple(op for op in Op if completion_of(op) == "collective")
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Node `target` waits until node `source` has been executed, sorted by target. Nodes are the rows of the program and,
-    after them, completions."""
+    """Columns of equal length, sorted by target: node `target` waits until node `source` has been executed, for a `Reason`.
+
+    nodes: how many there are: the rows of the program and, numbered after them, the completions of transfers and collectives.
+    """
 
     nodes: int
     target: Ints

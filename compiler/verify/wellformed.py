@@ -20,19 +20,19 @@ from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.index import MAX_FOUND
 
 MAX_SHOWN = 4  # the most instructions that one finding names
-MAX_ALL = 100  # the most findings of the header, and of the instructions: each may be as long as an instruction
+MAX_ALL = 100  # the most findings of the header, and of all instructions: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
     """Return the findings E401 to E403. The other checks need a program without any of them."""
     unknown_limits = (name for name in program.header.limits if name not in LIMITS)
     limits = (Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)) for name in unknown_limits)
-    header = (Diagnostic("E401", message) for message in _header(program))
+    header = (Diagnostic("E401", message) for message in _header_faults(program))
     found = [*islice(chain(header, limits), MAX_ALL)]
-    return (found + _training_rows(program)) or _rows(program)
+    return (found + _evaluation_findings(program)) or _row_findings(program)
 
 
-def _header(program: Program) -> Iterator[str]:
+def _header_faults(program: Program) -> Iterator[str]:
     """Yield what is wrong in the header, other than unknown limits."""
     h = program.header
     if program.world != h.width * h.ranks:
@@ -65,17 +65,19 @@ def _header(program: Program) -> Iterator[str]:
             yield f"tied {tied.name} names stage {unknown}, but stages are 0 .. {h.stages - 1}"
 
 
-def _training_rows(program: Program) -> list[Diagnostic]:
-    """Return the finding about an evaluation program with instructions that make, move or sum gradients."""
+def _evaluation_findings(program: Program) -> list[Diagnostic]:
+    """Return the finding about an evaluation program with instructions that only a training program may have; else []."""
     t = program.table
     allowed = (t.op == Op.FWD) | (t.has("value") & (t.value == Value.act))
     rows = np.flatnonzero(~allowed).tolist()
     if program.header.kind != "evaluation" or not rows:
         return []
     message = f"an evaluation program holds only forwards and their transfers; {len(rows)} of its instructions are others"
-    places = (*(_place(program, row) for row in rows[:MAX_SHOWN]), *["..."] * (len(rows) > MAX_SHOWN))
+    places = [_place(program, row) for row in rows[:MAX_SHOWN]]
+    if len(rows) > MAX_SHOWN:
+        places.append("...")
     help = "remove what makes, moves or sums gradients, or change the kind of the program to training"
-    return [Diagnostic("E401", message, notes=places, help=help, about=tuple(rows[:MAX_FOUND]))]
+    return [Diagnostic("E401", message, notes=tuple(places), help=help, about=tuple(rows[:MAX_FOUND]))]
 
 
 def _ids_fault(ids: Ints, micro_batches: int) -> str:
@@ -113,7 +115,7 @@ class _RowFindings:
         self.found.append(Diagnostic(code, f"{_place(self.program, row)}: {fact}", help=help, about=(row,)))
 
 
-def _rows(program: Program) -> list[Diagnostic]:
+def _row_findings(program: Program) -> list[Diagnostic]:
     """Return the findings E402 and E403, of a program whose header is correct."""
     findings = _RowFindings(program)
     for check in (_check_stages_and_micro_batches, _check_transfers, _check_values, _check_pairs, _check_collectives):
@@ -127,7 +129,8 @@ def _check_stages_and_micro_batches(program: Program, findings: _RowFindings) ->
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
-    # list of micro-batches -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes
+    # list of micro-batches -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes. The last entry, also -1,
+    # is for rows without such a list.
     pipe_of_list = np.full(len(program.micro_batch_lists) + 1, -1, np.int64)
     for k, ids in enumerate(program.micro_batch_lists):
         is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)

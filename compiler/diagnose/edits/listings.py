@@ -129,7 +129,7 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
 
 
 def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
-    """Yield edits that make the stage of a task decrease with the index of a loop around it."""
+    """Yield edits that make the stage of a task decrease with the index of a loop around it. around: these loops, if any."""
     for a in actions:
         match a:
             case n.Repeat():

@@ -25,7 +25,7 @@ def edited(edit: Edit) -> str:
 
 
 def setting(schedule: n.Schedule, what: str) -> n.Expr:
-    """Return the value of `ranks` or `stages` in a schedule."""
+    """Return the value of a setting of a schedule. what: 'ranks' or 'stages'."""
     return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
 
 
@@ -50,6 +50,7 @@ def renamed(text: str, new: Mapping[str, str]) -> str:
 
 
 def is_on_one_line(node: n.Expr | n.Action) -> bool:
+    """Return whether the text of a node is on one line."""
     return node.span.line == node.span.end_line
 
 

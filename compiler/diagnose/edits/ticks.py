@@ -36,7 +36,7 @@ R = TypeVar("R", bound=n.Rule | n.Fill)
 def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], directions: str) -> list[Iterator[Edit]]:
     """Return edits of formulas in two groups: of constants; and of signs, of directions of counting and of placements.
 
-    moved: the rules and fills whose ticks are shifted; directions: '+' for later, '-' for earlier, or both.
+    moved: the rules and fills whose ticks are shifted; directions: '+' for later, '-' for earlier, '+-' for both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if is_on_one_line(let.value)]
@@ -62,7 +62,10 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
 
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], directions: str) -> list[Iterator[Edit]]:
-    """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
+    """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage.
+
+    moved, directions: as in `tick_edits`.
+    """
     multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in first_parameters(schedule)]
     return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR_AMOUNTS), directions)]
 
@@ -88,6 +91,7 @@ def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
 
 
 def _on_one_line(rules: Sequence[R]) -> list[R]:
+    """Return the rules or fills whose tick is on one line."""
     return [rule for rule in rules if is_on_one_line(rule.tick)]
 
 

@@ -17,6 +17,7 @@ from chimerac.compiler.diagnose.slips.values import brackets, conditional_expres
 
 __all__ = ["Answer", "Change", "answers"]
 
+# A rule yields answers to the mistakes that its docstring names, or to mistakes in the correct form that it gives.
 _RULES = (
     wrong_blocks,
     heads,

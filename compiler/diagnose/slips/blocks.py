@@ -20,6 +20,7 @@ _BLOCK_OF = {
 _NO_FORMULAS_IN_GREEDY = "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost"
 _LIMIT_ADVICE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
 _COST_ADVICE = "costs belong outside of the order"
+# (kind of the block, '' outside of all, and a word in it) -> advice
 _ADVICE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
     **dict.fromkeys([("greedy", task) for task in KINDS], _NO_FORMULAS_IN_GREEDY),
@@ -48,7 +49,10 @@ _WORDS_OF_BLOCK = {
 
 
 def wrong_blocks(p: Place) -> Iterator[Answer]:
-    """Statements and words in a block to which they do not belong."""
+    """Statements and words in a block to which they do not belong.
+
+    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, the rest of it at the first word.
+    """
     text = p.text()
     kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
     if kind != p.kind and (text != "stage" or p.text(2) in ("on", "in")):

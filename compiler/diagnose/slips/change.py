@@ -1,4 +1,4 @@
-"""Answers to slips, which are changes or advice, and functions that search the tokens of a text."""
+"""Answers to common mistakes, which are changes or advice, and functions that search the tokens of a text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def value_before(p: Place, k: int) -> int:
     depth = 0
     while k > 0:
         text = p.tokens[k - 1].text
-        depth += (text in (")", "]")) - (text in ("(", "["))
+        if text in (")", "]"):
+            depth += 1
+        elif text in ("(", "["):
+            depth -= 1
         if depth < 0 or (depth == 0 and (_is_boundary(p, text) or text == ",")):
             break
         k -= 1
@@ -66,7 +69,10 @@ def value_after(p: Place, k: int) -> int:
     depth, line = 0, p.tokens[k].line if k < len(p.tokens) else 0
     while k < len(p.tokens) and p.tokens[k].line == line:
         text = p.tokens[k].text
-        depth += (text in ("(", "[")) - (text in (")", "]"))
+        if text in ("(", "["):
+            depth += 1
+        elif text in (")", "]"):
+            depth -= 1
         if depth < 0 or (depth == 0 and (_is_boundary(p, text) or text in (",", ":", ";"))):
             break
         k += 1

@@ -13,7 +13,9 @@ _WORDS_FOR_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending",
     "first", "oldest", "old", "increasing", "smallest", "low")  # fmt: skip
 _WORDS_FOR_LARGER = ("higher", "highest", "greater", "greatest", "max", "descending",
     "bigger", "decreasing", "largest", "last", "high")  # fmt: skip
+# What separates the kinds of tasks of `prefer`; the language has the comma only.
 _SEPARATORS = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
+# Words that begin a key of `then`; letters to write for the words in a key or a limit; keywords to write for others.
 _KEYS = ("smaller", "larger", "earlier", "later")
 _LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}
 _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",

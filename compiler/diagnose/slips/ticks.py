@@ -11,7 +11,7 @@ from chimerac.compiler.syntax.kinds import KINDS
 
 
 def heads(p: Place) -> Iterator[Answer]:
-    """F(0, m), F(s), F[s, m], F s m and F in place of F(s, m)."""
+    """F(0, m), F(s), F[s, m], F s m and F in place of F(s, m). Here k is the index of the letter, `at` that of the word at."""
     if p.kind != "ticks":
         return
     k = last_of(p, tuple(KINDS), start_of_line(p), p.at + 1)
@@ -41,8 +41,8 @@ def heads(p: Place) -> Iterator[Answer]:
         yield Change(k, close + 1, f"{head} {parts[0]}({parts[1]}, {parts[2]})", "the pipe comes before the parentheses")
     if len(parts) != 2 or "=" in parts[1]:
         return
-    free = [part.isidentifier() and part not in p.keywords for part in parts]
-    names = [part if own else name for part, own, name in zip(parts, free, ("s", "m"), strict=True)]
+    is_name = [part.isidentifier() and part not in p.keywords for part in parts]
+    names = [part if own_name else name for part, own_name, name in zip(parts, is_name, ("s", "m"), strict=True)]
     conditions = " and ".join(
         f"{name} == {part}" for part, name in zip(parts, names, strict=True) if part not in (name, *p.keywords)
     )

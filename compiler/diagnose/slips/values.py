@@ -85,8 +85,11 @@ def symbols(p: Place) -> Iterator[Answer]:
     if text == "&" and "AND" in p.terminals:
         yield Change(p.at, p.at + 1, "and", "conditions are joined with 'and'; & joins two tasks of a listing")
     if text == "!":
-        new = f"not {p.text(1)}" if begins_value(p, p.at + 1) else "not"
-        yield Change(p.at, p.at + 1 + (new != "not"), new, "negation is written 'not'")
+        why = "negation is written 'not'"
+        if begins_value(p, p.at + 1):
+            yield Change(p.at, p.at + 2, f"not {p.text(1)}", why)
+        else:
+            yield Change(p.at, p.at + 1, "not", why)
     if text in ("^", "**") or (text == "*" and p.text(-1) == "*"):
         yield NO_POWERS
     if text in COMPARISONS and "COMPARE" not in p.terminals:
@@ -119,7 +122,7 @@ def brackets(p: Place) -> Iterator[Answer]:
         yield Change(function, end, f"{p.tokens[function].text}({p.between(function + 1, end)})")
     if text == ";" and "," in p.allowed and p.on_one_line(p.at, p.at + 2):
         yield Change(p.at, p.at + 1, ",")
-    for k in (p.at, p.at - 1):  # 2 m
+    for k in (p.at, p.at - 1):  # a product without its operator: 2 m
         number = p.tokens[k - 1].text if k > 0 else ""
         if is_number(number) and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.tokens[k].text != "-":
             yield Change(k - 1, k + 1, f"{number}*{p.tokens[k].text}", "a product is written with *")
@@ -141,8 +144,10 @@ def brackets(p: Place) -> Iterator[Answer]:
             yield why
     if text == "{" and "INT" in p.terminals and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.between(p.at + 1, close)})", "braces are for tasks, parentheses for values")
-    # A comment of another language may be read as code, with the error at the first word of the next line.
-    on_line = p.tokens[p.at - p.starts_line].line if p.at else 0
+    # A comment of another language may be read as code, with the error at the first word of the next line. It is looked for
+    # among the 30 tokens before the error.
+    last_read = p.at - 1 if p.starts_line else p.at
+    on_line = p.tokens[last_read].line if p.at else 0
     for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.tokens))) if p.tokens[k].line == on_line):
         prose = [w.text for w in p.tokens[k + 1 : p.end_of_line(k)] if w.text not in ",.:;'"]
         if p.between(k, k + 2) == "/*" or (p.tokens[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):

@@ -20,12 +20,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header
 from chimerac.interpreter.pipeline.weights import full_name
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.messages import Specs
+from chimerac.interpreter.runtime.messages import BoundaryTensors
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Stage, fields_read
 from chimerac.interpreter.transport import Transport
 
@@ -82,7 +82,7 @@ class OwnStages:
     """
 
     name: str
-    boundary_table: tuple[Specs, ...]
+    boundary_table: tuple[BoundaryTensors, ...]
     objective: Objective
     stages: Mapping[int, Stage]
 
@@ -139,7 +139,7 @@ def _check_given(given: Mapping[int, OwnStage], own: tuple[int, ...], transport:
     """Raise ValueError unless this rank was given a module for each of its stages, and no other stages."""
     if tuple(sorted(given)) != own:
         raise ValueError(
-            f"{transport.named([transport.rank])} was given {_text(sorted(given))}, and it holds {_text(own)}: "
+            f"{transport.named([transport.rank])} was given {_stages_text(sorted(given))}, and it holds {_stages_text(own)}: "
             "call held_stages with the same schedule, parameters and width"
         )
     for s, stage in given.items():
@@ -187,13 +187,13 @@ def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transpor
 
 def _table(
     stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
-) -> tuple[Specs, ...]:
+) -> tuple[BoundaryTensors, ...]:
     """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
-    table: list[Specs] = []
+    table: list[BoundaryTensors] = []
     for s in range(header.stages):
         own, failure, cause = "", "", None  # own: the tensors as JSON; empty if this rank does not hold the stage
         if s in stages:
-            stage_inputs = tuple(_spec_of(t) for t in example.inputs) if s == 0 else table[-1]
+            stage_inputs = tuple(_boundary_tensor(t) for t in example.inputs) if s == 0 else table[-1]
             try:
                 made = _outputs(stages[s], stage_inputs, example, objective, transport.device)
                 own = json.dumps([asdict(t) for t in made])
@@ -208,16 +208,19 @@ def _table(
             copies = f"{transport.named([rank])} and {transport.named([other])}"
             message = f"the copies of stage {s} on {copies} return different tensors"
             raise refuse("E807", message, help="build the same module for a stage on all its ranks")
-        table.append(tuple(Spec(**{**t, "shape": tuple(t["shape"])}) for t in json.loads(outputs)))
+        table.append(tuple(BoundaryTensor(**{**t, "shape": tuple(t["shape"])}) for t in json.loads(outputs)))
     return tuple(table)
 
 
-def _spec_of(tensor: torch.Tensor) -> Spec:
-    return Spec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False)  # type: ignore[arg-type]
+def _boundary_tensor(input: torch.Tensor) -> BoundaryTensor:
+    """Return the description of an input of the model, which has no gradient."""
+    return BoundaryTensor(tuple(input.shape), str(input.dtype).removeprefix("torch."), gradient=False)  # type: ignore[arg-type]
 
 
-def _outputs(stage: Stage, inputs: Specs, example: Example, objective: Objective, device: torch.device) -> Specs:
-    """Return the tensors that a stage returns for these, and for the fields of the example.
+def _outputs(
+    stage: Stage, inputs: BoundaryTensors, example: Example, objective: Objective, device: torch.device
+) -> BoundaryTensors:
+    """Return the tensors that a stage returns for inputs like these, and for fields like those of the example.
 
     It runs on fake tensors, which have no memory.
     """
@@ -239,5 +242,5 @@ def _outputs(stage: Stage, inputs: Specs, example: Example, objective: Objective
     return describe(model, samples, None if objective.autocast is None else device).layers[0].boundary
 
 
-def _text(stages: Sequence[int]) -> str:
+def _stages_text(stages: Sequence[int]) -> str:
     return f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}" if stages else "no stage"

@@ -12,28 +12,28 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.boundary import aligned_bytes, message_bytes
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import Partition
 from chimerac.interpreter.runtime.model import Values
 
-Specs = tuple[Spec, ...]
+BoundaryTensors = tuple[BoundaryTensor, ...]  # the shapes and dtypes of the tensors that a stage passes to the next one
 
 
-def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Specs, ...]:
+def boundary_table(description: ModelDescription, partition: Partition) -> tuple[BoundaryTensors, ...]:
     """Return, for each stage, the tensors that it passes to the next one; for the last stage, those that the loss takes."""
     return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
-def table_digest(table: Sequence[Specs]) -> str:
+def table_digest(table: Sequence[BoundaryTensors]) -> str:
     """Return the SHA-256 of a boundary table. Ranks compare it: transports do not detect messages of a wrong size."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
-def with_gradient(specs: Specs) -> Specs:
+def with_gradient(tensors: BoundaryTensors) -> BoundaryTensors:
     """Return the tensors that have a gradient."""
-    return tuple(spec for spec in specs if spec.gradient)
+    return tuple(t for t in tensors if t.gradient)
 
 
 class Layout:
@@ -43,18 +43,19 @@ class Layout:
     memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
     block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    specs: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
-    accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
+    tensors: the shapes and dtypes of the tensors of the message, in order. device: where messages are, also a message without
+    tensors, because NCCL accepts no CPU tensor. starts: the offset of each tensor in the block, in bytes. bytes: the size of
+    the block.
     """
 
-    def __init__(self, specs: Specs, device: torch.device) -> None:
-        self.specs, self.device = specs, device
-        self.shapes_and_dtypes = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
-        self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
-        self.bytes = message_bytes(specs)
-        self.is_single_tensor = len(specs) == 1
-        has_padding = self.bytes > sum(spec.bytes for spec in specs)
-        self.is_stack = len(specs) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
+    def __init__(self, tensors: BoundaryTensors, device: torch.device) -> None:
+        self.tensors, self.device = tensors, device
+        self.shapes_and_dtypes = [(t.shape, getattr(torch, t.dtype)) for t in tensors]
+        self.starts = [0, *accumulate(map(aligned_bytes, tensors))][:-1]
+        self.bytes = message_bytes(tensors)
+        self.is_single_tensor = len(tensors) == 1
+        has_padding = self.bytes > sum(t.bytes for t in tensors)
+        self.is_stack = len(tensors) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
 
     def empty(self) -> Tensor:
         """Return memory for one message."""
@@ -63,30 +64,30 @@ class Layout:
             return torch.empty(shape, dtype=dtype, device=self.device)
         if self.is_stack:
             shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty((len(self.specs), *shape), dtype=dtype, device=self.device)
+            return torch.empty((len(self.tensors), *shape), dtype=dtype, device=self.device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
-        """Return the message of these tensors. Raises ValueError if one differs from its description."""
+        """Return the message of these tensors. Raises ValueError if one has another shape or dtype than in the layout."""
         if self.is_single_tensor and len(values) == 1:
-            (tensor,), (shape, dtype) = values, self.shapes_and_dtypes[0]
-            if tensor.shape == shape and tensor.dtype is dtype:
-                return tensor if tensor.is_contiguous() else tensor.contiguous()
+            (value,), (shape, dtype) = values, self.shapes_and_dtypes[0]
+            if value.shape == shape and value.dtype is dtype:
+                return value if value.is_contiguous() else value.contiguous()
         self._check(values)
         if self.is_stack:
             return torch.stack(values)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
-            message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
+        for value, start, tensor in zip(values, self.starts, self.tensors, strict=True):
+            message[start : start + tensor.bytes] = value.contiguous().view(-1).view(torch.uint8)
         return message
 
     def _check(self, values: Values) -> None:
         if len(values) != len(self.shapes_and_dtypes):
             raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.shapes_and_dtypes)}")
-        for tensor, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
-            if tensor.shape != shape or tensor.dtype != dtype:
-                made = _name(tensor.dtype, tensor.shape)
-                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
+        for value, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
+            if value.shape != shape or value.dtype != dtype:
+                made = _dtype_and_shape(value.dtype, value.shape)
+                raise ValueError(f"the stage made {made}, its description says {_dtype_and_shape(dtype, shape)}")
 
     def unpack(self, message: Tensor) -> Values:
         """Return the tensors of a message, which share its memory."""
@@ -95,10 +96,10 @@ class Layout:
         if self.is_stack:
             return tuple(message.unbind())
         return tuple(
-            message[start : start + spec.bytes].view(dtype).view(shape)
-            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.shapes_and_dtypes, strict=True)
+            message[start : start + tensor.bytes].view(dtype).view(shape)
+            for start, tensor, (shape, dtype) in zip(self.starts, self.tensors, self.shapes_and_dtypes, strict=True)
         )
 
 
-def _name(dtype: torch.dtype, shape: Sequence[int]) -> str:
+def _dtype_and_shape(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
 from chimerac.chimera_ir.program import Header, Program, Tied
-from chimerac.interpreter.runtime.messages import Specs, boundary_table
+from chimerac.interpreter.runtime.messages import BoundaryTensors, boundary_table
 from chimerac.interpreter.runtime.model import Model, Stage
 
 
@@ -39,7 +39,7 @@ class PartitionedModel:
         return self.model
 
     @property
-    def boundary_table(self) -> tuple[Specs, ...]:
+    def boundary_table(self) -> tuple[BoundaryTensors, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 
@@ -79,7 +79,9 @@ def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied,
     used_names = {tied.name for tied in program.header.tied}
     result = []
     for tied in missing:
-        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]  # with "tied_" and a number at most 64 characters
+        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[
+            -56:
+        ]  # a name has at most 64 characters, also with "tied_" and "_99"
         base = base if base.isidentifier() else f"tied_{base}"
         name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
         used_names.add(name)
@@ -101,7 +103,7 @@ def _names_in_program(
         stages = tuple(sorted(set(map(partition.stage_of, tied.layers))))
         if len(stages) == 1:
             continue  # within one stage no all-reduce is needed
-        candidates = [name for name, of_set in unassigned.items() if of_set == stages]
+        candidates = [name for name, tied_stages in unassigned.items() if tied_stages == stages]
         if candidates:
             names[tied.name] = tied.name if tied.name in candidates else candidates[0]
             del unassigned[names[tied.name]]

@@ -1,12 +1,12 @@
 """Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
 Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. In
-this backward each function with parameters leaves a Product: a function that computes the weight gradients, and the tensors
-that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
+this backward each function with parameters leaves `DeferredGradients`: a function that computes its weight gradients, and the
+tensors that this function reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g
-    convolution  x, weight                         input product     x, g                weight product, sum of g
+    convolution  x, weight                         input gradient    x, g                weight gradient, sum of g
     embedding    ids                               nothing           ids, g              rows of g added up
     layer norm   x, mean, rstd, weight             input gradient    x, mean, rstd, g    sum of g n, sum of g
     RMS norm     x, rrms, weight                   input gradient    x, rrms, g          sum of g n
@@ -26,34 +26,34 @@ import torch
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
-from chimerac.interpreter.runtime.split_functions import DEFERRING, Product
+from chimerac.interpreter.runtime.split_functions import DEFERRING, DeferredGradients
 
 
 class Splitting(TorchFunctionMode):
-    """A context in which functions with parameters defer their weight gradients. products: the deferred ones, in order."""
+    """A context in which functions with parameters defer their weight gradients. deferred: these gradients, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.products: list[Product] = []
+        self.deferred: list[DeferredGradients] = []
 
     def __enter__(self) -> Self:
-        self.products.clear()  # an iteration that has failed may have left some
+        self.deferred.clear()  # an iteration that has failed may have left some
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     @torch.no_grad()
     def add_weight_gradients(self) -> None:
-        """Add the deferred gradients to the parameters. Each product is freed as soon as it is computed."""
-        while self.products:
-            product = self.products.pop(0)
-            product.compute(*product.reads)
+        """Add the deferred gradients to the parameters. The tensors that each reads are freed as soon as it is computed."""
+        while self.deferred:
+            gradients = self.deferred.pop(0)
+            gradients.compute(*gradients.reads)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         deferring = DEFERRING.get(func)
         if deferring is not None and torch.is_grad_enabled() and not _needs_graph_of_torch():
-            result = deferring(self.products, *args, **(kwargs or {}))
+            result = deferring(self.deferred, *args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         return func(*args, **(kwargs or {}))
@@ -68,8 +68,8 @@ def _needs_graph_of_torch() -> bool:
 
 
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
-    """Register the function `deferring(products, *arguments)`, which `Splitting` calls instead of `func`.
+    """Register the function `deferring(deferred, *arguments)`, which `Splitting` calls instead of `func`.
 
-    The backward of its result adds to `products`. It may return NotImplemented; then `func` is called.
+    The backward of its result appends to the list `deferred`. It may return NotImplemented; then `func` is called.
     """
     DEFERRING[func] = deferring

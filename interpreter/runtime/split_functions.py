@@ -1,8 +1,11 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
-For each of them there is an autograd function whose backward computes the input gradient alone, and adds a Product for the
-weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the input
-gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
+Each of them has an autograd function here, whose backward computes the input gradient alone, and appends `DeferredGradients` to
+the list `deferred`. A function such as `_linear`, which is called in the place of F.linear, checks whether this is possible. It
+returns NotImplemented if F.linear has to run.
+
+Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the input gradient to the
+dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 aten = torch.ops.aten
 
 
-class Product(NamedTuple):
+class DeferredGradients(NamedTuple):
     """Weight gradients that are still to be computed.
 
     compute: computes them from the tensors `reads`, which are activations and gradients, and adds them to the parameters.
@@ -74,8 +77,8 @@ def _product_operands(*operands: Tensor | None) -> tuple[Any, ...]:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: list[Product]) -> Tensor:
-        ctx.weight, ctx.bias, ctx.products = weight, bias, products
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, deferred: list[DeferredGradients]) -> Tensor:
+        ctx.weight, ctx.bias, ctx.deferred = weight, bias, deferred
         x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
         return _no_view(F.linear(x, weight, bias))
@@ -83,7 +86,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.products.append(Product(partial(_linear_weights, ctx.weight, ctx.bias), (x.detach(), g)))
+        ctx.deferred.append(DeferredGradients(partial(_linear_weights, ctx.weight, ctx.bias), (x.detach(), g)))
         return (g.matmul(weight) if ctx.needs_input_grad[0] else None), None, None, None
 
 
@@ -95,19 +98,19 @@ def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -
         _add(bias, rows.sum(0))
 
 
-def _linear(products: list[Product], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def _linear(deferred: list[DeferredGradients], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not _can_defer(weight) or weight.dim() != 2 or input.dim() < 2:
         return NotImplemented
     # torch broadcasts a bias of another shape.
     if bias is not None and not (bias.shape == weight.shape[:1] and (_is_constant(bias) or _can_defer(bias))):
         return NotImplemented
-    return _Linear.apply(input, weight, bias, products)  # type: ignore[no-untyped-call]
+    return _Linear.apply(input, weight, bias, deferred)  # type: ignore[no-untyped-call]
 
 
 class _Matmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, products: list[Product]) -> Tensor:
-        ctx.weight, ctx.products = weight, products
+    def forward(ctx: Any, x: Tensor, weight: Tensor, deferred: list[DeferredGradients]) -> Tensor:
+        ctx.weight, ctx.deferred = weight, deferred
         x, weight = _product_operands(x, weight)
         ctx.save_for_backward(x, weight)
         return _no_view(x.matmul(weight))
@@ -116,33 +119,35 @@ class _Matmul(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         parameter = ctx.weight
-        ctx.products.append(Product(lambda x, g: _add(parameter, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
+        ctx.deferred.append(DeferredGradients(lambda x, g: _add(parameter, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
         return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
 
 
-def _matmul(products: list[Product], input: Any, other: Any, **options: Any) -> Any:
+def _matmul(deferred: list[DeferredGradients], input: Any, other: Any, **options: Any) -> Any:
     if options or not isinstance(input, Tensor) or not _can_defer(other) or other.dim() != 2 or input.dim() < 2:
         return NotImplemented
-    return _Matmul.apply(input, other, products)  # type: ignore[no-untyped-call]
+    return _Matmul.apply(input, other, deferred)  # type: ignore[no-untyped-call]
 
 
-def _mm(products: list[Product], input: Tensor, mat2: Tensor, *arguments: Any, **options: Any) -> Any:
+def _mm(deferred: list[DeferredGradients], input: Tensor, mat2: Tensor, *arguments: Any, **options: Any) -> Any:
     if arguments or input.dim() != 2:
         return NotImplemented
-    return _matmul(products, input, mat2, **options)
+    return _matmul(deferred, input, mat2, **options)
 
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, products: list[Product]) -> Tensor:
+    def forward(
+        ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, deferred: list[DeferredGradients]
+    ) -> Tensor:
         ctx.save_for_backward(ids, weight)
-        ctx.options, ctx.products = (padding_idx, by_frequency), products
+        ctx.options, ctx.deferred = (padding_idx, by_frequency), deferred
         return _no_view(torch.embedding(weight, ids, padding_idx, by_frequency))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, None, None, None, None]:
         ids, weight = ctx.saved_tensors
-        ctx.products.append(Product(partial(_embedding_weight, weight, ctx.options), (ids, g)))
+        ctx.deferred.append(DeferredGradients(partial(_embedding_weight, weight, ctx.options), (ids, g)))
         return None, None, None, None, None
 
 
@@ -151,7 +156,7 @@ def _embedding_weight(weight: Tensor, options: tuple[int, bool], ids: Tensor, g:
 
 
 def _embedding(
-    products: list[Product],
+    deferred: list[DeferredGradients],
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
@@ -164,28 +169,34 @@ def _embedding(
     if not _can_defer(weight) or max_norm is not None or sparse or not -rows <= (padding_idx or 0) < rows:
         return NotImplemented
     padding = -1 if padding_idx is None else padding_idx % rows
-    return _Embedding.apply(input, weight, padding, scale_grad_by_freq, products)  # type: ignore[no-untyped-call]
+    return _Embedding.apply(input, weight, padding, scale_grad_by_freq, deferred)  # type: ignore[no-untyped-call]
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, products: list[Product]
+        ctx: Any,
+        x: Tensor,
+        shape: list[int],
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        deferred: list[DeferredGradients],
     ) -> Tensor:
         y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         # On GPUs autocast computes norms in float32, whatever the dtype of the input is. So x is saved in the dtype of y.
         ctx.save_for_backward(x.to(y.dtype), mean, rstd)
-        ctx.shape, ctx.weight, ctx.bias, ctx.products = shape, weight, bias, products
+        ctx.shape, ctx.weight, ctx.bias, ctx.deferred = shape, weight, bias, deferred
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
         x, mean, rstd = (t.detach() for t in ctx.saved_tensors)
         weight, bias, gx = ctx.weight, ctx.bias, None
-        ctx.products.append(Product(partial(_layer_norm_weights, ctx.shape, weight, bias), (g, x, mean, rstd)))
+        ctx.deferred.append(DeferredGradients(partial(_layer_norm_weights, ctx.shape, weight, bias), (g, x, mean, rstd)))
         if ctx.needs_input_grad[0]:
-            mask = [True, False, False]
-            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, rstd, weight, bias, mask)[0]
+            output_mask = [True, False, False]  # of x, weight and bias: only the gradient of x
+            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, rstd, weight, bias, output_mask)[0]
         return gx, None, None, None, None, None
 
 
@@ -200,7 +211,7 @@ def _layer_norm_weights(
 
 
 def _layer_norm(
-    products: list[Product],
+    deferred: list[DeferredGradients],
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
@@ -210,17 +221,19 @@ def _layer_norm(
     trained = [t for t in (weight, bias) if not _is_constant(t)]
     if not trained or not all(map(_can_defer, trained)):
         return NotImplemented
-    return _LayerNorm.apply(input, list(normalized_shape), weight, bias, eps, products)  # type: ignore[no-untyped-call]
+    return _LayerNorm.apply(input, list(normalized_shape), weight, bias, eps, deferred)  # type: ignore[no-untyped-call]
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, products: list[Product]) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, deferred: list[DeferredGradients]
+    ) -> Tensor:
         dims = tuple(range(-len(shape), 0))
         square = _at_least_float32(x).square().mean(dims, keepdim=True)
         rrms = (square + (torch.finfo(square.dtype).eps if eps is None else eps)).rsqrt()  # 1 / (root mean square)
         ctx.save_for_backward(x, rrms, weight)
-        ctx.dims, ctx.products = dims, products
+        ctx.dims, ctx.deferred = dims, deferred
         return _no_view(F.rms_norm(x, shape, weight, eps))
 
     @staticmethod
@@ -228,7 +241,7 @@ class _RMSNorm(torch.autograd.Function):
         x, rrms, weight = ctx.saved_tensors
         x, rrms, dims = x.detach(), rrms.detach(), ctx.dims
         sample_dims = tuple(range(g.dim() - len(dims)))  # all but those of the norm
-        ctx.products.append(Product(partial(_rms_norm_weight, weight, sample_dims), (x, rrms, g)))
+        ctx.deferred.append(DeferredGradients(partial(_rms_norm_weight, weight, sample_dims), (x, rrms, g)))
         gx = None
         if ctx.needs_input_grad[0]:
             scaled, x = _at_least_float32(g) * weight, _at_least_float32(x)
@@ -246,7 +259,7 @@ def _rms_norm_weight(weight: Tensor, sample_dims: tuple[int, ...], x: Tensor, rr
 
 
 def _rms_norm(
-    products: list[Product],
+    deferred: list[DeferredGradients],
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
@@ -254,15 +267,15 @@ def _rms_norm(
 ) -> Any:
     if not _can_defer(weight):
         return NotImplemented
-    return _RMSNorm.apply(input, list(normalized_shape), weight, eps, products)  # type: ignore[no-untyped-call]
+    return _RMSNorm.apply(input, list(normalized_shape), weight, eps, deferred)  # type: ignore[no-untyped-call]
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: tuple[Any, ...], products: list[Product]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: tuple[Any, ...], deferred: list[DeferredGradients]
     ) -> Tensor:
-        ctx.weight, ctx.bias, ctx.options, ctx.products = weight, bias, options, products
+        ctx.weight, ctx.bias, ctx.options, ctx.deferred = weight, bias, options, deferred
         x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
         return _no_view(aten.convolution(x, weight, bias, *options))
@@ -272,9 +285,12 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         x, gx = x.detach(), None
         options = (None if ctx.bias is None else list(ctx.bias.shape), *ctx.options)
-        ctx.products.append(Product(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, options), (g, x)))
+        ctx.deferred.append(
+            DeferredGradients(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, options), (g, x))
+        )
         if ctx.needs_input_grad[0]:
-            gx = aten.convolution_backward(g, x, weight, *options, [True, False, False])[0]
+            output_mask = [True, False, False]  # of x, weight and bias: only the gradient of x
+            gx = aten.convolution_backward(g, x, weight, *options, output_mask)[0]
         return gx, None, None, None, None
 
 
@@ -284,8 +300,8 @@ def _convolution_weights(
     trains_bias = bias is not None and bias.requires_grad
     # convolution_backward needs the shape and the dtype of the weight, but does not read its values.
     shaped = weight if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)
-    mask = [False, weight.requires_grad, trains_bias]
-    _, weight_gradient, bias_gradient = aten.convolution_backward(g, x, shaped, *options, mask)
+    output_mask = [False, weight.requires_grad, trains_bias]  # of x, weight and bias
+    _, weight_gradient, bias_gradient = aten.convolution_backward(g, x, shaped, *options, output_mask)
     if weight.requires_grad:
         _add(weight, weight_gradient)
     if bias is not None and trains_bias:
@@ -296,7 +312,7 @@ def _convolution(dims: int) -> Callable[..., Any]:
     """Return the function for F.conv1d, F.conv2d or F.conv3d. dims: 1, 2 or 3."""
 
     def convolution(
-        products: list[Product],
+        deferred: list[DeferredGradients],
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -310,11 +326,13 @@ def _convolution(dims: int) -> Callable[..., Any]:
         if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
-        return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]
+        options = (*each, False, [0] * dims, groups)  # not transposed, so no padding of the output
+        return _Convolution.apply(input, weight, bias, options, deferred)  # type: ignore[no-untyped-call]
 
     return convolution
 
 
+# By function of torch: the function that `Splitting` calls in its place.
 DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.embedding: _embedding,

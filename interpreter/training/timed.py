@@ -28,7 +28,7 @@ from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.split import register
-from chimerac.interpreter.runtime.split_functions import Product
+from chimerac.interpreter.runtime.split_functions import DeferredGradients
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.trainer import Trainer
 
@@ -75,7 +75,7 @@ class TaskCosts:
 
 
 class _SleepingBackward(torch.autograd.Function):
-    """The identity. Its backward calls `sleep`, and then `defer`, which may leave a Product for BWD_WEIGHT."""
+    """The identity. Its backward calls `sleep`, and then `defer`, which may leave DeferredGradients for BWD_WEIGHT."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sleep: Callable[[], None], defer: Callable[[], None]) -> Tensor:
@@ -96,11 +96,11 @@ def with_sleeping_backward(x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Ten
     return _SleepingBackward.apply(x, partial(sleeper.sleep, costs.backward), _no_op)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _with_split_sleeping_backward(products: list[Product], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
-    """Return x. Its backward sleeps for the cost of BWD_INPUT, and leaves a Product that sleeps for that of BWD_WEIGHT."""
-    weight_half = Product(partial(sleeper.sleep, costs.weight), ())
+def _with_split_sleeping_backward(deferred: list[DeferredGradients], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
+    """Return x. Its backward sleeps for the cost of BWD_INPUT, and defers a sleep for that of BWD_WEIGHT."""
+    weight_half = DeferredGradients(partial(sleeper.sleep, costs.weight), ())
     input_half = partial(sleeper.sleep, costs.input)
-    return _SleepingBackward.apply(x, input_half, lambda: products.append(weight_half))  # type: ignore[no-any-return,no-untyped-call]
+    return _SleepingBackward.apply(x, input_half, lambda: deferred.append(weight_half))  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _no_op() -> None:

@@ -87,7 +87,7 @@ class LivenessCheck:
 
     @property
     def is_store_host(self) -> bool:
-        """Whether the store ends with this process."""
+        """Return whether the store ends with this process."""
         return self.hosted and self.rank == 0
 
     def terminate(self) -> None:

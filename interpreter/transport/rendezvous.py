@@ -151,7 +151,7 @@ class Rendezvous:
         return [r for r, host in enumerate(self.hosts) if r in missing or host in lost]
 
     def _positions(self, ranks: Sequence[int]) -> dict[int, Position]:
-        """Return the positions of these ranks, of those on this host. Only the ranks of a job write them to files."""
+        """Return the positions of those of these ranks that are on this host. Only the ranks of a job write them to files."""
         return _positions_here(ranks) if self.global_ranks is None else {}
 
     def _store_text(self, liveness: LivenessCheck) -> str:
@@ -259,7 +259,7 @@ def hosts_of(store: Store, rank: int, world: int) -> list[Host]:
 
 
 def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
-    """Return the positions of these ranks, of those on this host, also if their processes have ended."""
+    """Return the positions of those of these ranks that are on this host, also if their processes have ended."""
     first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
     local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
     found = {r: position_of(r - first) for r in ranks if r in local}

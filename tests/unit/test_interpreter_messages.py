@@ -3,27 +3,32 @@
 import pytest
 import torch
 
-from chimerac.chimera_ir.model import Tensor as Spec
-from chimerac.interpreter.runtime.messages import Layout, Specs, table_digest, with_gradient
+from chimerac.chimera_ir.model import Tensor as BoundaryTensor
+from chimerac.interpreter.runtime.messages import BoundaryTensors, Layout, table_digest, with_gradient
 from chimerac.interpreter.runtime.model import Values
 
 CPU = torch.device("cpu")
-SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
+SPECS = (
+    BoundaryTensor((2, 3), "float32", True),
+    BoundaryTensor((5,), "bool", False),
+    BoundaryTensor((), "int64", False),
+    BoundaryTensor((3,), "float64", True),
+)
 VALUES = (
     torch.arange(6.0).view(2, 3),
     torch.tensor([True, False, True, True, False]),
     torch.tensor(2**40),
     torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
 )
-PADDED = (Spec((3,), "float32", True),) * 2  # 12 bytes each: the second tensor begins at byte 16
-SQUARE = (Spec((4, 4), "float32", True),)
+PADDED = (BoundaryTensor((3,), "float32", True),) * 2  # 12 bytes each: the second tensor begins at byte 16
+SQUARE = (BoundaryTensor((4, 4), "float32", True),)
 
 
 @pytest.mark.parametrize(
     ("specs", "values", "size"),
     [(SPECS, VALUES, 32 + 16 + 16 + 32), (PADDED, (torch.arange(3.0), -torch.arange(3.0)), 16 + 16)],
 )
-def test_a_message_preserves_every_tensor(specs: Specs, values: Values, size: int) -> None:
+def test_a_message_preserves_every_tensor(specs: BoundaryTensors, values: Values, size: int) -> None:
     layout = Layout(specs, CPU)
     message, arrived = layout.pack(values), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == size
@@ -81,7 +86,11 @@ def test_only_tensors_with_a_gradient_are_sent_back() -> None:
 
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
     first, *others = SPECS
-    changed = Spec((3, 2), "float32", True), Spec((2, 3), "float64", True), Spec((2, 3), "float32", False)
+    changed = (
+        BoundaryTensor((3, 2), "float32", True),
+        BoundaryTensor((2, 3), "float64", True),
+        BoundaryTensor((2, 3), "float32", False),
+    )
     tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [(*others, first)], *([(spec, *others)] for spec in changed)]
     assert len({table_digest(t) for t in tables}) == len(tables)
     assert table_digest([SPECS]) == table_digest([SPECS])

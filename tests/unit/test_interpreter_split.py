@@ -206,8 +206,8 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
 
 
 def kept_bytes(split: Splitting) -> int:
-    """Return the bytes that are kept for the weight gradients. Memory that several products share is counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for p in split.products for t in p.reads}
+    """Return the bytes that are kept for the weight gradients. Memory that several gradients need is counted once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for g in split.deferred for t in g.reads}
     return sum(storages.values())
 
 

@@ -30,7 +30,7 @@ from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.gathered import aligned_times, measured_timeline, write_timeline
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
-from chimerac.interpreter.runtime.messages import BoundaryTensors, table_digest
+from chimerac.interpreter.runtime.messages import Boundary, table_digest
 from chimerac.interpreter.runtime.model import Objective, Stage
 from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.times import IterationTimes, Times
@@ -46,7 +46,7 @@ class StagedModel(Protocol):
         """Return the name of the model, for messages."""
 
     @property
-    def boundary_table(self) -> tuple[BoundaryTensors, ...]:
+    def boundary_table(self) -> tuple[Boundary, ...]:
         """Return the tensors that each stage passes to the next."""
 
     @property

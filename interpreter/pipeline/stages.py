@@ -25,7 +25,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header
 from chimerac.interpreter.pipeline.weights import full_name
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.messages import BoundaryTensors
+from chimerac.interpreter.runtime.messages import Boundary
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Stage, fields_read
 from chimerac.interpreter.transport import Transport
 
@@ -82,7 +82,7 @@ class OwnStages:
     """
 
     name: str
-    boundary_table: tuple[BoundaryTensors, ...]
+    boundary_table: tuple[Boundary, ...]
     objective: Objective
     stages: Mapping[int, Stage]
 
@@ -187,13 +187,13 @@ def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transpor
 
 def _table(
     stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
-) -> tuple[BoundaryTensors, ...]:
+) -> tuple[Boundary, ...]:
     """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
-    table: list[BoundaryTensors] = []
+    table: list[Boundary] = []
     for s in range(header.stages):
         own, failure, cause = "", "", None  # own: the tensors as JSON; empty if this rank does not hold the stage
         if s in stages:
-            stage_inputs = tuple(_boundary_tensor(t) for t in example.inputs) if s == 0 else table[-1]
+            stage_inputs = tuple(_boundary_tensor_of(t) for t in example.inputs) if s == 0 else table[-1]
             try:
                 made = _outputs(stages[s], stage_inputs, example, objective, transport.device)
                 own = json.dumps([asdict(t) for t in made])
@@ -212,15 +212,12 @@ def _table(
     return tuple(table)
 
 
-def _boundary_tensor(input: torch.Tensor) -> BoundaryTensor:
-    """Return the description of an input of the model, which has no gradient."""
-    return BoundaryTensor(tuple(input.shape), str(input.dtype).removeprefix("torch."), gradient=False)  # type: ignore[arg-type]
+def _boundary_tensor_of(tensor: torch.Tensor) -> BoundaryTensor:
+    return BoundaryTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False)  # type: ignore[arg-type]
 
 
-def _outputs(
-    stage: Stage, inputs: BoundaryTensors, example: Example, objective: Objective, device: torch.device
-) -> BoundaryTensors:
-    """Return the tensors that a stage returns for inputs like these, and for fields like those of the example.
+def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Objective, device: torch.device) -> Boundary:
+    """Return the tensors that a stage returns for these, and for the fields of the example.
 
     It runs on fake tensors, which have no memory.
     """

@@ -42,7 +42,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
-from chimerac.interpreter.runtime.messages import BoundaryTensors, Layout, with_gradient
+from chimerac.interpreter.runtime.messages import Boundary, Layout, with_gradient
 from chimerac.interpreter.runtime.model import Objective, Stage, Values
 from chimerac.interpreter.runtime.overlap import SecondStream, on_streams, second_stream_of
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, holders_by_group, parameter_groups
@@ -75,7 +75,7 @@ class Executor:
         program: Program,
         objective: Objective,
         stages: Mapping[int, Stage],
-        boundary_table: Sequence[BoundaryTensors],
+        boundary_table: Sequence[Boundary],
         transport: Transport,
         profile_ranges: bool = False,
         second_stream: SecondStreamOf = second_stream_of,
@@ -112,8 +112,7 @@ class Executor:
             self._epilogue = partial(_in_range, "epilogue", self._finish)
         self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
-        # The clock at the start of an iteration, after each instruction and after the epilogue; and how long the transport had
-        # waited in all until then.
+        # The clock, and how long the transport had waited in all: at the start, after each instruction, and after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
         self._sends_complete = 0  # when all sends of the last iteration were complete
 
@@ -155,7 +154,7 @@ class Executor:
         check_copies(self.transport, self.groups)
 
     def _calls_of(self, sync: bool, invoke: Invoke | None) -> list[Call]:
-        """Return the calls of an iteration, with the epilogue as the last one."""
+        """Return the calls of an iteration. The last one is the executor's part of the epilogue."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
@@ -174,7 +173,7 @@ class Executor:
         return RankError(rank, number, instruction_text(self.stream[number], self.pipe_names), cause, name)
 
     def _finish(self) -> None:
-        """Wait for sends and collectives, and check that the stream has left no value and no task behind."""
+        """Wait for sends and collectives: the executor's part of the epilogue."""
         self.transport.flush()
         self._sends_complete = time.perf_counter_ns()
         for pending in self.collectives:
@@ -201,14 +200,14 @@ class Executor:
             case Recompute():
                 return self._for_each_micro_batch(i, Work.recompute)
             case Send():
-                slots, tensors = self._message(i)
-                layout = Layout(tensors * len(slots), self.transport.device)
+                slots, boundary = self._message(i)
+                layout = Layout(boundary * len(slots), self.transport.device)
                 if len(slots) == 1:
                     return partial(_send, self.transport.send, i.peer, slots[0].pop, layout.pack)
                 return partial(_send_group, self.transport.send, i.peer, slots, layout.pack)
             case Recv():
-                slots, tensors = self._message(i)
-                return Message(self.transport, i.peer, slots, Layout(tensors * len(slots), self.transport.device)).receive
+                slots, boundary = self._message(i)
+                return Message(self.transport, i.peer, slots, Layout(boundary * len(slots), self.transport.device)).receive
             case AllReduce():
                 return _sequence([partial(self._launch, i.ranks, tensor) for tensor in self.gradients[i.group].flat])
             case Free():
@@ -228,15 +227,15 @@ class Executor:
                 self.stages[stage],
                 m,
                 input=None if first else self.store.slot(Key("act", pipe, stage, m)),
-                needs_gradient=() if first else [t.gradient for t in self.boundary_table[stage - 1]],
+                needs_gradient=() if first else [declared.gradient for declared in self.boundary_table[stage - 1]],
                 output=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
-                kept=[t.kept for t in self.boundary_table[stage]],
+                kept=[declared.kept for declared in self.boundary_table[stage]],
                 output_gradient=None if last else self.store.slot(Key("grad", pipe, stage, m)),
                 input_gradient=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
             )
         return self.work[pipe, stage, m]
 
-    def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], BoundaryTensors]:
+    def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Boundary]:
         """Return the slots of the values that an instruction names, and the tensors of each value.
 
         The `act` that stage s reads is the output of stage s - 1.

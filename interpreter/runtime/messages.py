@@ -18,22 +18,22 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import Partition
 from chimerac.interpreter.runtime.model import Values
 
-BoundaryTensors = tuple[BoundaryTensor, ...]  # the shapes and dtypes of the tensors that a stage passes to the next one
+Boundary = tuple[BoundaryTensor, ...]
 
 
-def boundary_table(description: ModelDescription, partition: Partition) -> tuple[BoundaryTensors, ...]:
+def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Boundary, ...]:
     """Return, for each stage, the tensors that it passes to the next one; for the last stage, those that the loss takes."""
     return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
-def table_digest(table: Sequence[BoundaryTensors]) -> str:
+def table_digest(table: Sequence[Boundary]) -> str:
     """Return the SHA-256 of a boundary table. Ranks compare it: transports do not detect messages of a wrong size."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
-def with_gradient(tensors: BoundaryTensors) -> BoundaryTensors:
+def with_gradient(boundary: Boundary) -> Boundary:
     """Return the tensors that have a gradient."""
-    return tuple(t for t in tensors if t.gradient)
+    return tuple(declared for declared in boundary if declared.gradient)
 
 
 class Layout:
@@ -43,19 +43,18 @@ class Layout:
     memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
     block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    tensors: the shapes and dtypes of the tensors of the message, in order. device: where messages are, also a message without
-    tensors, because NCCL accepts no CPU tensor. starts: the offset of each tensor in the block, in bytes. bytes: the size of
-    the block.
+    boundary: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
+    accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
     """
 
-    def __init__(self, tensors: BoundaryTensors, device: torch.device) -> None:
-        self.tensors, self.device = tensors, device
-        self.shapes_and_dtypes = [(t.shape, getattr(torch, t.dtype)) for t in tensors]
-        self.starts = [0, *accumulate(map(aligned_bytes, tensors))][:-1]
-        self.bytes = message_bytes(tensors)
-        self.is_single_tensor = len(tensors) == 1
-        has_padding = self.bytes > sum(t.bytes for t in tensors)
-        self.is_stack = len(tensors) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
+    def __init__(self, boundary: Boundary, device: torch.device) -> None:
+        self.boundary, self.device = boundary, device
+        self.shapes_and_dtypes = [(declared.shape, getattr(torch, declared.dtype)) for declared in boundary]
+        self.starts = [0, *accumulate(map(aligned_bytes, boundary))][:-1]
+        self.bytes = message_bytes(boundary)
+        self.is_single_tensor = len(boundary) == 1
+        has_padding = self.bytes > sum(declared.bytes for declared in boundary)
+        self.is_stack = len(boundary) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
 
     def empty(self) -> Tensor:
         """Return memory for one message."""
@@ -64,7 +63,7 @@ class Layout:
             return torch.empty(shape, dtype=dtype, device=self.device)
         if self.is_stack:
             shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty((len(self.tensors), *shape), dtype=dtype, device=self.device)
+            return torch.empty((len(self.boundary), *shape), dtype=dtype, device=self.device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
@@ -77,8 +76,8 @@ class Layout:
         if self.is_stack:
             return torch.stack(values)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        for value, start, tensor in zip(values, self.starts, self.tensors, strict=True):
-            message[start : start + tensor.bytes] = value.contiguous().view(-1).view(torch.uint8)
+        for tensor, start, declared in zip(values, self.starts, self.boundary, strict=True):
+            message[start : start + declared.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message
 
     def _check(self, values: Values) -> None:
@@ -96,8 +95,8 @@ class Layout:
         if self.is_stack:
             return tuple(message.unbind())
         return tuple(
-            message[start : start + tensor.bytes].view(dtype).view(shape)
-            for start, tensor, (shape, dtype) in zip(self.starts, self.tensors, self.shapes_and_dtypes, strict=True)
+            message[start : start + declared.bytes].view(dtype).view(shape)
+            for start, declared, (shape, dtype) in zip(self.starts, self.boundary, self.shapes_and_dtypes, strict=True)
         )
 
 

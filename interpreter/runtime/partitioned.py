@@ -11,7 +11,7 @@ from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
 from chimerac.chimera_ir.program import Header, Program, Tied
-from chimerac.interpreter.runtime.messages import BoundaryTensors, boundary_table
+from chimerac.interpreter.runtime.messages import Boundary, boundary_table
 from chimerac.interpreter.runtime.model import Model, Stage
 
 
@@ -39,7 +39,7 @@ class PartitionedModel:
         return self.model
 
     @property
-    def boundary_table(self) -> tuple[BoundaryTensors, ...]:
+    def boundary_table(self) -> tuple[Boundary, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 
@@ -79,9 +79,8 @@ def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied,
     used_names = {tied.name for tied in program.header.tied}
     result = []
     for tied in missing:
-        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[
-            -56:
-        ]  # a name has at most 64 characters, also with "tied_" and "_99"
+        # A name has at most 64 characters, with "tied_" before it and a number such as "_99" after it.
+        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
         base = base if base.isidentifier() else f"tied_{base}"
         name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
         used_names.add(name)

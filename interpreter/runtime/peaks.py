@@ -93,7 +93,7 @@ class LayerRun:
         """Return what the layer holds."""
         parameters = [p for p in self.stage.parameters() if p.requires_grad]
         for p in parameters:
-            p.grad = torch.zeros_like(p)
+            p.grad = torch.zeros_like(p)  # as in a run, where the gradients are allocated before the first backward
         try:
             forward, backward, _ = self._run(None)
             _, input, weight = self._run(Splitting())

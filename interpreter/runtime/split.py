@@ -1,8 +1,8 @@
 """Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
 Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. In
-this backward each function with parameters leaves `DeferredGradients`: a function that computes its weight gradients, and the
-tensors that this function reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
+this backward each function with parameters leaves DeferredGradients: a function that computes the weight gradients, and
+the tensors that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g
@@ -30,7 +30,7 @@ from chimerac.interpreter.runtime.split_functions import DEFERRING, DeferredGrad
 
 
 class Splitting(TorchFunctionMode):
-    """A context in which functions with parameters defer their weight gradients. deferred: these gradients, in order."""
+    """A context in which functions with parameters defer their weight gradients. deferred: these, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Splitting(TorchFunctionMode):
 
     @torch.no_grad()
     def add_weight_gradients(self) -> None:
-        """Add the deferred gradients to the parameters. The tensors that each reads are freed as soon as it is computed."""
+        """Add the deferred gradients to the parameters. What they were computed from is freed at once."""
         while self.deferred:
             gradients = self.deferred.pop(0)
             gradients.compute(*gradients.reads)
@@ -70,6 +70,6 @@ def _needs_graph_of_torch() -> bool:
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
     """Register the function `deferring(deferred, *arguments)`, which `Splitting` calls instead of `func`.
 
-    The backward of its result appends to the list `deferred`. It may return NotImplemented; then `func` is called.
+    The backward of its result adds to `deferred`. It may return NotImplemented; then `func` is called.
     """
     DEFERRING[func] = deferring

@@ -1,11 +1,8 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
-Each of them has an autograd function here, whose backward computes the input gradient alone, and appends `DeferredGradients` to
-the list `deferred`. A function such as `_linear`, which is called in the place of F.linear, checks whether this is possible. It
-returns NotImplemented if F.linear has to run.
-
-Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the input gradient to the
-dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
+For each of them there is an autograd function whose backward computes the input gradient alone, and leaves DeferredGradients
+for the weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the
+input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
 """
 
 from __future__ import annotations
@@ -34,7 +31,8 @@ class DeferredGradients(NamedTuple):
 def _can_defer(t: Any) -> bool:
     """Return whether this is a trained parameter whose gradient can be computed later.
 
-    Being a leaf with a gradient is not enough: a stage's input is one too. Hooks of a parameter get its gradient from autograd.
+    Being a leaf with a gradient is not enough: a stage's input is one too. A parameter with hooks is left to autograd, which
+    calls them.
     """
     if not isinstance(t, nn.Parameter) or not t.requires_grad or t.is_complex():
         return False
@@ -325,14 +323,14 @@ def _convolution(dims: int) -> Callable[..., Any]:
             return NotImplemented
         if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
+        # The convolution is not transposed, so its output has no padding.
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
-        options = (*each, False, [0] * dims, groups)  # not transposed, so no padding of the output
-        return _Convolution.apply(input, weight, bias, options, deferred)  # type: ignore[no-untyped-call]
+        return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), deferred)  # type: ignore[no-untyped-call]
 
     return convolution
 
 
-# By function of torch: the function that `Splitting` calls in its place.
+# By function of torch: what `Splitting` calls in its place. It returns NotImplemented where torch's function has to run.
 DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.embedding: _embedding,

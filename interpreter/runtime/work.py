@@ -90,8 +90,7 @@ class Work:
     input: the slot of the input; None on the first stage, whose input is samples. needs_gradient: which tensors of the input
     have a gradient. output: the slot of the output; None on the last stage, whose output is the loss. kept: which tensors of
     the output the graph also keeps. output_gradient, input_gradient: the slots that the backward reads and fills; None where
-    output or input is None. split: what
-    BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
+    output or input is None. split: what BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
-"""Timed stages, which sleep instead of computing. They show how well the simulator predicts a real run.
+"""Timed stages, which sleep instead of computing, and the measured times of their iterations beside the predicted ones.
 
-Each task sleeps for its cost in the program's header, times a unit of time. Messages are sent as in any run, and are as large
-as the model's. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split backward,
-BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
+They show how well the simulator predicts a real run. Each task sleeps for its cost in the program's header, times a unit of
+time. Messages are sent as in any run, and are as large as the model's. The backward sleeps inside autograd, so the executor
+runs these stages like any others. Of a split backward, BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import RECOMPUTE, Program
@@ -97,7 +97,7 @@ def with_sleeping_backward(x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Ten
 
 
 def _with_split_sleeping_backward(deferred: list[DeferredGradients], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
-    """Return x. Its backward sleeps for the cost of BWD_INPUT, and defers a sleep for that of BWD_WEIGHT."""
+    """Return x. Its backward sleeps for the cost of BWD_INPUT, and defers a sleep for the cost of BWD_WEIGHT."""
     weight_half = DeferredGradients(partial(sleeper.sleep, costs.weight), ())
     input_half = partial(sleeper.sleep, costs.input)
     return _SleepingBackward.apply(x, input_half, lambda: deferred.append(weight_half))  # type: ignore[no-any-return,no-untyped-call]
@@ -123,12 +123,13 @@ class TimedStage(nn.Module):
         self.costs = TaskCosts(*(program.costs.of(op)[stage] for op in tasks))
         self.size, self.micro_batches, self.recomputed = size, program.header.micro_batches, _recomputed(program, stage)
         self.is_first, self.shape, self.sleeper = stage == 0, shape, sleeper
-        # The first stage has no input gradient. Without a parameter that it uses autograd would not run its backward.
+        # The first stage has no input gradient. So autograd runs its backward only if it uses a parameter.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        micro_batch = current_draws().samples[0] // self.size % self.micro_batches
+        first_sample = current_draws().samples[0]  # samples are numbered micro-batch after micro-batch
+        micro_batch = first_sample // self.size % self.micro_batches
         is_recomputation = torch.is_grad_enabled() and micro_batch in self.recomputed
         self.sleeper.sleep(self.costs.recompute if is_recomputation else self.costs.forward)
         if self.is_first:
@@ -143,7 +144,7 @@ def _recomputed(program: Program, stage: int) -> frozenset[int]:
     return frozenset(m for k in t.operand[rows].tolist() for m in program.micro_batch_lists[k])
 
 
-def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
+def timed_model(program: Program, boundary: BoundaryTensor, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
     """Return a model of one timed layer per stage, and its description.
 
     boundary: the output of each layer; its first dimension counts the samples. size: samples of a micro-batch.
@@ -158,7 +159,10 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
         return Example((torch.zeros(samples, 1),), (torch.zeros(samples, 1),))
 
     names = [f"timed {s}" for s in range(stages)]
-    layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
+    layers = tuple(
+        Layer(name, parameters=1, weight_bytes=4, kept_bytes=0, weight_kept_bytes=0, boundary=(boundary,), cost=1)
+        for name in names
+    )
     model = LayeredModel(name="timed", layers=tuple(zip(names, builders, strict=True)), loss=loss, example=example)
     return model, ModelDescription("timed", size, layers)
 
@@ -182,7 +186,7 @@ class ZeroSamples(Samples):
 def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> MeasuredTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together.
 
-    sleeper: of the stages of this rank.
+    sleeper: of the stages of this rank. iteration: its number.
     """
     transport = trainer.transport
     transport.all_reduce(torch.zeros(1))

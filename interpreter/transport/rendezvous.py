@@ -32,7 +32,7 @@ SHOWN = 8  # how many hosts a message lists
 
 
 class Host(NamedTuple):
-    """A host. number: of its launcher in the job, as text, because several hosts may have one name; name: its host name."""
+    """A host. name: its host name, which another host may have too. number: of its launcher in the job, as text."""
 
     number: str
     name: str
@@ -208,8 +208,8 @@ def initialize(timeout_s: float) -> None:
     own_file = own_progress_file()
     progress = Progress(own_file)
     _rendezvous = Rendezvous(limit, progress=progress)
-    host = "rank 0" if hosted else "torchrun"
-    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
+    store_host = "rank 0" if hosted else "torchrun"
+    with _rendezvous.wait(f"connecting to {store_host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)

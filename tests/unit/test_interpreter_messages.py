@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from chimerac.chimera_ir.model import Tensor as BoundaryTensor
-from chimerac.interpreter.runtime.messages import BoundaryTensors, Layout, table_digest, with_gradient
+from chimerac.interpreter.runtime.messages import Boundary, Layout, table_digest, with_gradient
 from chimerac.interpreter.runtime.model import Values
 
 CPU = torch.device("cpu")
-SPECS = (
+BOUNDARY = (
     BoundaryTensor((2, 3), "float32", True),
     BoundaryTensor((5,), "bool", False),
     BoundaryTensor((), "int64", False),
@@ -25,11 +25,11 @@ SQUARE = (BoundaryTensor((4, 4), "float32", True),)
 
 
 @pytest.mark.parametrize(
-    ("specs", "values", "size"),
-    [(SPECS, VALUES, 32 + 16 + 16 + 32), (PADDED, (torch.arange(3.0), -torch.arange(3.0)), 16 + 16)],
+    ("boundary", "values", "size"),
+    [(BOUNDARY, VALUES, 32 + 16 + 16 + 32), (PADDED, (torch.arange(3.0), -torch.arange(3.0)), 16 + 16)],
 )
-def test_a_message_preserves_every_tensor(specs: BoundaryTensors, values: Values, size: int) -> None:
-    layout = Layout(specs, CPU)
+def test_a_message_preserves_every_tensor(boundary: Boundary, values: Values, size: int) -> None:
+    layout = Layout(boundary, CPU)
     message, arrived = layout.pack(values), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == size
     found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
@@ -81,16 +81,22 @@ def test_a_value_that_differs_from_its_description_is_not_sent(value: torch.Tens
 
 
 def test_only_tensors_with_a_gradient_are_sent_back() -> None:
-    assert with_gradient(SPECS) == (SPECS[0], SPECS[3])
+    assert with_gradient(BOUNDARY) == (BOUNDARY[0], BOUNDARY[3])
 
 
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
-    first, *others = SPECS
+    first, *others = BOUNDARY
     changed = (
         BoundaryTensor((3, 2), "float32", True),
         BoundaryTensor((2, 3), "float64", True),
         BoundaryTensor((2, 3), "float32", False),
     )
-    tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [(*others, first)], *([(spec, *others)] for spec in changed)]
+    tables = [
+        [BOUNDARY],
+        [BOUNDARY, BOUNDARY],
+        [BOUNDARY[:3]],
+        [(*others, first)],
+        *([(declared, *others)] for declared in changed),
+    ]
     assert len({table_digest(t) for t in tables}) == len(tables)
-    assert table_digest([SPECS]) == table_digest([SPECS])
+    assert table_digest([BOUNDARY]) == table_digest([BOUNDARY])

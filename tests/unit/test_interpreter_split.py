@@ -151,7 +151,7 @@ def flops(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
-def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> None:
+def test_each_half_computes_its_own_matrix_products_and_nothing_twice(first: bool) -> None:
     module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), Attention(64), nn.Linear(64, 16))
     x = torch.randn(8, 4, 16, requires_grad=not first)
     products = 2 * 8 * 4 * (16 * 64 + 64 * 192 + 64 * 64 + 64 * 16)  # multiply and add, per row and weight
@@ -163,7 +163,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     of_inputs, of_weights = flops(y.sum().backward), flops(split.add_weight_gradients)
     assert of_inputs + of_weights == full
     assert of_weights == products
-    # The input of a first stage has no gradient, so its first linear has no product for it.
+    # The input of a first stage has no gradient, so its first linear has no matrix product for it.
     assert of_inputs == products - (2 * 8 * 4 * 16 * 64 if first else 0)
 
 
@@ -206,8 +206,8 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
 
 
 def kept_bytes(split: Splitting) -> int:
-    """Return the bytes that are kept for the weight gradients. Memory that several gradients need is counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for g in split.deferred for t in g.reads}
+    """Return the bytes that are kept for the weight gradients. Memory that several DeferredGradients read is counted once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for p in split.deferred for t in p.reads}
     return sum(storages.values())
 
 

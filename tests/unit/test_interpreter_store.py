@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.chimera_ir.model import Tensor as BoundaryTensor
 from chimerac.interpreter.runtime.messages import Layout
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from tests.distributed.alone import Alone
 
-SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))
+BOUNDARY = (BoundaryTensor((2,), "float32", True), BoundaryTensor((3,), "int64", False))
 KEY = Key("grad", 0, 1, 2)
 
 
@@ -39,11 +39,11 @@ class RecordingTransport(Alone):
         self.forgotten.append(buffer)
 
 
-def receive(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, RecordingTransport]:
+def receive(keys: list[Key], boundary: tuple[BoundaryTensor, ...] = BOUNDARY) -> tuple[list[Slot], Message, RecordingTransport]:
     """Post a receive of these values, as the executor does."""
     transport, store = RecordingTransport(), Store()
     slots = [store.slot(key) for key in keys]
-    message = Message(transport, 1, slots, Layout(specs * len(keys), torch.device("cpu")))
+    message = Message(transport, 1, slots, Layout(boundary * len(keys), torch.device("cpu")))
     message.receive()
     return slots, message, transport
 
@@ -106,7 +106,7 @@ def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
 
 
 def test_the_reader_of_a_single_tensor_takes_the_buffer_itself() -> None:
-    (slot,), message, transport = receive([KEY], SPECS[:1])
+    (slot,), message, transport = receive([KEY], BOUNDARY[:1])
     buffer = message.buffer
     assert slot.pop() == (buffer,) and slot.values is None and message.buffer is None
     assert transport.posted[0].waits == 1 and not transport.forgotten, "nobody else may write to it"
@@ -127,9 +127,9 @@ def test_a_taken_value_is_removed() -> None:
         slot.read()
 
 
-@pytest.mark.parametrize("specs", [SPECS, SPECS[:1]])
-def test_a_value_is_made_once(specs: tuple[Spec, ...]) -> None:
-    (slot,), message, _ = receive([KEY], specs)
+@pytest.mark.parametrize("boundary", [BOUNDARY, BOUNDARY[:1]])
+def test_a_value_is_made_once(boundary: tuple[BoundaryTensor, ...]) -> None:
+    (slot,), message, _ = receive([KEY], boundary)
     with pytest.raises(KeyError, match="already there"):
         slot.set((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):

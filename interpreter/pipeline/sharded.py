@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from chimerac.interpreter.runtime.parameters import Groups
 from chimerac.interpreter.transport import Transport
 
+# What optimizers of torch accept: parameters, parameters with their names, or groups of them with their own options.
 Parameters = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 
 

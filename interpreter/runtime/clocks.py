@@ -10,7 +10,7 @@ import torch
 
 from chimerac.interpreter.transport import Transport
 
-ROUNDS = 16
+ROUNDS = 16  # how many all-reduces compare the clocks
 
 Reading = tuple[int, int]  # the clock of a rank before an all-reduce over all ranks, and after it
 

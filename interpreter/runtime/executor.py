@@ -135,7 +135,7 @@ class Executor:
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
             for number, call in enumerate(self._calls_of(sync, invoke)):
-                position[NUMBER] = number
+                position[NUMBER] = number  # the other ranks read it if a wait takes too long
                 call()
                 stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:

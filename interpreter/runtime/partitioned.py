@@ -112,7 +112,10 @@ def _names_in_program(
 
 
 def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
-    """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share."""
+    """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share.
+
+    by_stage: whether the sets of tied parameters were identified by their stages, and not by their names.
+    """
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}
     across_stages = {name for name, stages in in_model.items() if len(stages) > 1}

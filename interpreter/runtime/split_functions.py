@@ -323,7 +323,7 @@ def _convolution(dims: int) -> Callable[..., Any]:
             return NotImplemented
         if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
-        # The convolution is not transposed, so its output has no padding.
+        # The arguments after the bias are: stride, padding, dilation, transposed, output padding, groups.
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
         return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), deferred)  # type: ignore[no-untyped-call]
 

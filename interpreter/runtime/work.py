@@ -314,7 +314,8 @@ def _backward(edges: tuple[GradientEdge, ...], grads: Values) -> None:
     That code converts its arguments, which have the right form here. The engine itself compares the shapes, types and devices
     of the gradients with those of the outputs.
     """
-    _engine_run_backward(edges, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
+    retain_graph, create_graph, inputs = False, False, ()  # no inputs: the gradients of all leaves are computed
+    _engine_run_backward(edges, grads, retain_graph, create_graph, inputs, allow_unreachable=True, accumulate_grad=True)
 
 
 def _edge(t: Tensor) -> GradientEdge:

@@ -98,7 +98,7 @@ def _wait_name(i: Instruction, awaited: Sequence[Message]) -> str:
 
 def _arrows_and_counters(program: Program, all_messages: Sequence[Message], times: Sequence[Times]) -> Iterator[Event]:
     """Yield an arrow for each message, and the counters of messages that have been sent and not yet read."""
-    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: times, and changes of its counter then
+    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: a time, and how its counter changes then
     is_task = program.table.is_task
     for number, message in enumerate(all_messages):
         begin = _arrow_time(times[message.sender], message.send - int(program.offsets[message.sender]))

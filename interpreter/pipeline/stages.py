@@ -217,9 +217,9 @@ def _boundary_tensor_of(tensor: torch.Tensor) -> BoundaryTensor:
 
 
 def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Objective, device: torch.device) -> Boundary:
-    """Return the tensors that a stage returns for inputs like these, and for fields like those of the example.
+    """Return the tensors that a stage returns for these, and for the fields of the example.
 
-    It runs on fake tensors, which have no memory.
+    It runs on fake tensors, which have the shapes and dtypes of `inputs` and of the fields, but no memory.
     """
 
     def stage_example(samples: int) -> Example:

@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     counts = {"--tokens": given.tokens, "--top-k": given.top_k, "--seq-len": given.seq_len}
-    if small := [name for name, count in counts.items() if count is not None and count < 1]:
-        parser.error(f"argument {small[0]}: expected 1 or more, found {counts[small[0]]}")
+    if too_small := [name for name, count in counts.items() if count is not None and count < 1]:
+        parser.error(f"argument {too_small[0]}: expected 1 or more, found {counts[too_small[0]]}")
     if not 0 <= given.temperature < math.inf:
         parser.error(f"argument --temperature: expected a finite number of 0 or more, found {given.temperature:g}")
     if not 0 <= given.seed < 2**63:

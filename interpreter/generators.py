@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 class Generators:
-    """States of torch's default generators: of the CPU's, and of the device's if it is not the CPU.
+    """The states of torch's default generators: that of the CPU, and that of `device` if this is another device.
 
-    states: by type of device.
+    states: by type of device, such as cuda.
     """
 
     def __init__(self, device: torch.device, states: Mapping[str, Tensor]) -> None:

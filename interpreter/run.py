@@ -1,7 +1,7 @@
 """Train: `python interpreter/run.py schedules/chimera.sched -p D=2 -p N=8` starts the ranks of the program.
 
-torchrun can start them too. Exit codes: 0; 1 for findings and failures; 2 for a wrong command line or config file; 130 after
-Ctrl-C; 143 after SIGTERM. If a rank fails, the launcher returns the exit code of that rank.
+torchrun can start them too. Exit codes: 0 for success; 1 for findings and failures; 2 for a wrong command line or config file;
+130 after Ctrl-C; 143 after SIGTERM. If a rank fails, the launcher returns the exit code of that rank.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _settings(prints: bool) -> RunSettings:
-    """Return the settings of the command line. prints: help and errors; only one rank of each host prints them."""
+    """Return the settings of the command line. prints: whether this rank prints help and errors."""
     with ExitStack() as stack:
         if not prints:
             stack.enter_context(redirect_stdout(StringIO()))

@@ -34,7 +34,7 @@ def example_of(inputs: Tensors, targets: Tensors | None, fields: Mapping[str, Te
 
 
 def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any, model: Any) -> None:
-    """Raise TypeError for arguments that a Model has itself."""
+    """Raise TypeError if one of these arguments is given together with a Model, which has its own."""
     given = {"loss": loss is not None, "inputs": bool(len(inputs)), "targets": targets is not None}
     given |= {"fields": fields is not None, "model": model is not None}
     if wrong := [name for name, is_given in given.items() if is_given]:

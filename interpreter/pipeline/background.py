@@ -15,7 +15,7 @@ import torch
 from chimerac.chimera_ir.files import reason
 from chimerac.interpreter.transport import Transport
 
-POLL_INTERVAL_S = 0.5  # how long a rank waits for its own thread before the next collective; shorter than any timeout
+POLL_INTERVAL_S = 0.5  # how long a rank waits for its own thread before the next collective; the timeout has to be longer
 
 
 class RanksFailedError(Exception):

@@ -89,7 +89,7 @@ class BoundPipeline:
         check_equal(transport, "table of boundary values", "E807", table_digest(self.boundary_table))
         transport.connect(program)
         self.stages = {s: model.build(s, seed).to(transport.device) for s in local_stages(header, transport.rank)}
-        self.executor = self._executor(program)
+        self.executor = self._new_executor(program)
         self.weights = Weights(header, self.stages, transport)
         self.gradient = ModelGradient(self.executor, holders_by_group(header), transport)
         self._history = History(self.executor)
@@ -100,7 +100,7 @@ class BoundPipeline:
         self._evaluation: Executor | None = None
         self.iteration = 0
 
-    def _executor(self, program: Program) -> Executor:
+    def _new_executor(self, program: Program) -> Executor:
         return Executor(program, self.objective, self.stages, self.boundary_table, self.transport, self._profile_ranges)
 
     @property
@@ -146,7 +146,7 @@ class BoundPipeline:
 
                 program = evaluation_of(self.program)
             self.transport.connect(program)
-            self._evaluation = self._executor(program)
+            self._evaluation = self._new_executor(program)
         with _evaluation_mode(self.stages.values()):
             return self._evaluation.run(batch)
 
@@ -218,7 +218,10 @@ class BoundPipeline:
             raise self.nonfinite_error(f"step {self.iteration} has a loss or a gradient that is not finite")
 
     def nonfinite_error(self, message: str, help: str = "") -> ChimeraError:
-        """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all."""
+        """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all.
+
+        message: what is not finite; the error adds the cause. help: of the error.
+        """
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
             reason = "the earlier gradients were not, or a layer is not deterministic"
@@ -329,6 +332,7 @@ def _compile(program: Program, stages: Mapping[int, Stage], options: Mapping[str
 
 @contextmanager
 def _evaluation_mode(stages: Iterable[Stage]) -> Iterator[None]:
+    """Put all modules into evaluation mode inside the context. Afterwards each has its mode again."""
     training = [m for stage in stages for m in stage.modules() if m.training]
     for module in training:
         module.training = False

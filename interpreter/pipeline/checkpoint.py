@@ -218,7 +218,11 @@ class OpenedCheckpoint:
         saved = {place[1]: self._reader.shape(place) for place in self._reader.places("model")}
         if saved == expected:
             return
-        notes = [f"{name} has the shape {saved[name]}, and here {s}" for name, s in expected.items() if saved.get(name, s) != s]
+        notes = [
+            f"{name} has the shape {saved[name]}, and here {s}"
+            for name, s in expected.items()
+            if name in saved and saved[name] != s
+        ]
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
         own = f"{pipeline.name} with {_parameter_count(pipeline):,} parameters"

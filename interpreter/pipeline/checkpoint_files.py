@@ -95,6 +95,7 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
 
     Other hidden files and folders remain, such as those of an export.
     """
+    # Incomplete saves are `.NAME.partial`. A replaced checkpoint that `remove` has renamed is `..NAME.replaced.partial`.
     for folder in parent.glob(f".*{prefix}*.partial"):
         remove(folder)
     for folder in parent.glob(f".{prefix}*.replaced"):

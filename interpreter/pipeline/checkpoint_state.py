@@ -136,8 +136,9 @@ def _optimizer_state(
     """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
     kind = type(optimizer).__name__
     saved_kind, saved_groups = (None, []) if settings is None else (settings["kind"], settings["groups"])
-    saved = {name: of_group for names_of_group, of_group in saved_groups for name in names_of_group}  # settings by parameter
-    by_name: dict[str, dict[str, Any]] = {}
+    # By the name of a parameter: the saved settings of its group.
+    saved = {name: group_settings for group_names, group_settings in saved_groups for name in group_names}
+    by_name: dict[str, dict[str, Any]] = {}  # the saved state of each parameter
     for place, value in values.items():
         if place[0] == "optimizer":
             by_name.setdefault(place[2], {})[place[3]] = value

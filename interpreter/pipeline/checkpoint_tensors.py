@@ -55,7 +55,7 @@ class TensorWriter:
 
     def description(self) -> str:
         """Return, as JSON, the places of this rank's values, and the shape and dtype of each tensor."""
-        return json.dumps([[place, *_spec(value)] for place, value in _leaves(self._state)])
+        return json.dumps([[place, *_shape_and_dtype(value)] for place, value in _leaves(self._state)])
 
     def plan(self, descriptions: Sequence[str]) -> str:
         """Decide which rank writes which values, and return how many this rank writes. All ranks compute the same plan.
@@ -68,7 +68,7 @@ class TensorWriter:
         return str(len(self._plan.items))
 
     def copy(self) -> None:
-        """Copy the values that this rank writes to the host, so that they may change while they are written."""
+        """Copy the values that this rank writes to the memory of the CPU, so that they may change while they are written."""
         for item in self._plan.items:
             value = self._planner.lookup_object(item.index)
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
@@ -147,8 +147,8 @@ def _leaves(state: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place
             yield (*place, key), value
 
 
-def _spec(value: Any) -> tuple[list[int] | None, str | None]:
-    """Return the shape and the name of the dtype of a tensor; None for another value."""
+def _shape_and_dtype(value: Any) -> tuple[list[int] | None, str | None]:
+    """Return the shape and the name of the dtype of a tensor; for another value, return None for both."""
     return (list(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, Tensor) else (None, None)
 
 

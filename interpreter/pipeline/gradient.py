@@ -44,7 +44,7 @@ class ModelGradient:
 
     def clip(self, norm: float, max_norm: float) -> None:
         """Scale this rank's part in place such that a gradient of this norm gets the norm `max_norm`, if that is less."""
-        factor, parts = min(1.0, max_norm / (norm + 1e-6)), self._parts()
+        factor, parts = min(1.0, max_norm / (norm + 1e-6)), self._parts()  # 1e-6 as in torch.nn.utils.clip_grad_norm_
         if factor != 1.0 and parts:  # a rank may have no stage, or only parameters that are not trained
             torch._foreach_mul_(parts, factor)
 

@@ -14,7 +14,7 @@ from chimerac.interpreter.runtime.finite import Cause, FiniteCheck, first_cause
 class History:
     """The batches of the current weight update, each with the states of torch's random generators before it ran.
 
-    loss: this rank's share of the loss of the last run; 0.0 before the first one. has_run: whether there was one.
+    loss: this rank's share of the loss of the last run; 0.0 before the first one. has_run: whether a batch has run.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -47,7 +47,8 @@ class History:
         with unchanged_buffers(modules):
             for number, (batch, generators) in enumerate(self._runs, 1):
                 with generators.restored():
-                    executor.run(batch, self._is_complete and number == len(self._runs), check.invoke)
+                    is_last = number == len(self._runs)
+                    executor.run(batch, sync=self._is_complete and is_last, invoke=check.invoke)
         check.end()
         for p, gradient in gradients:
             p.grad = gradient

@@ -58,7 +58,7 @@ class Pipeline(BoundPipeline):
     - parameters: of the schedule, by name; by default D follows from the number of ranks.
     - loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
       several.
-    - inputs: of one micro-batch, with the shapes and dtypes of all of them.
+    - inputs: those of one micro-batch; all micro-batches have their shapes and dtypes.
     - targets: of one micro-batch; they only show what the loss keeps in memory.
     - fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A layer
       reads those that are parameters of its `forward`.
@@ -114,7 +114,7 @@ class Pipeline(BoundPipeline):
         dtype, sizes = checked_autocast(autocast), parameters or {}
         if isinstance(layers, Model):
             refuse_arguments_of_model(loss, inputs, targets, fields, model)
-            self._example = layers.example(1)  # the example of an adapter has its own number of samples
+            self._example = layers.example(1)  # an adapter's example has its own number of samples instead of 1
         else:
             self._example = example_of(inputs, targets, fields)
         if isinstance(layers, Mapping):
@@ -200,7 +200,7 @@ class Pipeline(BoundPipeline):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:  # after an error the other ranks may never come to the barrier
+        if error is None:  # after an error the other ranks may never call `close`
             self.close()
 
     def _batch(
@@ -209,22 +209,23 @@ class Pipeline(BoundPipeline):
         if torch.is_autocast_enabled(self.transport.device.type):
             raise RuntimeError("call this outside torch.autocast, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
-        count, own_name = header.micro_batches, self.transport.named([self.rank])
+        micro_batches, own_name = header.micro_batches, self.transport.named([self.rank])
         if inputs is None and self.reads_inputs:
             raise ValueError(f"{own_name} has the first stage: give it the inputs of its replica")
         if targets is None and self.reads_targets:
             raise ValueError(f"{own_name} has the last stage: give it the targets of its replica")
         input_tensors = None if inputs is None else tensors_of(inputs)
         if input_tensors is not None:
-            check_inputs(input_tensors, self._example.inputs, count)
+            check_inputs(input_tensors, self._example.inputs, micro_batches)
         target_tensors = None if targets is None else tensors_of(targets)
-        if odd := next((len(t) for t in target_tensors or () if len(t) % count), None):
-            raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
-        own_fields = read_fields(fields, self._example.fields, self.reads_fields, count, own_name)
+        if uneven := next((len(t) for t in target_tensors or () if len(t) % micro_batches), None):
+            raise ValueError(f"{uneven} targets cannot be cut into {micro_batches} micro-batches")
+        own_fields = read_fields(fields, self._example.fields, self.reads_fields, micro_batches, own_name)
         size = self._example.samples
-        first = (self.iteration * header.width + self.replica) * count
-        draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
-        divisors = divisor if isinstance(divisor, Sequence) else (count * header.width if divisor is None else divisor,)
+        first = (self.iteration * header.width + self.replica) * micro_batches  # the number of the first micro-batch
+        samples = [tuple(range(n * size, (n + 1) * size)) for n in range(first, first + micro_batches)]
+        draws = [Draws(seed=0, iteration=self.iteration, samples=numbers) for numbers in samples]
+        divisors = divisor if isinstance(divisor, Sequence) else (micro_batches * header.width if divisor is None else divisor,)
         if 0 in divisors:
             raise ValueError(f"divisor is {divisor}: the loss is divided by it; is there no valid target in this batch?")
-        return TensorBatch(input_tensors, target_tensors, own_fields, count, divisors, draws)
+        return TensorBatch(input_tensors, target_tensors, own_fields, micro_batches, divisors, draws)

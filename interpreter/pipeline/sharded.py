@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from chimerac.interpreter.runtime.parameters import Groups
 from chimerac.interpreter.transport import Transport
 
+# What optimizers of torch accept: parameters, parameters with their names, or groups of them with their own options.
 Parameters = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 
 
@@ -83,8 +84,8 @@ class ShardedOptimizer(Optimizer):
     `load_state_dict` also accepts the state of a whole optimizer. The class must update each parameter independently of the
     others, as all optimizers of torch do but LBFGS. All ranks create it, and call `step`, together.
 
-    defaults: arguments of `optimizer_class`. check: called before each step; it raises if the gradients cannot be used. Raises
-    ValueError for a parameter that is not in the pipeline.
+    defaults: arguments of `optimizer_class`. check: called before each step without a closure; it raises if the gradients
+    cannot be used. Raises ValueError for a parameter that is not in the pipeline.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ def _check_given(given: Mapping[int, OwnStage], own: tuple[int, ...], transport:
     """Raise ValueError unless this rank was given a module for each of its stages, and no other stages."""
     if tuple(sorted(given)) != own:
         raise ValueError(
-            f"{transport.named([transport.rank])} was given {_text(sorted(given))}, and it holds {_text(own)}: "
+            f"{transport.named([transport.rank])} was given {_stages_text(sorted(given))}, and it holds {_stages_text(own)}: "
             "call held_stages with the same schedule, parameters and width"
         )
     for s, stage in given.items():
@@ -219,7 +219,7 @@ def _boundary_tensor_of(tensor: torch.Tensor) -> BoundaryTensor:
 def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Objective, device: torch.device) -> Boundary:
     """Return the tensors that a stage returns for these, and for the fields of the example.
 
-    It runs on fake tensors, which have no memory.
+    It runs on fake tensors, which have the shapes and dtypes of `inputs` and of the fields, but no memory.
     """
 
     def stage_example(samples: int) -> Example:
@@ -239,5 +239,5 @@ def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Object
     return describe(model, samples, None if objective.autocast is None else device).layers[0].boundary
 
 
-def _text(stages: Sequence[int]) -> str:
+def _stages_text(stages: Sequence[int]) -> str:
     return f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}" if stages else "no stage"

@@ -74,9 +74,9 @@ class Weights:
     def _stage_from(self, holder: int, stage: int) -> dict[str, Tensor]:
         """Return the weights of a stage, copied from the rank `holder`, which has it."""
         own = _state_of(self._layers(stage)) if self._transport.rank == holder else {}
-        specs = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
+        shapes_and_dtypes = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
         state = {}
-        for name, (shape, dtype) in json.loads(self._transport.all_gather(json.dumps(specs))[holder]).items():
+        for name, (shape, dtype) in json.loads(self._transport.all_gather(json.dumps(shapes_and_dtypes))[holder]).items():
             t = torch.zeros(shape, dtype=getattr(torch, dtype))
             if name in own:
                 t.copy_(own[name])

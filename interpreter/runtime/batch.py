@@ -1,4 +1,4 @@
-"""The samples on which one replica trains in one iteration: read from a source by their numbers, or given as tensors.
+"""Batches: the samples that one replica reads in one run of its streams, by their numbers or as given tensors.
 
 A sample has inputs, which the first layer takes; targets, which the loss takes; and fields, such as an attention mask, which
 any layers take. Each rank reads only what its own stages take. The numbers of the samples are in docs/semantics.md, "Samples
@@ -21,7 +21,7 @@ from chimerac.interpreter.runtime.model import Values
 
 
 class MicroBatches(Protocol):
-    """The micro-batches of one replica in one iteration. Their tensors may be on any device."""
+    """The micro-batches of one batch of one replica. Their tensors may be on any device."""
 
     @property
     def divisors(self) -> Sequence[float]:

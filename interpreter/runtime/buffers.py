@@ -1,4 +1,4 @@
-"""Buffers that change in training, such as the running statistics of batch normalization.
+"""Buffers of modules that change in training, such as the running statistics of batch normalization.
 
 Each copy of a stage sees its own micro-batches, so the copies' statistics differ. They do not affect training. Before anything
 reads them, in an evaluation or a checkpoint, the copies get the mean. Running statistics are linear in those of the

@@ -10,7 +10,7 @@ import torch
 
 from chimerac.interpreter.transport import Transport
 
-ROUNDS = 16
+ROUNDS = 16  # how many all-reduces compare the clocks
 
 Reading = tuple[int, int]  # the clock of a rank before an all-reduce over all ranks, and after it
 
@@ -35,7 +35,7 @@ def offset_of(first: Sequence[Reading], other: Sequence[Reading]) -> int:
     """Return what to add to the clock of `other` to get that of `first`, from their readings of the same rounds.
 
     The result is 0 if 0 lies within the bounds, because the processes of one host have the same clock. The error is then at
-    most the distance between the bounds. Otherwise it is the middle of the bounds, with half that error.
+    most the distance between the bounds. Otherwise it is the middle of the bounds, and the error is at most half that distance.
     """
     lowest = max(before - after for (before, _), (_, after) in zip(first, other, strict=True))
     highest = min(after - before for (_, after), (before, _) in zip(first, other, strict=True))

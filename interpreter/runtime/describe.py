@@ -84,8 +84,8 @@ def described(
     device = device or torch.device("cpu")
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # layers that the user has built have real tensors
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
-    # The seed does not matter: a dropout keeps a mask of the same size for every seed.
-    with mode, norms, drawing(Draws(0, 0, range(samples))):
+    # Any draws will do: a dropout keeps a mask of the same size for all.
+    with mode, norms, drawing(Draws(seed=0, iteration=0, samples=range(samples))):
         stages = _without_memory(mode, [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))])
         _move(stages, device)
         _check_fields(stages, model.example(samples).fields)
@@ -290,7 +290,7 @@ def _by_layer(
 
 
 def _boundary(layer: int, number: int, full: _Run, split: _Run) -> Tensor:
-    """Return the description of one tensor of a layer's output.
+    """Return the description of one tensor of a layer's output. number: of the tensor in the output.
 
     It is kept if this layer or an earlier one keeps its storage, in a full backward or in a split one.
     """
@@ -315,6 +315,7 @@ def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
         for layer, ties in zip(stage.layers, stage.ties, strict=True)
         for name, path in ties.items()
     }
+    # By the name of a set, or by id for a parameter without one: the layers that use the parameter, and its name in each.
     found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
     for k, stage in enumerate(stages):
         for name, p in stage.parameters_by_name().items():

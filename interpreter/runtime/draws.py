@@ -1,4 +1,4 @@
-"""Random numbers inside a layer: they depend on (seed, iteration, sample, layer) and on nothing else.
+"""Random numbers inside a layer: they depend on (seed, iteration, sample, layer, site in the layer) and on nothing else.
 
 So dropout is the same under every schedule, partition and number of ranks, and in a recomputed forward. torch's own dropout
 has one generator per process, so its numbers depend on the order of tasks.
@@ -37,7 +37,7 @@ set_draws = _current.set
 @contextmanager
 def drawing(draws: Draws) -> Iterator[None]:
     """Set the draws of the layers that are called inside this context."""
-    token = _current.set((lambda _: draws, 0))
+    token = _current.set((lambda _: draws, 0))  # these draws, whatever the micro-batch
     try:
         yield
     finally:
@@ -53,7 +53,8 @@ def current_draws() -> Draws:
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
-    site: a number for each dropout of a layer. The first dimension of the input counts the samples.
+    probability: that a number of the input becomes 0; the others are divided by 1 - probability. layer: the number of the layer
+    in the model. site: the number of the dropout in its layer. The first dimension of the input counts the samples.
     """
 
     def __init__(self, probability: float, layer: int, site: int) -> None:

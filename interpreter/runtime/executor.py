@@ -112,6 +112,7 @@ class Executor:
             self._epilogue = partial(_in_range, "epilogue", self._finish)
         self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
+        # The clock, and how long the transport had waited in all: at the start, after each instruction, and after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
         self._sends_complete = 0  # when all sends of the last iteration were complete
 
@@ -134,7 +135,7 @@ class Executor:
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
             for number, call in enumerate(self._calls_of(sync, invoke)):
-                position[NUMBER] = number
+                position[NUMBER] = number  # the other ranks read it if a wait takes too long
                 call()
                 stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:

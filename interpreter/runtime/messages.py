@@ -67,11 +67,11 @@ class Layout:
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
-        """Return the message of these tensors. Raises ValueError if one differs from its description."""
+        """Return the message of these tensors. Raises ValueError if one has another shape or dtype than in the layout."""
         if self.is_single_tensor and len(values) == 1:
-            (tensor,), (shape, dtype) = values, self.shapes_and_dtypes[0]
-            if tensor.shape == shape and tensor.dtype is dtype:
-                return tensor if tensor.is_contiguous() else tensor.contiguous()
+            (value,), (shape, dtype) = values, self.shapes_and_dtypes[0]
+            if value.shape == shape and value.dtype is dtype:
+                return value if value.is_contiguous() else value.contiguous()
         self._check(values)
         if self.is_stack:
             return torch.stack(values)
@@ -83,10 +83,10 @@ class Layout:
     def _check(self, values: Values) -> None:
         if len(values) != len(self.shapes_and_dtypes):
             raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.shapes_and_dtypes)}")
-        for tensor, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
-            if tensor.shape != shape or tensor.dtype != dtype:
-                made = _name(tensor.dtype, tensor.shape)
-                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
+        for value, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
+            if value.shape != shape or value.dtype != dtype:
+                made = _dtype_and_shape(value.dtype, value.shape)
+                raise ValueError(f"the stage made {made}, its description says {_dtype_and_shape(dtype, shape)}")
 
     def unpack(self, message: Tensor) -> Values:
         """Return the tensors of a message, which share its memory."""
@@ -100,5 +100,5 @@ class Layout:
         )
 
 
-def _name(dtype: torch.dtype, shape: Sequence[int]) -> str:
+def _dtype_and_shape(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 IGNORED = -100  # a target that does not count, neither in the loss nor in the number of valid targets
 
-Values = tuple[Tensor, ...]
-Fields = Mapping[str, Tensor]
+Values = tuple[Tensor, ...]  # the tensors of one activation, of one gradient, or of the inputs or targets of a micro-batch
+Fields = Mapping[str, Tensor]  # by name, the tensors of a micro-batch that layers read directly
 
 
 class Example(NamedTuple):
@@ -94,10 +94,11 @@ class Model(ABC):
 class Stage(nn.Module):
     """Consecutive layers as one module, which takes and returns the tensors of one boundary value.
 
-    layers: the modules that have all its parameters and buffers. names: of these modules in the full model. ties: for each
-    module, the paths of the parameters that it shares with other layers, of this stage or of others, by the name of the set of
-    tied parameters. fields_of: for each module, the names of the fields that it takes as keyword arguments. reads: the names of
-    all these fields, which the stage takes as keyword arguments.
+    layers: modules, which together have all parameters and buffers of the stage. names: the names of these modules in the full
+    model; by default their positions in the stage. ties: for each module, the parameters that it shares with other modules of
+    this stage or of others: by the name of a set of tied parameters, the path of the module's parameter. fields_of: for each
+    module, the names of the fields that it takes as keyword arguments. reads: the names of all these fields, which the stage
+    takes as keyword arguments.
 
     A subclass whose stages are not a plain list of layers overrides `forward`.
     """
@@ -113,16 +114,16 @@ class Stage(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.names = [str(k) for k in range(len(layers))] if names is None else list(names)
         self.ties = [getattr(layer, "tied", {}) for layer in layers] if ties is None else list(ties)
-        self._fields_of = [tuple(names) for names in fields_of or [()] * len(layers)]
-        self.reads = tuple(dict.fromkeys(name for names in self._fields_of for name in names))
+        self._fields_of = [tuple(fields) for fields in fields_of or [()] * len(layers)]
+        self.reads = tuple(dict.fromkeys(name for fields in self._fields_of for name in fields))
 
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
         if not fields:
             for layer in self.layers:
                 values = apply_layer(layer, values)
             return values
-        for layer, names in zip(self.layers, self._fields_of, strict=True):
-            values = apply_layer(layer, values, {name: fields[name] for name in names})
+        for layer, taken in zip(self.layers, self._fields_of, strict=True):
+            values = apply_layer(layer, values, {name: fields[name] for name in taken})
         return values
 
     def parameters_by_name(self) -> dict[str, nn.Parameter]:
@@ -153,8 +154,9 @@ class LayeredModel(Model):
     """A model that is a list of layers. A layer takes the tensors that the layer before it returns.
 
     layers: the name of each layer, and a function that builds it with weights from torch's generator. fields: the names of the
-    tensors that layers read directly from the data; a layer reads those that are parameters of its `forward`. ties: by layer,
-    the parameters that it shares with other layers, as in `Stage.ties`; by default they are in the layer's attribute `tied`.
+    tensors that layers read directly from the data; a layer reads those that are parameters of its `forward`. ties: by the
+    number of a layer, the parameters that it shares with other layers, as in `Stage.ties`; by default the layer's attribute
+    `tied` has them.
     """
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
@@ -208,9 +210,9 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
 
 
 def combined(losses: Values, divisors: Sequence[float]) -> Tensor:
-    """Return the sum of the losses, each divided by its own divisor, or all by the same one if there is only one.
+    """Return the sum of the losses, each divided by its divisor. A single divisor is for all losses.
 
-    Raises ValueError for another number of divisors.
+    Raises ValueError unless there is one divisor, or one for each loss.
     """
     if len(divisors) == 1:
         return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()) / divisors[0]

@@ -90,22 +90,22 @@ def overlap_of(stream: Sequence[Instruction]) -> Overlap:
     """Return which overlapped pairs of a rank's stream run at the same time.
 
     They are the pairs of a forward (FWD or RECOMPUTE) and a backward. Two backwards may add to the same gradients, and two
-    forwards may change the same buffers. A pair is also left out if all tasks of a pipe, stage and micro-batch could not run
-    on one stream otherwise.
+    forwards may change the same buffers. A pair is also left out if with it two tasks of one pipe, stage and micro-batch would
+    be on different streams.
     """
-    sides = _Sides()
+    assignment = _StreamAssignment()
     for i in stream:
         if isinstance(i, Task):
             keys = _keys(i)
             for key in keys[1:]:
-                sides.join(keys[0], key, differ=False)
+                assignment.require(keys[0], key, differ=False)
     first = set()
     for number, (a, b) in enumerate(pairwise(stream)):
         if not isinstance(a, Task) or not isinstance(b, Task) or not a.overlap or _is_forward(a) == _is_forward(b):
             continue
-        if sides.join(_keys(a)[0], _keys(b)[0], differ=True):
+        if assignment.require(_keys(a)[0], _keys(b)[0], differ=True):
             first.add(number)
-    return Overlap(frozenset(first), frozenset(sides.second()))
+    return Overlap(frozenset(first), frozenset(assignment.on_second_stream()))
 
 
 def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: SecondStream) -> list[Call]:
@@ -124,7 +124,11 @@ def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: Sec
 
 
 class _Forked:
-    """The call of a task of a pair, or of another task on the second stream."""
+    """The call of a task of a pair, or of another task on the second stream.
+
+    on_second: whether the task runs on the second stream. fork, join: whether the streams are forked before the call, and
+    joined after it.
+    """
 
     def __init__(self, call: Call, second: SecondStream, on_second: bool, fork: bool, join: bool) -> None:
         self._call, self._second, self._on_second, self._fork, self._join = call, second, on_second, fork, join
@@ -140,10 +144,11 @@ class _Forked:
             self._second.join()
 
 
-class _Sides:
-    """Puts each work on one of two streams, such that given works share a stream or are on different ones.
+class _StreamAssignment:
+    """Puts each work on one of two streams, such that given pairs of works are on the same stream or on different ones.
 
-    It is a union-find structure: each work knows another work of its set, and whether the two are on different streams.
+    It is a union-find structure: each work that is not a root has a parent in its set, and it is known whether the two are on
+    different streams.
     """
 
     def __init__(self) -> None:
@@ -157,21 +162,21 @@ class _Sides:
             differs ^= differs_here
             path.append(key)
         root, differs_from_root = key, differs
-        for step in path[:-1]:  # from now on these have the root as their parent
-            parent_differs = self._parent[step][1]
-            self._parent[step] = (root, differs_from_root)
+        for visited in path[:-1]:  # from now on these have the root as their parent
+            parent_differs = self._parent[visited][1]
+            self._parent[visited] = (root, differs_from_root)
             differs_from_root ^= parent_differs
         return root, differs
 
-    def join(self, a: WorkKey, b: WorkKey, differ: bool) -> bool:
-        """Put two works on different streams, or on the same; return False if earlier calls demand the opposite."""
+    def require(self, a: WorkKey, b: WorkKey, differ: bool) -> bool:
+        """Put two works on different streams, or on the same one; return False if earlier calls require the opposite."""
         (root_a, a_differs), (root_b, b_differs) = self._root(a), self._root(b)
         if root_a == root_b:
             return (a_differs ^ b_differs) == differ
         self._parent[root_b] = (root_a, a_differs ^ b_differs ^ differ)
         return True
 
-    def second(self) -> list[WorkKey]:
+    def on_second_stream(self) -> list[WorkKey]:
         """Return the works on the second stream: those on another stream than the root of their set."""
         return [key for key in list(self._parent) if self._root(key)[1]]
 

@@ -79,7 +79,8 @@ def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied,
     used_names = {tied.name for tied in program.header.tied}
     result = []
     for tied in missing:
-        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]  # with "tied_" and a number at most 64 characters
+        # A name has at most 64 characters, with "tied_" before it and a number such as "_99" after it.
+        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
         base = base if base.isidentifier() else f"tied_{base}"
         name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
         used_names.add(name)
@@ -101,7 +102,7 @@ def _names_in_program(
         stages = tuple(sorted(set(map(partition.stage_of, tied.layers))))
         if len(stages) == 1:
             continue  # within one stage no all-reduce is needed
-        candidates = [name for name, of_set in unassigned.items() if of_set == stages]
+        candidates = [name for name, tied_stages in unassigned.items() if tied_stages == stages]
         if candidates:
             names[tied.name] = tied.name if tied.name in candidates else candidates[0]
             del unassigned[names[tied.name]]
@@ -111,7 +112,10 @@ def _names_in_program(
 
 
 def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
-    """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share."""
+    """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share.
+
+    by_stage: whether the sets of tied parameters were identified by their stages, and not by their names.
+    """
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}
     across_stages = {name for name, stages in in_model.items() if len(stages) > 1}

@@ -30,7 +30,7 @@ _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=Fal
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes that a layer holds after each operation. Each list counts from the beginning of its part.
+    """The bytes that a layer holds after each operation, beyond those at the beginning of the forward, backward or half.
 
     forward: with a graph; no_graph: a forward without one; backward: a full one; input, weight: the halves of a split backward.
     """
@@ -93,7 +93,7 @@ class LayerRun:
         """Return what the layer holds."""
         parameters = [p for p in self.stage.parameters() if p.requires_grad]
         for p in parameters:
-            p.grad = torch.zeros_like(p)
+            p.grad = torch.zeros_like(p)  # as in a run, where the gradients are allocated before the first backward
         try:
             forward, backward, _ = self._run(None)
             _, input, weight = self._run(Splitting())
@@ -135,7 +135,7 @@ class LayerRun:
             del outputs
             forward = meter.since_last_call()
             gradients = [torch.ones(shape, dtype=dtype, device=self.device) for shape, dtype in sizes]
-            meter.since_last_call()
+            meter.since_last_call()  # so the output gradients do not count
             if edges:
                 torch.autograd.backward(edges, gradients)
             backward = meter.since_last_call()

@@ -31,7 +31,8 @@ class DeferredGradients(NamedTuple):
 def _can_defer(t: Any) -> bool:
     """Return whether this is a trained parameter whose gradient can be computed later.
 
-    Being a leaf with a gradient is not enough: a stage's input is one too. Hooks of a parameter get its gradient from autograd.
+    Being a leaf with a gradient is not enough: a stage's input is one too. A parameter with hooks is left to autograd, which
+    calls them.
     """
     if not isinstance(t, nn.Parameter) or not t.requires_grad or t.is_complex():
         return False
@@ -192,8 +193,8 @@ class _LayerNorm(torch.autograd.Function):
         weight, bias, gx = ctx.weight, ctx.bias, None
         ctx.deferred.append(DeferredGradients(partial(_layer_norm_weights, ctx.shape, weight, bias), (g, x, mean, rstd)))
         if ctx.needs_input_grad[0]:
-            mask = [True, False, False]
-            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, rstd, weight, bias, mask)[0]
+            output_mask = [True, False, False]  # of x, weight and bias: only the gradient of x
+            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, rstd, weight, bias, output_mask)[0]
         return gx, None, None, None, None, None
 
 
@@ -286,7 +287,8 @@ class _Convolution(torch.autograd.Function):
             DeferredGradients(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, options), (g, x))
         )
         if ctx.needs_input_grad[0]:
-            gx = aten.convolution_backward(g, x, weight, *options, [True, False, False])[0]
+            output_mask = [True, False, False]  # of x, weight and bias: only the gradient of x
+            gx = aten.convolution_backward(g, x, weight, *options, output_mask)[0]
         return gx, None, None, None, None
 
 
@@ -296,8 +298,8 @@ def _convolution_weights(
     trains_bias = bias is not None and bias.requires_grad
     # convolution_backward needs the shape and the dtype of the weight, but does not read its values.
     shaped = weight if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)
-    mask = [False, weight.requires_grad, trains_bias]
-    _, weight_gradient, bias_gradient = aten.convolution_backward(g, x, shaped, *options, mask)
+    output_mask = [False, weight.requires_grad, trains_bias]  # of x, weight and bias
+    _, weight_gradient, bias_gradient = aten.convolution_backward(g, x, shaped, *options, output_mask)
     if weight.requires_grad:
         _add(weight, weight_gradient)
     if bias is not None and trains_bias:
@@ -321,12 +323,14 @@ def _convolution(dims: int) -> Callable[..., Any]:
             return NotImplemented
         if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
+        # The arguments after the bias are: stride, padding, dilation, transposed, output padding, groups.
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
         return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), deferred)  # type: ignore[no-untyped-call]
 
     return convolution
 
 
+# By function of torch: what `Splitting` calls in its place. It returns NotImplemented where torch's function has to run.
 DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.embedding: _embedding,

@@ -74,8 +74,8 @@ class Slot:
     def pop(self) -> Values:
         """Return the value and empty the slot, unless a FREE empties it. Raises KeyError as `read`.
 
-        The caller then owns the tensors: nothing else writes to their memory. If a message has several tensors, they share its
-        buffer, so copies of them are returned.
+        The caller then owns the tensors: nothing else writes to their memory. Received tensors are copied if others share their
+        buffer, or if a FREE empties the slot.
         """
         values, message = self.read(), self.message
         if message is None or (message.is_single_tensor and not self.waits_for_free):

@@ -54,9 +54,9 @@ def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
     origin = beginning(times)
     aligned = [t.shifted(-origin) for t in times]
     all_messages = messages(program)
-    awaited: dict[int, list[Message]] = defaultdict(list)  # by the row of their first reader
+    awaited: dict[int, list[Message]] = defaultdict(list)  # by the row of the task that reads them first
     for message in sorted(all_messages, key=lambda m: m.receive):
-        if message.reader != message.receive:
+        if message.reader != message.receive:  # otherwise no task reads it
             awaited[message.reader].append(message)
     for rank, own in enumerate(aligned):
         yield from rank_names(rank, f"rank {rank}")
@@ -65,7 +65,10 @@ def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
 
 
 def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Sequence[Message]]) -> Iterator[Event]:
-    """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration."""
+    """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration.
+
+    times: of this rank, after the beginning of the iteration. awaited: messages, by the row of the task that reads them first.
+    """
     columns = zip(program.stream(rank), times.start.tolist(), times.end.tolist(), times.waited.tolist(), strict=True)
     for number, (i, start, end, waited) in enumerate(columns):
         track = _track(i)
@@ -77,9 +80,8 @@ def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Seq
             args["micro_batches"] = i.micro_batches
         text = instruction_text(i, program.pipe_names)
         yield slice_event(rank, track, _us(start + waited), _us(end - start - waited), text, category(i), args)
-    last = int(times.end[-1]) if len(times.end) else times.sent
-    for name, begin, end in (("sends", last, times.sent), ("all-reduces", times.sent, times.finish)):
-        what = "the last sends" if name == "sends" else "the all-reduces"
+    last_end = int(times.end[-1]) if len(times.end) else times.sent
+    for what, begin, end in (("the last sends", last_end, times.sent), ("the all-reduces", times.sent, times.finish)):
         yield slice_event(rank, COMMUNICATION, _us(begin), _us(end - begin), f"waits for {what}", "wait", {})
 
 
@@ -96,7 +98,7 @@ def _wait_name(i: Instruction, awaited: Sequence[Message]) -> str:
 
 def _arrows_and_counters(program: Program, all_messages: Sequence[Message], times: Sequence[Times]) -> Iterator[Event]:
     """Yield an arrow for each message, and the counters of messages that have been sent and not yet read."""
-    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: a time, and the change of its counter
+    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: a time, and how its counter changes then
     is_task = program.table.is_task
     for number, message in enumerate(all_messages):
         begin = _arrow_time(times[message.sender], message.send - int(program.offsets[message.sender]))
@@ -107,7 +109,7 @@ def _arrows_and_counters(program: Program, all_messages: Sequence[Message], time
         changes[message.receiver] += [(begin, 1), (max(begin, end), -1)]
     for rank in sorted(changes):
         count = 0
-        for time, change in sorted(changes[rank], key=lambda c: (c[0], -c[1])):
+        for time, change in sorted(changes[rank], key=lambda c: (c[0], -c[1])):  # at the same time, sent messages first
             count += change
             counter = {"ph": "C", "name": "messages sent and not yet read", "args": {"messages": count}}
             yield {"pid": rank, "tid": TASKS, "ts": _us(time)} | counter

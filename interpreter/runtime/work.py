@@ -85,12 +85,12 @@ class Iteration:
 
 
 class Work:
-    """The work of `module` on micro-batch `m`.
+    """The work of the stage `module` on micro-batch `m`.
 
-    input: None on the first stage, whose input is samples; needs_gradient: which tensors of the input have a gradient.
-    output: None on the last stage, whose output is the loss; kept: which tensors of the output the graph also keeps.
-    output_gradient, input_gradient: read and written by the backward; None where output or input is None. split: what
-    BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
+    input: the slot of the input; None on the first stage, whose input is samples. needs_gradient: which tensors of the input
+    have a gradient. output: the slot of the output; None on the last stage, whose output is the loss. kept: which tensors of
+    the output the graph also keeps. output_gradient, input_gradient: the slots that the backward reads and fills; None where
+    output or input is None. split: what BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
     """
 
     __slots__ = (
@@ -208,7 +208,7 @@ class Work:
         return slot.pop()
 
     def _build(self, inputs: Values) -> Values:
-        """Run the stage. Its graph begins at detached copies of its inputs, so its backward stops there."""
+        """Run the stage. Its graph begins at its inputs, which are detached, so its backward stops there."""
         if self.has_single_input:
             inputs = self.leaves = (inputs[0].detach().requires_grad_(),)
         elif self.input is not None:
@@ -280,8 +280,8 @@ class Work:
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
         self._check_forward()
-        # Autograd may keep these tensors, as an input gradient or for the weight gradients. So they are taken out of the store.
-        # They are waited for first: a backward that runs its forward again begins when its output gradient is there.
+        # Autograd may keep the output gradient, as an input gradient or for the weight gradients. So it is taken out of the
+        # store. It is waited for first: a backward that runs its forward again begins when its output gradient is there.
         grads = self._take_output_gradient()
         if self.edges is None:
             self._build_again()
@@ -314,7 +314,8 @@ def _backward(edges: tuple[GradientEdge, ...], grads: Values) -> None:
     That code converts its arguments, which have the right form here. The engine itself compares the shapes, types and devices
     of the gradients with those of the outputs.
     """
-    _engine_run_backward(edges, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
+    retain_graph, create_graph, inputs = False, False, ()  # no inputs: the gradients of all leaves are computed
+    _engine_run_backward(edges, grads, retain_graph, create_graph, inputs, allow_unreachable=True, accumulate_grad=True)
 
 
 def _edge(t: Tensor) -> GradientEdge:

@@ -39,11 +39,11 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
         raise mismatch(path, f"its data is {saved[DATA]}, and this run has {own[DATA]}", help=help)
     if saved[SAMPLES] != own[SAMPLES]:
         header, settings = trainer.program.header, trainer.settings
-        product = f"{header.micro_batches} micro-batches of {trainer.size}"
+        iteration = f"{header.micro_batches} micro-batches of {trainer.size}"
         if header.width > 1:
-            product += f" in each of {header.width} replicas"
+            iteration += f" in each of {header.width} replicas"
         if settings.accumulate > 1:
-            product += f", in each of {settings.accumulate} accumulated batches"
+            iteration += f", in each of {settings.accumulate} accumulated batches"
         options = {"--micro-batch": settings.micro_batch, "--width": header.width}
         if "N" in header.parameters:
             options = {"-p N=": header.parameters["N"]} | options
@@ -52,7 +52,7 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
         suggestions = [_changed_options(values, options) for values in fitting_values(options, own[SAMPLES], saved[SAMPLES])]
         raise mismatch(
             path,
-            f"it was trained with {saved[SAMPLES]} samples an iteration, and this run has {own[SAMPLES]}: {product}",
+            f"it was trained with {saved[SAMPLES]} samples an iteration, and this run has {own[SAMPLES]}: {iteration}",
             code="E834",
             help="give " + ", or ".join(suggestions[:SHOWN] or [f"options with {saved[SAMPLES]} samples an iteration"]),
         )

@@ -1,8 +1,8 @@
 """The checkpoints of a run, in one folder: when they are written, which are kept, and from which one a run resumes.
 
-iteration_00000100/     after 100 iterations
+iteration_00000100/             after 100 iterations
 iteration_00000200/
-.iteration_00000300.partial/    is being written, or was when the process was killed
+.iteration_00000300.partial/    is being written, or was being written when the process was killed
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Checkpoints:
         try:
             return save()
         except ChimeraError as error:
-            last = "there is no checkpoint yet" if self._last is None else f"the last checkpoint is of iteration {self._last}"
-            return [f"error[{d.code}]: {d.message}; training continues, {last}" for d in error.diagnostics]
+            newest = "there is no checkpoint yet" if self._last is None else f"the last checkpoint is of iteration {self._last}"
+            return [f"error[{d.code}]: {d.message}; training continues, {newest}" for d in error.diagnostics]
 
     def _start(self, done: int) -> None:
         """Start to write the checkpoint after `done` iterations."""
@@ -228,7 +228,7 @@ def _resume_message(info: dict[str, object], path: Path) -> str:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the newest first. Raises OSError if the folder cannot be read."""
+    """Return the checkpoints of a folder, the newest first, also those being replaced. Raises OSError if it cannot be read."""
     if not folder.exists():
         return []
     named = {files.final_name(p) if p.name.endswith(".replaced") else p for p in folder.iterdir()}

@@ -79,7 +79,8 @@ class Evaluator:
         totals = torch.zeros(2, dtype=torch.float64)
         for number in range(batches):
             # Like the batches of one weight update, these have the same divisors, so their losses add up to the mean.
-            batch = Batch(self.source, seed, number, pipeline.replica, header.width, header.micro_batches, size, batches)
+            replica = pipeline.replica
+            batch = Batch(self.source, seed, number, replica, header.width, header.micro_batches, size, accumulated=batches)
             totals[0] += pipeline.evaluate_batch(batch)
             totals[1] += pipeline.correct
         trainer.transport.all_reduce(totals)

@@ -44,8 +44,8 @@ def build_sharded_optimizer(pipeline: BoundPipeline, settings: Settings) -> Opti
 def _options(groups: Iterable[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
     """Return the options of AdamW, whose fused kernels update weights in place.
 
-    torch's other implementations allocate memory of the size of the largest weight three times, or of all weights on a GPU. The
-    estimate of a rank's memory does not count it. Complex parameters have no fused kernel.
+    torch's other implementations need more memory: three times the size of the largest weight, or of all weights on a GPU. The
+    estimate of a rank's memory does not count that. Complex parameters have no fused kernel.
     """
     fused = all(p.is_floating_point() for group in groups for p in group["params"])
     return {"lr": settings.rate, "betas": settings.betas, "fused": fused}

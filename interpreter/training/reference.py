@@ -68,7 +68,7 @@ def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     for p, r, norm in zip(parameters.values(), reference, norms, strict=True):
         g = _gradient(p)
         difference = float((g - r).double().norm()) / max(norm, least)
-        if math.isnan(difference):  # if both are not finite, they are equal here, and the update reports them
+        if math.isnan(difference):  # 0 if neither g nor r is finite: the update reports that
             difference = math.inf if math.isfinite(norm) or math.isfinite(float(g.double().norm())) else 0.0
         largest = max(largest, difference)
     return largest

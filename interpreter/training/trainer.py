@@ -84,10 +84,10 @@ class Trainer:
 
     def batches(self, iteration: int, replica: int) -> list[Batch]:
         """Return the batches on which one replica trains in one iteration, as many as are accumulated."""
-        header, seed, count = self.program.header, self.settings.seed, self.settings.accumulate
+        header, seed, accumulated = self.program.header, self.settings.seed, self.settings.accumulate
         return [
-            Batch(self.source, seed, number, replica, header.width, header.micro_batches, self.size, accumulated=count)
-            for number in range(iteration * count, (iteration + 1) * count)
+            Batch(self.source, seed, number, replica, header.width, header.micro_batches, self.size, accumulated)
+            for number in range(iteration * accumulated, (iteration + 1) * accumulated)
         ]
 
     def gradients(self, iteration: int) -> float:

@@ -49,8 +49,8 @@ class LivenessCheck:
         self._claim, self._end = claim, end
         self._last_answer_s = time.monotonic()  # when the store answered last
         self._stopped = threading.Event()
-        self._terminated = threading.Event()
-        self._failed = threading.Event()
+        self._terminated = threading.Event()  # this process got SIGTERM
+        self._failed = threading.Event()  # the main thread ends this process because of a failure
         self._poller: threading.Thread | None = None
         self._unanswered: threading.Thread | None = None  # the latest call of the store that was not answered in time
 
@@ -87,7 +87,7 @@ class LivenessCheck:
 
     @property
     def is_store_host(self) -> bool:
-        """Whether the store ends with this process."""
+        """Return whether the store ends with this process."""
         return self.hosted and self.rank == 0
 
     def terminate(self) -> None:

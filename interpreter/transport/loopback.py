@@ -173,7 +173,10 @@ class Loopback:
     def _launch(
         self, ranks: tuple[int, ...], buffer: Tensor, result: Callable[[Mapping[int, Tensor]], Tensor], what: str
     ) -> PendingOperation:
-        """Post a collective. result: computes from the buffers by rank what all of them hold afterwards."""
+        """Post a collective.
+
+        result: computes from the buffers, by rank, what all of them hold afterwards. what: the collective, as text.
+        """
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
         operation, buffers = self._network.collectives.setdefault((ranks, number), (Operation(len(ranks)), {}))
@@ -182,8 +185,8 @@ class Loopback:
         def complete() -> None:
             del self._network.collectives[ranks, number]
             values = result(buffers)
-            for each in buffers.values():
-                each.copy_(values)
+            for member_buffer in buffers.values():
+                member_buffer.copy_(values)
 
         operation.action = complete
         operation.post(self._network.collective_queue(self.rank))

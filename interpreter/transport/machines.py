@@ -82,7 +82,7 @@ class Channel:
         """Post the next send, of `buffer`."""
         self.sends += 1
         if self.sends > self.receives:
-            transfer = Operation(2)
+            transfer = Operation(members=2)
             self.unmatched.append((transfer, buffer))
         else:
             transfer, target = self.unmatched.popleft()
@@ -93,7 +93,7 @@ class Channel:
         """Post the next receive, into `buffer`."""
         self.receives += 1
         if self.receives > self.sends:
-            transfer = Operation(2)
+            transfer = Operation(members=2)
             self.unmatched.append((transfer, buffer))
         else:
             transfer, message = self.unmatched.popleft()
@@ -122,7 +122,7 @@ class Network:
         self.window = max_incomplete_sends(machine, program.header.window)
         self.scheduler = scheduler
         self.channels: dict[tuple[int, int], Channel] = {}
-        self.queues: dict[tuple[object, ...], Queue] = {}
+        self.queues: dict[tuple[object, ...], Queue] = {}  # by rank, by rank and peer, or by rank and "collectives"
         self.collectives: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
         self.gathered: dict[int, dict[int, Any]] = {}
 

@@ -72,12 +72,16 @@ class PendingOperation:
 
 
 class Channel:
-    """One end of a channel: its backend, the peer's rank in it, and the sends that have not been waited for."""
+    """One end of a channel.
+
+    backend: of the two ranks; the sender has the number 0 in it, the receiver 1. awaited: what the wait for a transfer is for.
+    peer: the number of the other rank in the backend. sends: those that have not been waited for.
+    """
 
     __slots__ = ("awaited", "backend", "peer", "sends")
 
-    def __init__(self, backend: Any, peer: int, awaited: Awaited) -> None:
-        self.backend, self.peer, self.awaited = backend, peer, awaited
+    def __init__(self, backend: Any, awaited: Awaited, peer: int) -> None:
+        self.backend, self.awaited, self.peer = backend, awaited, peer
         self.sends: deque[tuple[PendingOperation, Tensor]] = deque()  # a buffer may not be freed before its send is complete
 
 
@@ -119,10 +123,10 @@ class Processes:
             backend = self._backend_of(self._backend, "channel", (sender, receiver))
             if self.rank == sender:
                 awaited = Awaited(f"the send to {self.named([receiver])}", "send", (receiver,))
-                self._to[receiver] = Channel(backend, 1, awaited)
+                self._to[receiver] = Channel(backend, awaited, peer=1)
             else:
                 awaited = Awaited(f"the receive from {self.named([sender])}", "receive", (sender,))
-                self._from[sender] = Channel(backend, 0, awaited)
+                self._from[sender] = Channel(backend, awaited, peer=0)
         for ranks in collectives:
             self._collectives[ranks] = self._backend_of(self._backend, "all-reduce", ranks)
         self._use_once(channels, collectives)
@@ -218,27 +222,30 @@ class Processes:
         free = self._free_buffers.setdefault((like.shape, like.dtype), [])
         return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
-    def _releasing(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
-        """Return the function to call when a transfer is complete: it copies `host` to `target`, and keeps `host` for reuse."""
+    def _releasing(self, host_buffer: Tensor, target: Tensor | None = None) -> Callable[[], None]:
+        """Return the function to call when an operation is complete: it keeps `host_buffer` for reuse.
+
+        target: where the function first copies the buffer to; None: nowhere.
+        """
 
         def release() -> None:
             if target is not None:
-                target.copy_(host)
-            self._free_buffers[host.shape, host.dtype].append(host)
+                target.copy_(host_buffer)
+            self._free_buffers[host_buffer.shape, host_buffer.dtype].append(host_buffer)
 
         return release
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        host = buffer.to(CPU)
-        self._wait_for_sum(host, "an all-reduce over all ranks")
-        if host is not buffer:
-            buffer.copy_(host)
+        total = buffer.to(CPU)
+        self._wait_for_sum(total, "an all-reduce over all ranks")
+        if total is not buffer:
+            buffer.copy_(total)
 
-    def _wait_for_sum(self, host: Tensor, what: str) -> None:
+    def _wait_for_sum(self, buffer: Tensor, what: str) -> None:
         """Sum a tensor in host memory, in place, over all ranks, and wait for it. what: the wait, as text."""
         with self.rendezvous.wait(what):
-            all_reduce(self._all_ranks, host).wait()
+            all_reduce(self._all_ranks, buffer).wait()
 
     def all_gather(self, text: str) -> Sequence[str]:
         """Return the text of each rank; called by all ranks together, outside the streams."""
@@ -260,6 +267,6 @@ class Processes:
             channels = (*self._to.values(), *self._from.values())
             for backend in (*(channel.backend for channel in channels), *self._collectives.values()):
                 backend.shutdown()
-        for by_ranks in (self._to, self._from, self._collectives):
-            by_ranks.clear()
+        for connections in (self._to, self._from, self._collectives):
+            connections.clear()
         self._all_ranks = None

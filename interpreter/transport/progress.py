@@ -99,7 +99,7 @@ class Progress:
 
     def add(self, program: Program) -> int:
         """Record that this rank may run a program; return its key."""
-        key = int(program.digest[:15], 16)
+        key = int(program.digest[:15], 16)  # 60 bits, which fit in a column of the position
         self.programs[key] = program
         return key
 
@@ -164,7 +164,7 @@ def own_progress_file() -> Path | None:
 
 def position_of(local_rank: int) -> Position | None:
     """Return the position of another rank of this host, also if its process has ended. None if it is not known."""
-    own = own_progress_file()
+    own = own_progress_file()  # torchrun gives each rank a folder, named by its local rank
     return None if own is None else read_position(own.parent.parent / str(local_rank) / own.name)
 
 

@@ -32,7 +32,7 @@ SHOWN = 8  # how many hosts a message lists
 
 
 class Host(NamedTuple):
-    """A host. number: of its launcher in the job, as text, because several hosts may have one name; name: its host name."""
+    """A host. name: its host name, which another host may have too. number: of its launcher in the job, as text."""
 
     number: str
     name: str
@@ -151,7 +151,7 @@ class Rendezvous:
         return [r for r, host in enumerate(self.hosts) if r in missing or host in lost]
 
     def _positions(self, ranks: Sequence[int]) -> dict[int, Position]:
-        """Return the positions of these ranks, of those on this host. Only the ranks of a job write them to files."""
+        """Return the positions of those of these ranks that are on this host. Only the ranks of a job write them to files."""
         return _positions_here(ranks) if self.global_ranks is None else {}
 
     def _store_text(self, liveness: LivenessCheck) -> str:
@@ -208,8 +208,8 @@ def initialize(timeout_s: float) -> None:
     own_file = own_progress_file()
     progress = Progress(own_file)
     _rendezvous = Rendezvous(limit, progress=progress)
-    host = "rank 0" if hosted else "torchrun"
-    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
+    store_host = "rank 0" if hosted else "torchrun"
+    with _rendezvous.wait(f"connecting to {store_host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
@@ -259,7 +259,7 @@ def hosts_of(store: Store, rank: int, world: int) -> list[Host]:
 
 
 def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
-    """Return the positions of these ranks, of those on this host, also if their processes have ended."""
+    """Return the positions of those of these ranks that are on this host, also if their processes have ended."""
     first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
     local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
     found = {r: position_of(r - first) for r in ranks if r in local}

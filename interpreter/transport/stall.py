@@ -24,7 +24,7 @@ SHOWN = 8  # how many ranks a message lists
 class Stall:
     """The ranks of a job in which a wait has taken too long.
 
-    statuses: by rank, of those that answered; named: returns ranks for a message.
+    progress: has the programs of the ranks. statuses: by rank, of those that answered. named: returns ranks for a message.
     """
 
     def __init__(

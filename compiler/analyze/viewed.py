@@ -40,8 +40,8 @@ def viewed(
     Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
     for the lines of its text. measured: a bar for every row of the program, in their order. most: of a program with more
     instructions the data has only those that start before the time `until`, at most so many; not together with measured.
-    `slot`: the longest time that divides the start and the
-    end of every task. Raises ChimeraError E705, E706 as `partition_for`.
+    `slot`: the longest time that divides the start and the end of every task. Raises ChimeraError E705, E706 as
+    `partition_for`.
     """
     assert most is None or measured is None, "a measured timeline has a bar for every instruction"
     p, h, t = s.program, s.program.header, s.program.table

@@ -41,8 +41,8 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler)])
     if program is None:
-        name, budget = results.source.name, results.budget.share(4)
-        trials = Trials.of(name, schedule, spec, results.machine, results.arrange, budget, results.recompute)
+        budget = results.budget.share(4)
+        trials = Trials.of(results.source, schedule, spec, results.machine, results.arrange, budget, results.recompute)
         if ordered is None:
             return suggest_edit_of_order(error, schedule, spec, trials, results.budget.share())
         timing = task_times(ordered.program)

@@ -58,6 +58,18 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprVa
                 pass
 
 
+def default_values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, int] | None:
+    """Return the defaults of all parameters; those without one are as given. Return None if a default has no value."""
+    params = [s for s in schedule.statements if isinstance(s, n.Param)]
+    env: dict[str, ExprValue] = {}
+    try:
+        for _ in _unmet(schedule, {s.name.name: given[s.name.name] for s in params if s.default is None}, env, budget):
+            pass
+    except ChimeraError:
+        return None
+    return {s.name.name: int(env[s.name.name]) for s in params}
+
+
 def _not_none(e: n.Expr | None) -> n.Expr:
     assert e is not None
     return e

@@ -10,6 +10,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.collectives import explain_collectives
 from chimerac.compiler.diagnose.deadlock import explain_deadlock
 from chimerac.compiler.diagnose.hang import explain_hang
+from chimerac.compiler.diagnose.parameters import suggest_parameters
 from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.diagnose.source_lines import add_source_lines, suggest_arranging, suggest_order
 from chimerac.compiler.diagnose.stuck import explain_stuck
@@ -36,6 +37,8 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
     schedule, spec, ordered, program = results.schedule, results.spec, results.ordered, results.program
     if schedule is None:
         return help_with_text(error, results.source)
+    if error.diagnostics[0].code == "E210":
+        return suggest_parameters(error, schedule, results.parameters, results.budget.share(4), results.recompute)
     if spec is None or error.diagnostics[0].code == "E211":
         return error
     if isinstance(error, SchedulerStuckError):

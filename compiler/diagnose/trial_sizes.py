@@ -13,7 +13,7 @@ from chimerac.compiler.diagnose.edits.text import first_parameters
 from chimerac.compiler.given import StageChoice
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
-from chimerac.compiler.resolve.values import default_values, requirements_hold
+from chimerac.compiler.resolve.values import parameter_values, requirements_hold
 from chimerac.compiler.syntax import nodes as n
 
 MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks are tried only at the given size
@@ -54,7 +54,11 @@ def trial_sizes(
     def header_at(parameters: Sizes) -> Header | None:
         """Return the header at a size; None if the schedule does not allow the size."""
         try:
-            return resolve(schedule, parameters, budget, recompute).header if requirements_hold(schedule, parameters, budget) else None
+            return (
+                resolve(schedule, parameters, budget, recompute).header
+                if requirements_hold(schedule, parameters, budget)
+                else None
+            )
         except ChimeraError:
             return None
 
@@ -63,7 +67,8 @@ def trial_sizes(
             found.append(TrialSize(parameters, _tasks(given), compile_original(parameters)))
             break
     others = _with_other_ratios(given, first_parameters(schedule), header_at)
-    defaults = default_values(schedule, given.parameters, budget)
+    needed = {s.name.name for s in schedule.statements if isinstance(s, n.Param) and s.default is None}
+    defaults = parameter_values(schedule, {k: v for k, v in given.parameters.items() if k in needed}, budget)
     for header in (*others, None if defaults is None else header_at(defaults)):
         if header is None or any(header.parameters == x.parameters for x in found):
             continue
@@ -95,7 +100,9 @@ def _with_other_ratios(given: Header, names: Sequence[str], header_at: Callable[
         if given.parameters[name] > 0
         and (header := header_at({**given.parameters, name: factor * given.parameters[name]})) is not None
     ]
-    headers.sort(key=lambda x: (x[1].ranks, x[1].stages) != (given.ranks, given.stages) or x[1].micro_batches <= given.micro_batches)
+    headers.sort(
+        key=lambda x: (x[1].ranks, x[1].stages) != (given.ranks, given.stages) or x[1].micro_batches <= given.micro_batches
+    )
     same = {*combinations(sorted(names), 2)}  # pairs of parameters with one ratio at all sizes so far
     found: list[Header] = []
     for name, header in headers:

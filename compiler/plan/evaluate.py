@@ -111,7 +111,7 @@ class Evaluator:
 
     def _bounds(self, c: Configuration) -> Bounds:
         tree = self.trees[c.schedule]
-        if not requirements_hold(tree, parameters(c, tree), Budget()):  # `resolve` would search for values that are allowed
+        if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
         spec = self._spec(c)
         h = spec.header

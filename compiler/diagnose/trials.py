@@ -3,8 +3,8 @@
 An edit must run at the given size and at a larger one. At sizes where the original text compiles, the edited text must compile
 to the same program. Edits that also run at sizes with another ratio of the parameters come first.
 
-Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the fewest reordered tasks.
-With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes before the activations.
+Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the
+fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes before the activations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a text compiles to: the makespan, the peak of activations, the program of its tasks in their order, and the program."""
+    """What a text compiles to. makespan: of the tasks; activations: the peak; tasks: the program before it is lowered."""
 
     makespan: int
     activations: int
@@ -178,7 +178,10 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """An edited text that may be suggested. result: at the given size; failing: sizes at which neither it nor the original runs."""
+    """An edited text that may be suggested.
+
+    result: at the given size; failing: the sizes at which neither this text nor the original one compiles.
+    """
 
     result: TrialResult
     failing: Sequence[TrialSize]

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Costs, Header, Program
@@ -237,7 +238,7 @@ def search(
             raise
         best = replace(best, is_interrupted=True)
     if best is None:
-        held = f" with at most {activations} activations on a rank" if activations else ""
+        held = f" with at most {count_text(activations, 'activation')} on a rank" if activations else ""
         help = "allow more activations, or try more texts" if activations else "try more texts"
         raise refuse("E002", f"none of the {tries} texts compiles at every size{held}", help=help)
     return _simulated(best, points), points

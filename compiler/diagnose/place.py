@@ -31,8 +31,9 @@ class Token:
 class Block:
     """What is between two braces.
 
-    source: the text; head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and the closing
-    brace among the tokens, close None while the block is open; indent: spaces before the line with its opening brace.
+    source: the text; head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and
+    the closing brace among the tokens, close None while the block is open; indent: spaces before the line with its opening
+    brace.
     """
 
     source: Source

@@ -54,13 +54,11 @@ def trial_sizes(
     def header_at(parameters: Sizes) -> Header | None:
         """Return the header at a size; None if the schedule does not allow the size."""
         try:
-            return (
-                resolve(schedule, parameters, budget, recompute).header
-                if requirements_hold(schedule, parameters, budget)
-                else None
-            )
+            if requirements_hold(schedule, parameters, budget):
+                return resolve(schedule, parameters, budget, recompute).header
         except ChimeraError:
-            return None
+            pass
+        return None
 
     for parameters in _doubled(given.parameters):
         if parameters != given.parameters and header_at(parameters) is not None:

@@ -216,9 +216,8 @@ class Checkpoints:
             messages = [f"error[E832]: {error.diagnostics[0].message}" for error in unreadable]
             if unreadable:
                 lost = _iteration(candidates[0]) - done
-                messages.append(
-                    f"so the run resumes from the checkpoint before it: {count_text(lost, 'iteration')} {'is' if lost == 1 else 'are'} lost"
-                )
+                are_lost = f"{count_text(lost, 'iteration')} {'is' if lost == 1 else 'are'} lost"
+                messages.append(f"so the run resumes from the checkpoint before it: {are_lost}")
             return ResumePoint(done, path, (*messages, _resume_message(opened.info, path)))
         raise unreadable[0] if len(unreadable) == 1 else ChimeraError(d for error in unreadable for d in error.diagnostics)
 

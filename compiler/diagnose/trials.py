@@ -4,8 +4,8 @@ An edit must run at the given size and at a larger one. At sizes where the origi
 to the same program. Edits that also run at sizes with another ratio of the parameters come first.
 
 Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the
-fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes before
-the activations.
+fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes
+before the activations.
 """
 
 from __future__ import annotations

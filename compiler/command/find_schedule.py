@@ -1,4 +1,4 @@
-"""The schedule of the command line. For the commands of other tools, such as `run`, the finding says what does the same here."""
+"""The schedule of the command line. For a command of other tools, such as `run`, the help says what does the same here."""
 
 from __future__ import annotations
 

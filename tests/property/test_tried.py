@@ -198,14 +198,18 @@ def test_an_edit_for_one_size_leaves_the_programs_of_other_sizes_as_they_were(gi
         assert code_and_help(TWOS, size)[0] and code_and_help(edited, size) == ("", "")
 
 
-def test_an_edit_that_changes_every_program_that_compiles_is_not_suggested() -> None:
-    """2*m - 1 instead of 2*m orders the tasks of N=3 in another way than the text does, though it runs."""
-    text = TWOS.replace("repeat (N - warm_up)//2 { B B F F }", "repeat (N - warm_up)//2 { B F B F }")
-    for n in range(1, 9):
-        code, help = code_and_help(text, {"N": n})
-        if code and "tried" in help:
-            edited = with_edits(text, help)
-            assert compile_text(edited).program == compile_text(text).program
+def test_no_edit_changes_the_program_of_the_defaults() -> None:
+    suggested = 0
+    for body in ("B B F F", "B F B F", "B B & F F", "B  B  F & F"):
+        text = TWOS.replace("B B F F", body)
+        if code_and_help(text, {})[0]:
+            continue
+        for size in ({"N": n, "D": d} for n in range(1, 6) for d in (1, 2, 3)):
+            code, help = code_and_help(text, size)
+            if code and "tried" in help:
+                assert compile_text(with_edits(text, help)).program == compile_text(text).program, (body, size)
+                suggested += 1
+    assert suggested >= 4
 
 
 def test_edits_are_tried_at_sizes_where_the_parameters_have_another_ratio() -> None:

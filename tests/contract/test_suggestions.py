@@ -129,7 +129,7 @@ def test_an_option_for_the_number_of_ranks_gets_the_way_to_set_it(words: list[st
     assert "did you mean" not in message and "-p D=4; --width W" in message
 
 
-@pytest.mark.parametrize("word", ["--zones", "--runs", "--part", "--noise"])
+@pytest.mark.parametrize("word", ["--zones", "--rows", "--noise"])
 def test_the_dashes_of_an_option_make_no_name_similar(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_options([word, "4"])

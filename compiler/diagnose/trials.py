@@ -189,8 +189,9 @@ class _Tried:
 
 
 def _listed(sizes: Sequence[TrialSize]) -> str:
-    """Return sizes for messages: 'with D=2 N=4 and with D=4 N=8'."""
-    return " and ".join("with " + " ".join(f"{k}={v}" for k, v in x.parameters.items()) for x in sizes)
+    """Return sizes for messages: 'with D=2 N=2, with D=4 N=4 and with D=2 N=4'."""
+    *first, last = ("with " + " ".join(f"{k}={v}" for k, v in x.parameters.items()) for x in sizes)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _keys(p: Program) -> Ints:

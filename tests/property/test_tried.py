@@ -61,7 +61,7 @@ def sizes_tried(help: str) -> list[dict[str, int]]:
     others = "(?:; with [^;]* the program stays the same)?(?:; it does not run with [^;]*)?"
     found = re.search(rf"; tried with (.*?){without_limits}: it then runs, makespan \d+, activations \d+{others}$", help)
     assert found, help
-    return [parameters_in(size) for size in found[1].split(" and with ")]
+    return [parameters_in(size) for size in re.split(" and with |, with ", found[1])]
 
 
 def parameters_in(text: str) -> dict[str, int]:
@@ -72,7 +72,7 @@ def parameters_in(text: str) -> dict[str, int]:
 def sizes_unchanged(help: str) -> list[dict[str, int]]:
     """Return the parameters with which an edit does not change the program, by its help."""
     found = re.search(r"; with ([^;]*) the program stays the same", help)
-    return [parameters_in(size) for size in found[1].split(" and with ")] if found else []
+    return [parameters_in(size) for size in re.split(" and with |, with ", found[1])] if found else []
 
 
 def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
@@ -121,7 +121,8 @@ order ticks {{
 """
     code, help = code_and_help(text, {})
     assert code in ("E303", "E304")
-    assert help.endswith(f"; tried with D=4 N=8 and with D=8 N=16: it then runs, makespan {makespan}, activations 4"), help
+    sizes = "with D=4 N=8, with D=8 N=16 and with D=4 N=16"
+    assert help.endswith(f"; tried {sizes}: it then runs, makespan {makespan}, activations 4"), help
     assert makespan_of(compile_text(with_edits(text, help)).program) == makespan
 
 
@@ -291,7 +292,7 @@ def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None
 def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
     code, help = code_and_help(broken, {})
-    assert code == "E304" and "and with D=6 N=8, at the larger size without the limits: it then runs" in help
+    assert code == "E304" and ", with D=6 N=8 and with D=3 N=8, at the larger sizes without the limits: it then runs" in help
     assert code_and_help(with_edits(broken, help), {}) == ("", "")
 
 

@@ -85,8 +85,7 @@ def test_a_task_written_as_in_a_timeline_gets_the_form_with_its_micro_batch(word
     [finding] = findings_of(slip("listing", ("w { F }", f"w {{ {word} }}")))
     form = f"{word[0]}(STAGE, {word[1:]})"
     assert finding.help == f"a micro-batch is written with its stage: {form}; {word[0]} alone is the next micro-batch"
-    right = form.replace("STAGE", "r").replace(word[1:], "0")
-    assert compile_text(slip("listing", ("repeat w { F }", "F(r, 0) repeat w - 1 { F }"))), right
+    assert compile_text(slip("listing", ("repeat w { F }", "F(r, 0)  repeat w - 1 { F }"))).program == right_program("listing")
 
 
 def test_a_block_that_is_not_closed_is_quoted_as_it_is_written() -> None:

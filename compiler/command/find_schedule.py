@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.compiler.library import find
 
 # What to write -> the words that other tools have for it. {} is the schedule.
@@ -34,4 +35,4 @@ def find_schedule(name: str, verbs: Collection[str], rest: Sequence[str] = ()) -
         if command is None:
             raise
         schedule = shlex.quote(rest[0]) if rest and not rest[0].startswith("-") else "SCHEDULE"
-        raise refuse("E001", error.diagnostics[0].message, help=f"write: {command.format(schedule)}") from None
+        raise ChimeraError(replace(d, help=f"write: {command.format(schedule)}") for d in error.diagnostics) from None

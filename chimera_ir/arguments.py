@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, visible
 
+MIN_SIMILARITY = 0.7  # of the name of an option that is suggested for another name
+
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser with suggestions. verbs: the parsers of the command's other verbs."""
+    """An ArgumentParser with suggestions.
+
+    verbs: the parsers of the command's other verbs; other_options: names of options that it does not have, without the dashes
+    at their beginning, and what to write instead.
+    """
 
     verbs: Sequence[argparse.ArgumentParser] = ()
+    other_options: Mapping[str, str] = {}
 
     def format_usage(self) -> str:
         """Return the usage lines of this parser and of its verbs."""
@@ -34,13 +42,20 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
-        option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)
+        option = re.match(r"unrecognized arguments: --?(\w[\w-]*)", message)
         choice = re.match(r"argument ([^:/]+)[^:]*: invalid choice: '([^']*)'", message)
         word, known = "", list[str]()
         if option:
-            word, known = option[1], list(self._option_string_actions)
-        elif choice:
+            instead = self.other_options.get(option[1].lower().replace("_", "-"))
+            return f"; {instead}" if instead else self._similar_option(option[1])
+        if choice:
             actions = [a for a in self._actions if choice[1] in (*a.option_strings, a.metavar)]
             word, known = choice[2], [str(x) for a in actions for x in a.choices or ()]
         near = did_you_mean(word, known)
         return f"; {near}" if near.startswith("did you mean") else ""
+
+    def _similar_option(self, name: str) -> str:
+        """Return the suggestion of the option with the most similar name, compared without the dashes at the beginning."""
+        options = {option.lstrip("-"): option for option in self._option_string_actions}
+        near = difflib.get_close_matches(name.replace("_", "-"), options, n=1, cutoff=MIN_SIMILARITY)
+        return f"; did you mean '{options[near[0]]}'?" if near else ""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
 from chimerac.chimera_ir.json_checks import Kind
@@ -125,14 +126,14 @@ def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int)
     check_layers(model, layers, stages)
     given = ",".join(map(str, counts))
     if len(counts) != stages:
-        fact = f"split {given} is for {len(counts)} stages, and the program has {stages}"
+        fact = f"split {given} is for {count_text(len(counts), 'stage')}, and the program has {stages}"
     elif min(counts) < 1:
         fact = f"split {given} gives stage {list(counts).index(min(counts))} no layer"
     elif sum(counts) != layers:
-        fact = f"split {given} has {sum(counts)} layers, and {model} has {layers}"
+        fact = f"split {given} has {count_text(sum(counts), 'layer')}, and {model} has {layers}"
     else:
         return Partition.of_cuts(model, [0, *accumulate(counts)])
-    raise refuse("E708", fact, help=f"give the number of layers of each of the {stages} stages, {layers} in all")
+    raise refuse("E708", fact, help=f"give the number of layers of each of the {count_text(stages, 'stage')}, {layers} in all")
 
 
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
@@ -150,7 +151,7 @@ def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper m
     if stages > layers:
         raise refuse(
             "E705",
-            f"{stages} stages cannot be cut from the {layers} layers of {model}",
+            f"{count_text(stages, 'stage')} cannot be cut from the {count_text(layers, 'layer')} of {model}",
             notes=("a stage has at least one layer",),
             help=f"take fewer stages or {deeper}",
         )
@@ -174,13 +175,13 @@ def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
     if (given.model, covered) != (model, layers):
         raise refuse(
             "E706",
-            f"the partition is for {given.model} with {covered} layers, and the model is {model} with {layers}",
+            f"the partition is for {given.model} with {count_text(covered, 'layer')}, and the model is {model} with {layers}",
             help="take that model, or make a partition for this one: chimerac partition SCHEDULE --model NAME",
         )
     if len(given.stages) != stages:
         raise refuse(
             "E706",
-            f"the partition has {len(given.stages)} stages, and the program has {stages}",
+            f"the partition has {count_text(len(given.stages), 'stage')}, and the program has {stages}",
             help="make a partition for this program: chimerac partition SCHEDULE --model NAME",
         )
 

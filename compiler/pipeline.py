@@ -68,7 +68,7 @@ def compile_source(
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
-    results = PassResults(source, width, machine, arrange, budget or Budget(), recompute)
+    results = PassResults(source, parameters, width, machine, arrange, budget or Budget(), recompute)
     try:
         schedule = results.schedule = parse(source)
         spec = results.spec = resolve(schedule, parameters, results.budget, recompute).tying(tied)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.costs import Costs
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header, Program
 
@@ -27,7 +28,7 @@ def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
 def check_tasks(name: str, tasks: Program, width: int) -> None:
     """Raise ChimeraError E211 if all replicas together have too many tasks, or one task has too many micro-batches."""
     if width * len(tasks) > limits.TASKS:
-        message = f"{name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
+        message = f"{name} asks for {count_text(width, 'replica')} of {len(tasks)} tasks; at most {limits.TASKS} together"
         raise refuse("E211", message, help=_SMALLER_HELP)
     groups = tasks.micro_batch_lists[tasks.header.micro_batches :]  # the lists before them have one micro-batch each
     largest = max(map(len, groups), default=1)

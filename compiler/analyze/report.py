@@ -7,6 +7,7 @@ from dataclasses import astuple, fields
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text, sizes_text
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.machines import machine_name
@@ -37,8 +38,8 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     yield f"{h.schedule} {given}".rstrip()
     yield (
-        f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches, pipes: {len(h.pipes)}, width {h.width};"
-        f" {len(program)} instructions"
+        f"{sizes_text(h.ranks, h.stages, h.micro_batches)}, pipes: {len(h.pipes)}, width {h.width};"
+        f" {count_text(len(program), 'instruction')}"
     )
     yield f"digest {program.digest}"
     yield ""
@@ -95,7 +96,7 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
     """Yield the closed equation of the Chimera paper with its terms."""
     e = closed_equation(program, s.durations)
     passes = f"{e.forwards} forwards {s.time(e.forward)} + {e.backwards} backwards {s.time(e.backward)}"
-    messages = f"{e.forwards + e.backwards} messages of {s.time(e.message)}"
+    messages = f"{count_text(e.forwards + e.backwards, 'message')} of {s.time(e.message)}"
     change = f"{100 * (e.total / s.makespan - 1):+.1f} %" if s.makespan else "-"
     yield f"closed equation {s.time(e.total)} {s.unit} = {passes} + {messages} + all-reduces {s.time(e.unoverlapped)}"
     yield f"                {change} beside the simulation; it takes every stage as the slowest one"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, visible
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.model import ModelDescription
@@ -242,7 +243,8 @@ def _number(value: Fraction) -> int | float:
 
 def _title(setting: Setting, rows: Sequence[Compared]) -> str:
     own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
-    sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
+    ranks, micro_batches = count_text(setting.ranks, "rank"), count_text(setting.micro_batches, "micro-batch")
+    sizes = ", ".join([f"D={ranks}", f"N={micro_batches}", *own, f"width {setting.width}"])
     recompute = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
     if setting.unit:
         return f"{sizes}; times in {setting.unit}, by the profile{recompute}"

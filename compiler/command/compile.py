@@ -23,13 +23,14 @@ from chimerac.compiler.command.files import (
     stdin,
     write_product,
 )
+from chimerac.compiler.command.find_schedule import find_schedule
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.pictures import PICTURES, inches, ranks_of
 from chimerac.compiler.command.usage import make_parser
 from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
 from chimerac.compiler.exchange import is_torch_csv
 from chimerac.compiler.given import StageChoice, stage_choice
-from chimerac.compiler.library import find, library_table
+from chimerac.compiler.library import library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.pipeline import Compiled, compile_source, verify_program
@@ -55,7 +56,7 @@ def _refuse_rest(
     """Refuse the arguments that the command line does not know, by the likeliest cause."""
     parameters_of(options.parameters)  # refuses `-p D 4`, where 4 is the rest
     if options.schedule is not None and options.schedule != "-":
-        find(options.schedule, verbs)  # refuses `explian E303`, a misspelt verb
+        find_schedule(options.schedule, verbs, rest)  # refuses `explian E303`, a misspelt verb
     if options.schedule is not None and not rest[0].startswith("-"):
         advice = f"; one schedule is expected; chimerac compare {options.schedule} {rest[0]} compares two"
     else:
@@ -159,7 +160,7 @@ class Opened:
 
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
     """Return the program of the schedule, or of the compiled program, that the options name."""
-    source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
+    source = stdin() if options.schedule == "-" else find_schedule(options.schedule, verbs)
     check_inputs_not_overwritten(options.output, [source], options)
     machine: Machine = options.arrange or options.machine or "window"
     width = 1 if options.width is None else options.width

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, visible
 from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
@@ -72,7 +73,8 @@ def _side(path: str, options: argparse.Namespace) -> _Side:
 def _lines(found: ProgramDiff, a: _Side, b: _Side, shows_all: bool) -> Iterator[str]:
     for name, side in (("a", a), ("b", b)):
         given = " ".join(f"{k}={v}" for k, v in side.program.header.parameters.items())
-        yield f"{name}: {visible(side.program.header.schedule)} {given}".rstrip() + f"; {len(side.program)} instructions"
+        text = f"{name}: {visible(side.program.header.schedule)} {given}".rstrip()
+        yield f"{text}; {count_text(len(side.program), 'instruction')}"
     if found.is_equal:
         yield "equal: the same instructions in the same order on every rank"
     yield from (f"different {fact}" for fact in found.header)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
@@ -180,7 +181,7 @@ class _Plan:
         """Return the plan as a config file of run.py: YAML, with a JSON value for each key."""
         c = self.best.configuration
         lines = [f"# predicted: {self._speed(self.best)} samples/s, {self.best.memory:,} bytes on the rank that needs most"]
-        lines += [f"# for {self.problem.ranks} ranks (D={c.ranks}, W={c.width}); run it: {self.start} PLAN"]
+        lines += [f"# for {count_text(self.problem.ranks, 'rank')} (D={c.ranks}, W={c.width}); run it: {self.start} PLAN"]
         return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in self.settings().items())]) + "\n"
 
     def text(self) -> str:
@@ -241,7 +242,7 @@ class _Plan:
         result, p = self.result, self.problem
         large = sum(not o.can_run and not o.reason for o in result.outcomes.values())
         tried = sum(o.can_run for o in result.outcomes.values())
-        yield f"{p.model} on {p.ranks} ranks of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
+        yield f"{p.model} on {count_text(p.ranks, 'rank')} of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
         parts = [
             f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",
             f"{result.too_large + large:,} that do not fit ({result.too_large:,} of them not compiled)",

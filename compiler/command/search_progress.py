@@ -8,6 +8,7 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from chimerac.chimera_ir.counts import sizes_text
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
@@ -31,7 +32,7 @@ def summary(state: State, program: Program, problem: Problem, unit: str) -> list
     gap = "proved optimal" if state.is_proved else f"bound {figure(bound)}, gap {float(1 - bound / makespan):.2%}"
     busy = max(problem.busy()) / problem.scale
     h = program.header
-    sizes = f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
+    sizes = sizes_text(h.ranks, h.stages, h.micro_batches)
     lines = [
         f"Found by chimerac search for the placement of {h.schedule}: {sizes}",
         f"makespan {figure(makespan)}{unit}, wall bubble of the busiest rank {figure(makespan - busy)}; {gap}; "

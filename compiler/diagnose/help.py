@@ -10,6 +10,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.collectives import explain_collectives
 from chimerac.compiler.diagnose.deadlock import explain_deadlock
 from chimerac.compiler.diagnose.hang import explain_hang
+from chimerac.compiler.diagnose.parameters import suggest_parameters
 from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.diagnose.source_lines import add_source_lines, suggest_arranging, suggest_order
 from chimerac.compiler.diagnose.stuck import explain_stuck
@@ -36,13 +37,15 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
     schedule, spec, ordered, program = results.schedule, results.spec, results.ordered, results.program
     if schedule is None:
         return help_with_text(error, results.source)
+    if error.diagnostics[0].code == "E210":
+        return suggest_parameters(error, schedule, results.parameters, results.budget.share(parts=4), results.recompute)
     if spec is None or error.diagnostics[0].code == "E211":  # E211: no operations are left for trials
         return error
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler)])
     if program is None:
-        name, budget = results.source.name, results.budget.share(parts=4)
-        trials = Trials.of(name, schedule, spec, results.machine, results.arrange, budget, results.recompute)
+        budget = results.budget.share(parts=4)
+        trials = Trials.of(results.source, schedule, spec, results.machine, results.arrange, budget, results.recompute)
         if ordered is None:
             return suggest_edit_of_order(error, schedule, spec, trials, results.budget.share())
         timing = task_times(ordered.program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chimerac.chimera_ir.diagnostics import Source
@@ -17,11 +18,13 @@ from chimerac.compiler.syntax.nodes import Schedule
 class PassResults:
     """The input of a compilation, and the result of every pass; None for a pass that has not finished.
 
-    width: the number of replicas; machine: the one that the program is for; arrange: whether transfers and collectives are
-    arranged for it; budget: of the compilation; recompute: the stages to recompute, instead of those that the schedule names.
+    parameters: those that are given, by name; width: the number of replicas; machine: the one that the program is for; arrange:
+    whether transfers and collectives are arranged for it; budget: of the compilation; recompute: the stages to recompute,
+    instead of those that the schedule names.
     """
 
     source: Source
+    parameters: Mapping[str, int]
     width: int
     machine: Machine
     arrange: bool

@@ -31,10 +31,12 @@ class Token:
 class Block:
     """What is between two braces.
 
-    head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and the closing
-    brace among the tokens, close None while the block is open; indent: spaces before the line with its opening brace.
+    source: the text; head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and
+    the closing brace among the tokens, close None while the block is open; indent: spaces before the line with its opening
+    brace.
     """
 
+    source: Source
     head: tuple[Token, ...]
     brace: int
     indent: int
@@ -48,8 +50,9 @@ class Block:
 
     @property
     def opening(self) -> str:
-        """The text up to its opening brace, for messages: 'order ticks {'."""
-        text = re.sub(r" ?([(\[\])]) ?", r"\1", " ".join(w.text for w in self.head)).replace(" ,", ",")
+        """The text up to its opening brace as it is written, on one line, for messages: 'order ticks {'."""
+        lines = self.source.text[self.head[0].start : self.head[-1].end].split("\n")
+        text = lines[0] if len(lines) == 1 else " ".join(" ".join(line.partition("#")[0] for line in lines).split())
         return (text if len(text) < _MAX_HEAD_CHARS else f"{text[: _MAX_HEAD_CHARS - 3]}...") + " {"
 
 
@@ -78,7 +81,7 @@ class Place:
         """Return the place of the character at a position. follow: position -> `terminals` and `allowed` there."""
         tokens = tuple(_tokens(source.text))
         at = next((k for k, w in enumerate(tokens) if w.end > position), len(tokens))
-        blocks, closed = _blocks(tokens, at)
+        blocks, closed = _blocks(source, tokens, at)
         return cls(source, tokens, at, *follow(tokens[at].start if at < len(tokens) else position), blocks, closed, keywords)
 
     @property
@@ -180,7 +183,7 @@ def _tokens(text: str) -> Iterator[Token]:
         start += len(line) + 1
 
 
-def _blocks(tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+def _blocks(source: Source, tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
     """Return the blocks that are open before token `end`, and those that have ended. The tokens before `end` have no error."""
     open: list[Block] = []
     closed: list[Block] = []
@@ -206,7 +209,7 @@ def _blocks(tokens: tuple[Token, ...], end: int) -> tuple[tuple[Block, ...], tup
             case "else":
                 head = k
             case "{":
-                open.append(Block(tokens[head:k], k, tokens[line].column - 1))
+                open.append(Block(source, tokens[head:k], k, tokens[line].column - 1))
                 saved_heads, branches = [], 0
             case "}":
                 closed.append(replace(open.pop(), close=k))

@@ -1,13 +1,17 @@
 """Trials: edited texts of a schedule are compiled, and the best one is suggested.
 
-The best has the least makespan, then the fewest activations, then the earliest group of edits, then the fewest reordered tasks.
-With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes before the activations.
+An edit must run at the given size and at a larger one. At sizes where the original text compiles, the edited text must compile
+to the same program. Edits that also run at sizes with another ratio of the parameters come first.
+
+Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the
+fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes
+before the activations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +20,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine, Program
 from chimerac.compiler.diagnose.edits import Edit, edited
+from chimerac.compiler.diagnose.trial_sizes import Sizes, TrialSize, trial_sizes
 from chimerac.compiler.given import StageChoice
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
@@ -27,43 +32,42 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import peaks, verify
 
-MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks at the given size are tried only at that size
 MAX_TRIED = 1_000_000  # limit of `spent` in the search for one suggestion
 TASKS_PER_CHARACTER = 10  # parsing a character of the text counts as much as ordering this many tasks
 
-Sizes = Mapping[str, int]
 _COMMENT = re.compile(r"#[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What an edited text compiles to: the makespan, the peak of activations, and the program of its tasks in their order."""
+    """What a text compiles to. makespan: of the tasks; activations: the peak; tasks: the program before it is lowered."""
 
     makespan: int
     activations: int
     tasks: Program
+    program: Program
 
 
 @dataclass
 class Trials:
     """The search for an edit under which a schedule's order runs, with a bound on its work.
 
-    attempt: compiles an edited text under parameters; returns None if that fails; sizes: the parameters as given, then
-    others under which the schedule should work too; tasks: the number of tasks at the given size; option_text: the part of
-    the help that names the option with which texts are compiled; limited: the text has limits, which are not checked at
-    other sizes; spent: the effort so far: for every text tried, the tasks at the given size, and its characters.
+    attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
+    first; option_text: the part of the help that names the option with which texts are compiled; limited: the text has limits,
+    which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far: for every text
+    tried, the tasks of its size, and its characters.
     """
 
     attempt: Callable[[str, Sizes], TrialResult | None]
-    sizes: Sequence[Sizes]
-    tasks: int
+    sizes: Sequence[TrialSize]
     option_text: str
-    limited: bool = False
+    limited: bool
+    budget: Budget
     spent: int = 0
 
     @staticmethod
     def of(
-        name: str,
+        source: Source,
         schedule: n.Schedule,
         spec: Spec,
         machine: Machine,
@@ -71,7 +75,7 @@ class Trials:
         budget: Budget,
         recompute: StageChoice | None = None,
     ) -> Trials:
-        """Return the trials for a schedule whose order cannot run: with its parameters as given, and at a larger size.
+        """Return the trials for a schedule whose order cannot run: with its parameters as given, and at other sizes.
 
         On the machines whose transfers queue, transfers are arranged: without that few orders run there.
         budget: operations of all trials together; recompute: as in `resolve`.
@@ -84,7 +88,7 @@ class Trials:
             if budget.left <= 0:
                 return None
             try:
-                changed = resolve(parse(Source(name, text)), parameters, budget, recompute)
+                changed = resolve(parse(Source(source.name, text)), parameters, budget, recompute)
                 tasks = order_tasks(changed, budget).program
                 timing = checked_times(tasks)
                 program = lower(tasks, timing, changed.sync, width=1, machine=machine, arrange=arranging)
@@ -92,24 +96,24 @@ class Trials:
                 verify(program if parameters == given else program.with_header(limits={}))
             except ChimeraError:
                 return None
-            return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
+            return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks, program)
 
-        count = 2 * spec.header.stages * spec.header.micro_batches  # forwards and backwards
-        # At the larger size all parameters are doubled; if that is not a valid size, only those above 2.
-        larger = ({k: 2 * v if v > least else v for k, v in given.items()} for least in (0, 2))
-        for parameters in larger if count <= MAX_TASKS_FOR_LARGER_SIZE else ():
-            try:
-                if parameters != given:
-                    resolve(schedule, parameters, budget, recompute)
-                    return Trials(attempt, (given, parameters), count, option_text, limited=bool(spec.limits))
-            except ChimeraError:
-                pass
-        return Trials(attempt, (given,), count, option_text)
+        def compile_original(parameters: Sizes) -> Program | None:
+            result = attempt(source.text, parameters)
+            return None if result is None else result.program
 
-    def compiled(self, text: str, size: Sizes) -> TrialResult | None:
-        """Return what a text compiles to. Return None if it does not compile, or if MAX_TRIED is exceeded."""
-        self.spent += self.tasks + TASKS_PER_CHARACTER * len(_COMMENT.sub("", text))
-        return None if self.spent > MAX_TRIED else self.attempt(text, size)
+        sizes = trial_sizes(schedule, spec.header, budget, recompute, compile_original)
+        return Trials(attempt, sizes, option_text, bool(spec.limits), budget)
+
+    def compiled(self, text: str, size: TrialSize) -> TrialResult | None:
+        """Return what a text compiles to. Return None if it does not compile, or if the trials have ended."""
+        self.spent += size.tasks + TASKS_PER_CHARACTER * len(_COMMENT.sub("", text))
+        return None if self.ended else self.attempt(text, size.parameters)
+
+    @property
+    def ended(self) -> bool:
+        """Whether MAX_TRIED is exceeded or the budget is used up."""
+        return self.spent > MAX_TRIED or self.budget.left <= 0
 
     def best(
         self,
@@ -118,22 +122,24 @@ class Trials:
         original: Program | None = None,
         keep_order: bool = False,
     ) -> str:
-        """Return the help with the best edit under which the order runs at all sizes; '' if there is none.
+        """Return the help with the best edit under which the order runs; '' if there is none.
 
-        edits: groups of edits; those that change less come first. take_first: take the first edit that works. original: the
-        tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one kind.
+        edits: groups of edits; those that change less come first. take_first: take the first edit that runs at all sizes.
+        original: the tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one
+        kind.
         """
-        found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
+        found: list[tuple[tuple[int, ...], _Tried, Edit]] = []
         for number, edit in ((number, edit) for number, group in enumerate(edits) for edit in group):
             if self.spent > MAX_TRIED:  # nothing more is compiled, and a long text has very many edits
                 break
-            text = edited(edit)
-            tried = self.compiled(text, self.sizes[0])
-            if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
-                all_kinds, same_kind = _reordered(original, tried.tasks) if original is not None else (0, 0)
-                rest = (number, tried.activations) if keep_order else (tried.activations, number)
-                found.append(((same_kind if keep_order else 0, tried.makespan, *rest, all_kinds), tried, edit))
-                if take_first:
+            tried = self._tried(edited(edit))
+            if tried is not None:
+                result = tried.result
+                all_kinds, same_kind = _reordered(original, result.tasks) if original is not None else (0, 0)
+                rest = (number, result.activations) if keep_order else (result.activations, number)
+                key = (len(tried.failing), same_kind if keep_order else 0, result.makespan, *rest, all_kinds)
+                found.append((key, tried, edit))
+                if take_first and not tried.failing:
                     break
         if not found:
             return ""
@@ -141,13 +147,51 @@ class Trials:
         lines = [
             f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
-        sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
-        without_limits = ", at the larger size without the limits" if self.limited else ""
-        return (
-            "\n".join(lines)
-            + f"; tried{' with ' if sizes else ''}{sizes}{without_limits}: it then runs{self.option_text}, "
-            + f"makespan {tried.makespan}, activations {tried.activations}"
-        )
+        return "\n".join(lines) + self._effect(tried)
+
+    def _tried(self, text: str) -> _Tried | None:
+        """Return what was found about an edited text; None if it is not to be suggested."""
+        given, *others = self.sizes
+        result = self.compiled(text, given)
+        if result is None:
+            return None
+        failing = []
+        for size in others:
+            other = self.compiled(text, size)
+            if (other is None and (size.required or self.ended)) or (other and size.original not in (None, other.program)):
+                return None
+            if other is None:
+                failing.append(size)
+        return _Tried(result, failing)
+
+    def _effect(self, tried: _Tried) -> str:
+        """Return the end of the help: with which sizes an edit was tried, and what its effect was."""
+        running = [x for x in self.sizes if x.original is None and x not in tried.failing]
+        same = [x for x in self.sizes if x.original is not None]
+        larger = len(running) - 1
+        without_limits = f", at the larger size{'s' * (larger > 1)} without the limits" if self.limited and larger else ""
+        named = any(x.parameters for x in running)
+        text = f"; tried{f' {_listed(running)}' if named else ''}{without_limits}: it then runs{self.option_text}, "
+        text += f"makespan {tried.result.makespan}, activations {tried.result.activations}"
+        text += f"; {_listed(same)} the program stays the same" if same else ""
+        return text + (f"; it does not run {_listed(tried.failing)}" if tried.failing else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """An edited text that may be suggested.
+
+    result: at the given size; failing: the sizes at which neither this text nor the original one compiles.
+    """
+
+    result: TrialResult
+    failing: Sequence[TrialSize]
+
+
+def _listed(sizes: Sequence[TrialSize]) -> str:
+    """Return sizes for messages: 'with D=2 N=2, with D=4 N=4 and with D=2 N=4'."""
+    *first, last = ("with " + " ".join(f"{k}={v}" for k, v in x.parameters.items()) for x in sizes)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _keys(p: Program) -> Ints:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 import numpy as np
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, Span, refuse
 from chimerac.chimera_ir.header import Header, Pipe
 from chimerac.chimera_ir.instructions import FORMS, Bwd, BwdInput, BwdWeight, Fwd, Instruction, Op, Recv, Send, Task, Value
@@ -73,7 +74,7 @@ def _check_expressible(program: Program) -> None:
         ),
         (
             h.width > 1,
-            f"the program has {h.width} data-parallel replicas; torch has them outside of its schedules",
+            f"the program has {count_text(h.width, 'data-parallel replica')}; torch has them outside of its schedules",
             "export the program of width 1, and let DDP or FSDP make the replicas",
         ),
         (
@@ -224,7 +225,7 @@ def _parse(source: Source) -> list[list[_Cell]]:
     """Return the actions of each line. Raises ChimeraError E621."""
     lines = source.text.rstrip().split("\n")
     if len(lines) > limits.RANKS:
-        raise refuse("E621", f"{source.name} has {len(lines)} lines, one for each rank; at most {limits.RANKS}")
+        raise refuse("E621", f"{source.name} has {count_text(len(lines), 'line')}, one for each rank; at most {limits.RANKS}")
     streams: list[list[_Cell]] = []
     at, count = 0, 0
     for rank, line in enumerate(lines):

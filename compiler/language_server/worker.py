@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from chimerac.chimera_ir.counts import count_text, sizes_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.compiler import simulate
 from chimerac.compiler.format import format_schedule
@@ -112,8 +113,8 @@ def _summary(compiled: Compiled) -> str:
     header = compiled.spec.header
     sizes = " ".join(f"{name}={value}" for name, value in header.parameters.items())
     return (
-        f"verified{' with ' if sizes else ''}{sizes}: {header.ranks} ranks, {header.stages} stages, {header.micro_batches} "
-        f"micro-batches, {len(compiled.program)} instructions, makespan {simulate(compiled.program).makespan}"
+        f"verified{' with ' if sizes else ''}{sizes}: {sizes_text(header.ranks, header.stages, header.micro_batches)}, "
+        f"{count_text(len(compiled.program), 'instruction')}, makespan {simulate(compiled.program).makespan}"
     )
 
 

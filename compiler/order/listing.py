@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimerac.compiler.order.listing_state import KIND_OF, PHASE, RECOMPUTATION, WEIGHT_GRADIENT, Cell, Rank
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
@@ -117,7 +118,7 @@ class _Lister:
         """Return the finding about a task that could mean no stage, or several, with one stage as an example."""
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
-        message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
+        message = f"{a.kind.name} could mean {count_text(len(cells), 'stage')} of rank {rank.number}: {names}"
         examples = cells or rank.cells
         if not examples:
             return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
@@ -173,7 +174,7 @@ class _Lister:
             named = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
             held = f"0 .. {count - 1}" if count else "none"
             message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {named}; it has {held}"
-            help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
+            help = f"each task is listed once: {a.kind.name} for {count_text(count, 'micro-batch')} in all"
             if a.first is not None and count:
                 help = "micro-batches are numbered from 0 in their pipe, and a range includes both ends"
             elif kind == RECOMPUTATION:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import ModelDescription, StageSum, in_half_precision
@@ -111,13 +112,13 @@ class Evaluator:
 
     def _bounds(self, c: Configuration) -> Bounds:
         tree = self.trees[c.schedule]
-        if not requirements_hold(tree, parameters(c, tree), Budget()):  # `resolve` would search for values that are allowed
+        if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
         spec = self._spec(c)
         h = spec.header
         part, whole = h.micro_batch_size
         if h.ranks != c.ranks or h.micro_batches * part != c.micro_batches * whole:
-            return Bounds(reason=f"it has {h.ranks} ranks and {h.micro_batches} micro-batches")
+            return Bounds(reason=f"it has {count_text(h.ranks, 'rank')} and {count_text(h.micro_batches, 'micro-batch')}")
         check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # so that a run can expand it
         samples = h.samples(c.micro_batch)
         model, (partition, stages) = self._description(samples), self._partition(samples, h.stages)

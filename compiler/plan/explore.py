@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.compiler.plan.evaluate import Bounds, Evaluator, Outcome
 from chimerac.compiler.plan.space import Configuration, Problem, configurations
@@ -199,8 +200,8 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
 
 
 def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
-    p = problem
-    message = f"no schedule can run {p.model} on {p.ranks} ranks with {p.batch} samples in an iteration"
+    p, ranks = problem, count_text(problem.ranks, "rank")
+    message = f"no schedule can run {p.model} on {ranks} with {count_text(p.batch, 'sample')} in an iteration"
     reasons = Counter(b.reason for b in bounds.values()).most_common(3)
     notes = tuple(f"{count} of {len(bounds)} configurations: {reason}" for reason, count in reasons)
     help = "the number of replicas divides both the ranks and the samples: give numbers with common divisors, and D that a "
@@ -225,7 +226,7 @@ def _nothing_fits(
         if not outcome.reason and (least is None or outcome.memory < least.memory):
             least = outcome
     p = problem
-    message = f"no configuration of {p.model} on {p.ranks} ranks fits: a rank has {p.limit:,} bytes"
+    message = f"no configuration of {p.model} on {count_text(p.ranks, 'rank')} fits: a rank has {p.limit:,} bytes"
     if least is None:
         return refuse("E718", message, help="give other schedules or sizes")
     c = least.configuration

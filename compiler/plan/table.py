@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Kind, activations, held, sizes
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import partition_for
@@ -28,7 +29,8 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
     stages = model.stage_sums(partition.layers)
     times = [layer.cost for layer in model.layers] if costs is None else costs
     cost = [sum(times[k] for k in ids) for ids in partition.layers]
-    yield f"{model.name}: {len(model.layers)} layers, {model.parameters:,} parameters, on {h.schedule} with {h.stages} stages"
+    sizes = f"{count_text(len(model.layers), 'layer')}, {model.parameters:,} parameters"
+    yield f"{model.name}: {sizes}, on {h.schedule} with {count_text(h.stages, 'stage')}"
     yield f"slowest stage {cost.index(max(cost))}: {max(cost) * h.stages / max(1, sum(cost)):.3f} times the mean"
     yield ""
     alive, kept = _activations(program, model)

@@ -12,17 +12,6 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
-MAX_PAIR_CHANGE = 8  # the largest sum of the changes of two parameters, without their signs
-MAX_PAIRS = 4  # pairs of parameters that are tried
-MAX_SEARCH = 2**20  # operations of the search for one requirement
-_PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
-# What is added to the two parameters of a pair, small changes first.
-_SHIFTS = sorted(
-    ((a, b) for a in _PAIR_CHANGES for b in _PAIR_CHANGES if a and b and abs(a) + abs(b) <= MAX_PAIR_CHANGE),
-    key=lambda shift: (abs(shift[0]) + abs(shift[1]), shift),
-)
-
 
 def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, ExprValue]:
     """Return the values of params and lets.
@@ -33,7 +22,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
     found: list[Diagnostic] = []
     try:
         for s in _unmet(schedule, given, env, budget):
-            found.append(_requirement_finding(schedule, s, env, given, budget))
+            found.append(_requirement_finding(s, env, given))
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
@@ -58,6 +47,17 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprVa
                 pass
 
 
+def parameter_values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, int] | None:
+    """Return the values of all parameters; None if a value cannot be computed. given: the others take their defaults."""
+    env: dict[str, ExprValue] = {}
+    try:
+        for _ in _unmet(schedule, given, env, budget):
+            pass
+    except ChimeraError:
+        return None
+    return {s.name.name: int(env[s.name.name]) for s in schedule.statements if isinstance(s, n.Param)}
+
+
 def _not_none(e: n.Expr | None) -> n.Expr:
     """Return the default of a parameter that is not given: `check_parameters` has refused one without a default."""
     assert e is not None
@@ -69,56 +69,10 @@ def given_note(name: str, value: int) -> str:
     return f"{name} was given: -p {name}={value}"
 
 
-def _requirement_finding(
-    schedule: n.Schedule, requirement: n.Require, env: Env, given: Mapping[str, int], budget: Budget
-) -> Diagnostic:
-    names = names_in(requirement.condition)
+def _requirement_finding(s: n.Require, env: Env, given: Mapping[str, int]) -> Diagnostic:
+    names = names_in(s.condition)
     notes = tuple(given_note(k, v) for k, v in given.items() if k in names)
-    return Diagnostic(
-        "E210",
-        f"this does not hold: {expression(requirement.condition)}",
-        requirement.span,
-        values_of(requirement.condition, env),
-        notes,
-        _parameter_help(schedule, requirement, env, given, budget),
-    )
-
-
-def _parameter_help(schedule: n.Schedule, requirement: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
-    """Return the help with the nearest values of one parameter, else of two, that meet every requirement; '' if none is found.
-
-    The values are found by trying.
-    """
-    params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
-    names = set(names_in(requirement.condition))
-    # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
-    involved = [p for p in params if p in names][::-1]
-    reserve = budget.left - MAX_SEARCH  # the search ends when no more than this is left
-    for name in involved:
-        current = int(env[name])
-        near = sorted(range(max(0, current - MAX_CHANGE), current + MAX_CHANGE + 1), key=lambda v: abs(v - current))
-        valid = sorted(v for v in near if budget.left > reserve and requirements_hold(schedule, {**given, name: v}, budget))
-        lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
-        if lower or higher:
-            return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
-    values_by_name = {name: value for name, value in {**given, **env}.items() if name in params}
-    for pair in _pairs(involved, [name for name in params if name in values_by_name]):
-        for shift in _SHIFTS:
-            changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
-            may_try = budget.left > reserve and min(changed.values()) >= 0
-            if may_try and requirements_hold(schedule, {**given, **changed}, budget):
-                return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
-    return ""
-
-
-def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
-    """Return the pairs of parameters to change together, each pair in the order of the text.
-
-    involved: the parameters that the requirement names, the last one first. Each pair has that one and another parameter.
-    """
-    others = [*involved[1:], *(name for name in params if name not in involved)]
-    pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]
-    return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
+    return Diagnostic("E210", f"this does not hold: {expression(s.condition)}", s.span, values_of(s.condition, env), notes)
 
 
 def requirements_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:

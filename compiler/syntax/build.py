@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
@@ -225,6 +226,9 @@ class _Builder:
             help = f"did you mean '{kind}'?" if (kind := kind_of_alias(name)) else ""
             if len(name) > 1 and set(name) <= set(KINDS):
                 help = f"did you mean '{' '.join(name)}'?"
+            if number := re.fullmatch(f"([{''.join(KINDS)}])([0-9]+)", name):
+                kind, m = number.groups()
+                help = f"a micro-batch is written with its stage: {kind}(STAGE, {m}); {kind} alone is the next micro-batch"
             if following and not pipe_follows:
                 loop = f"a loop is written: repeat {name} {{ {following.name.name} }}"
                 help = f"{help}; {loop}" if help else loop

@@ -14,6 +14,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimerac.chimera_ir.instructions import AllReduce, Op, Value, stage_group
 from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
@@ -36,11 +37,12 @@ def _header_faults(program: Program) -> Iterator[str]:
     """Yield what is wrong in the header, other than unknown limits."""
     h = program.header
     if program.world != h.width * h.ranks:
-        yield f"the program has {program.world} streams, but {h.width} replicas x {h.ranks} ranks = {h.width * h.ranks}"
+        product = f"{count_text(h.width, 'replica')} x {count_text(h.ranks, 'rank')} = {h.width * h.ranks}"
+        yield f"the program has {count_text(program.world, 'stream')}, but {product}"
     listed: list[tuple[int, ...]] = []
     for pipe in h.pipes:
         if len(pipe.placement) != h.stages:
-            yield f"pipe {pipe.name} places {len(pipe.placement)} stages, but the program has {h.stages}"
+            yield f"pipe {pipe.name} places {count_text(len(pipe.placement), 'stage')}, but the program has {h.stages}"
         outside = [r for r in pipe.placement if not 0 <= r < h.ranks]
         if outside:
             yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
@@ -53,7 +55,7 @@ def _header_faults(program: Program) -> Iterator[str]:
         yield f"pipe {duplicate} is defined twice"
     for kind, costs in program.costs.given().items():
         if kind != "hop" and len(costs) != h.stages:
-            yield f"the costs of {kind} are given for {len(costs)} stages, but the program has {h.stages}"
+            yield f"the costs of {kind} are given for {count_text(len(costs), 'stage')}, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
     if duplicate := next((name for name, times in Counter(groups).items() if times > 1), None):
         yield f"two parameter groups have the name '{duplicate}': those of stages and of tied parameters need different names"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.files import write
 from chimerac.interpreter.experiments import plots
 from chimerac.interpreter.experiments.blocks import Block, Heading, Items, Picture, Table, Text, page
@@ -150,7 +151,7 @@ def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Yield one fact if all texts are equal; else one for each different text, with the number of runs that have it."""
     counts = Counter(texts)
     for text, count in counts.items():
-        yield name, text if len(counts) == 1 else f"{text} ({count} runs)"
+        yield name, text if len(counts) == 1 else f"{text} ({count_text(count, 'run')})"
 
 
 def _host(found: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from chimerac.chimera_ir.counts import count_text, sizes_text
 from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.host import processors
@@ -196,8 +197,8 @@ class TrainingJob:
 
     def _print_header(self, record: Record) -> None:
         header, model = self.plan.program.header, self.model.description
-        ranks = f"{self.plan.program.world} ranks, {header.stages} stages, {header.micro_batches} micro-batches"
-        record.print_text(f"{header.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
+        sizes = sizes_text(self.plan.program.world, header.stages, header.micro_batches)
+        record.print_text(f"{header.schedule}: {sizes} of {count_text(self.size, 'sample')} of {self.data.sample}")
         record.print_text(f"{model.name}: {model.parameters:,} parameters; {self.data.summary}")
         if recomputed := self.plan.program.recomputed_stages:
             record.print_text(f"stages that recompute: {stages_text(recomputed)}")

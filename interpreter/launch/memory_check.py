@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.interpreter.launch import available_memory
@@ -36,7 +37,7 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     if needed_bytes <= available_bytes:
         return
     place = "this host" if device.type == "cpu" else f"GPU {device.index} of this host"
-    count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    count = count_text(len(ranks), "rank")
     parts = {
         "weights": sum(r.weights for r in ranks),
         "gradients": sum(r.gradients for r in ranks),

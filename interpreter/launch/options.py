@@ -20,6 +20,16 @@ from chimerac.interpreter.launch.workloads import model_table
 
 CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files, which may be given instead of the schedule
 
+# What other launchers call the number of ranks.
+RANK_OPTIONS = (
+    "devices", "gpus", "gpus-per-node", "n-gpus", "n-procs", "n-ranks", "ngpus", "np", "nproc", "nproc-per-node", "nprocs",
+    "nranks", "ntasks", "num-devices", "num-gpus", "num-processes", "num-procs", "num-ranks", "num-workers", "processes",
+    "procs", "procs-per-node", "ranks", "workers", "world", "world-size",
+)  # fmt: skip
+RANKS_HELP = (
+    "the schedule says how many ranks are started: give its parameters, such as -p D=4; --width W starts W times as many"
+)
+
 EPILOG = """\
 models (NAME/BLOCKS chooses another number of blocks; one layer is before the blocks and one after them):
 {models}
@@ -86,6 +96,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # only what was given overrides the config file
     )
+    parser.other_options = dict.fromkeys(RANK_OPTIONS, RANKS_HELP)
     parser.add_argument("--config", metavar="PATH", help="a YAML file of options; the command line overrides it")
     parser.add_argument("--print-config", action="store_true", help="print all settings as such a file and exit")
     groups: dict[str, argparse._ArgumentGroup] = {}

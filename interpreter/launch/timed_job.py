@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.counts import count_text, sizes_text
 from chimerac.interpreter.launch.agreement import compare
 from chimerac.interpreter.launch.job import derived, log_figures, log_header, training_defaults, training_settings
 from chimerac.interpreter.launch.plan import Plan
@@ -38,9 +39,9 @@ class TimedJob:
         iterations, header = training_settings(self.settings).iterations, self.plan.program.header
         record = Record(transport.rank, iterations, self.settings.log_file, log_header(self.plan, self.settings))
         record.print_text(
-            f"{header.schedule}: {self.plan.program.world} ranks, {header.stages} stages, "
-            f"{header.micro_batches} micro-batches; timed stages, {self.unit_s * 1000:g} ms for a unit of cost, "
-            f"{iterations} iterations"
+            f"{header.schedule}: {sizes_text(self.plan.program.world, header.stages, header.micro_batches)}; "
+            f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, "
+            f"{count_text(iterations, 'iteration')}"
         )
         try:
             record.print_text("\n" + self.measure(transport, record).table())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import Program, Tied
@@ -85,7 +86,8 @@ def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int,
         except ChimeraError as error:
             # E203: the schedule has no parameter D. Then it is compiled without it, below.
             if all(d.code != "E203" for d in error.diagnostics):
-                note = f"D = {depth} follows from the {world} processes that were started"
+                started = f"{count_text(world, 'process')} that {'was' if world == 1 else 'were'} started"
+                note = f"D = {depth} follows from the {started}"
                 raise ChimeraError(
                     replace(d, notes=tuple(note if n == given_note("D", depth) else n for n in d.notes))
                     for d in error.diagnostics

@@ -9,6 +9,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.machines import PROCESSES, Machine, machine_name
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 def check_world(program: Program, world: int) -> None:
     """Raise ChimeraError E800 unless the program has one stream for each rank. world: the number of ranks that were started."""
     if world != program.world:
+        is_or_are, was_or_were = "is" if program.world == 1 else "are", "was" if world == 1 else "were"
+        replicas = count_text(program.header.width, "data-parallel replica")
         raise refuse(
             "E800",
-            f"{program.world} ranks are needed and {world} were started",
-            notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
+            f"{count_text(program.world, 'rank')} {is_or_are} needed and {world} {was_or_were} started",
+            notes=(f"{replicas} x {count_text(program.header.ranks, 'pipeline rank')}",),
             help=f"start them with: torchrun --nproc-per-node {program.world} ...",
         )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline import checkpoint_files as files
@@ -215,7 +216,8 @@ class Checkpoints:
             messages = [f"error[E832]: {error.diagnostics[0].message}" for error in unreadable]
             if unreadable:
                 lost = _iteration(candidates[0]) - done
-                messages.append(f"so the run resumes from the checkpoint before it: {lost} iterations are lost")
+                are_lost = f"{count_text(lost, 'iteration')} {'is' if lost == 1 else 'are'} lost"
+                messages.append(f"so the run resumes from the checkpoint before it: {are_lost}")
             return ResumePoint(done, path, (*messages, _resume_message(opened.info, path)))
         raise unreadable[0] if len(unreadable) == 1 else ChimeraError(d for error in unreadable for d in error.diagnostics)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chimerac.compiler.command.main import main
+from chimerac.compiler.command.find_schedule import OTHER_WORDS
+from chimerac.compiler.command.main import VERBS, main
 from chimerac.compiler.explain.entries import entries
+from chimerac.compiler.library import names
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.models.__main__ import main as models
 
@@ -107,6 +109,55 @@ def test_a_misspelt_option_or_preset_of_a_run_has_a_suggestion(capsys: pytest.Ca
         assert f"did you mean '{suggestion}'?" in capsys.readouterr().err
     assert models(["describe", "--model", "gpt-smal"]) == 1
     assert "did you mean 'gpt-small'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nproc-per-node", "4"],
+        ["--nproc_per_node=4"],
+        ["--ranks", "4"],
+        ["--nproc", "4"],
+        ["--world-size", "4"],
+        ["--num-gpus", "4"],
+    ],
+)
+def test_an_option_for_the_number_of_ranks_gets_the_way_to_set_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(words)
+    message = capsys.readouterr().err
+    assert "did you mean" not in message and "-p D=4; --width W" in message
+
+
+@pytest.mark.parametrize("word", ["--zones", "--rows", "--noise"])
+def test_the_dashes_of_an_option_make_no_name_similar(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_options([word, "4"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("run mine.sched", "python interpreter/run.py mine.sched"),
+        ("train mine.sched -p D=2", "python interpreter/run.py mine.sched"),
+        ("verify mine.sched", "chimerac mine.sched"),
+        ("check", "chimerac SCHEDULE"),
+        ("draw 'a b.sched'", "chimerac 'a b.sched' --emit timeline"),
+        ("format mine.sched", "chimerac fmt mine.sched"),
+    ],
+)
+def test_a_command_of_other_tools_gets_the_one_that_does_the_same(
+    line: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.sched").write_text(RIGHT)
+    assert main(shlex.split(line)) == 2
+    assert f"= help: write: {command}\n" in capsys.readouterr().err
+
+
+def test_no_command_of_other_tools_is_one_of_chimerac() -> None:
+    assert not {*OTHER_WORDS} & {*VERBS} and not {*OTHER_WORDS} & {*names()}
 
 
 def test_nothing_is_suggested_if_no_name_is_near(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,10 +57,22 @@ def with_edits(text: str, help: str) -> str:
 
 def sizes_tried(help: str) -> list[dict[str, int]]:
     """Return the parameters with which an edit was tried, by its help."""
-    without_limits = "(?:, at the larger size without the limits)?"
-    found = re.search(rf"; tried with (.*?){without_limits}: it then runs, makespan \d+, activations \d+$", help)
-    assert found
-    return [{k: int(v) for k, v in (x.split("=") for x in size.split())} for size in found[1].split(" and with ")]
+    without_limits = "(?:, at the larger sizes? without the limits)?"
+    others = "(?:; with [^;]* the program stays the same)?(?:; it does not run with [^;]*)?"
+    found = re.search(rf"; tried with (.*?){without_limits}: it then runs, makespan \d+, activations \d+{others}$", help)
+    assert found, help
+    return [parameters_in(size) for size in re.split(" and with |, with ", found[1])]
+
+
+def parameters_in(text: str) -> dict[str, int]:
+    """Return parameters as a help writes them: 'D=4 N=8'."""
+    return {k: int(v) for k, v in (x.split("=") for x in text.split())}
+
+
+def sizes_unchanged(help: str) -> list[dict[str, int]]:
+    """Return the parameters with which an edit does not change the program, by its help."""
+    found = re.search(r"; with ([^;]*) the program stays the same", help)
+    return [parameters_in(size) for size in re.split(" and with |, with ", found[1])] if found else []
 
 
 def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
@@ -109,7 +121,8 @@ order ticks {{
 """
     code, help = code_and_help(text, {})
     assert code in ("E303", "E304")
-    assert help.endswith(f"; tried with D=4 N=8 and with D=8 N=16: it then runs, makespan {makespan}, activations 4"), help
+    sizes = "with D=4 N=8, with D=8 N=16 and with D=4 N=16"
+    assert help.endswith(f"; tried {sizes}: it then runs, makespan {makespan}, activations 4"), help
     assert makespan_of(compile_text(with_edits(text, help)).program) == makespan
 
 
@@ -157,6 +170,66 @@ def test_the_suggested_count_corrects_a_listing(wrong: str) -> None:
         for size in sizes_tried(help):
             assert code_and_help(with_edits(broken, help), size) == ("", "")
         assert makespan_of(compile_text(with_edits(broken, help)).program) == makespan_of(right.program)
+
+
+TWOS = """schedule twos
+param D = 2
+param N = 8
+ranks D   stages D
+pipe main { stage s on rank s   micro_batches N }
+order listing for rank r {
+    let warm_up = 2*(D - r)
+    repeat warm_up { F }
+    repeat (N - warm_up)//2 { B B F F }
+    repeat warm_up { B }
+}
+"""
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_an_edit_for_one_size_leaves_the_programs_of_other_sizes_as_they_were(given: int) -> None:
+    """With N=2, D and N are equal, also after both are doubled: min(D, ...) would compile, and be slower for N=8."""
+    code, help = code_and_help(TWOS, {"N": given})
+    assert code == "E306" and "write 'min(N, 2*(D - r))' instead of '2*(D - r)'" in help
+    edited = with_edits(TWOS, help)
+    assert {"D": 2, "N": 8} in sizes_unchanged(help)
+    for size in sizes_unchanged(help):
+        assert compile_text(edited, size).program == compile_text(TWOS, size).program
+    for size in sizes_tried(help):
+        assert code_and_help(TWOS, size)[0] and code_and_help(edited, size) == ("", "")
+
+
+def test_no_edit_changes_the_program_of_the_defaults() -> None:
+    suggested = 0
+    for body in ("B B F F", "B F B F", "B B & F F", "B  B  F & F"):
+        text = TWOS.replace("B B F F", body)
+        if code_and_help(text, {})[0]:
+            continue
+        for size in ({"N": n, "D": d} for n in range(1, 6) for d in (1, 2, 3)):
+            code, help = code_and_help(text, size)
+            if code and "tried" in help:
+                assert compile_text(with_edits(text, help)).program == compile_text(text).program, (body, size)
+                suggested += 1
+    assert suggested >= 4
+
+
+def test_edits_are_tried_at_sizes_where_the_parameters_have_another_ratio() -> None:
+    """With D=4 and N=8, and with both doubled, N is 2*D."""
+    broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)")
+    code, help = code_and_help(broken, {"D": 4, "N": 8})
+    assert code == "E304"
+    sizes = sizes_tried(help)
+    assert sizes[0] == {"D": 4, "N": 8} and any(size["N"] != 2 * size["D"] for size in sizes)
+
+
+def test_a_suggested_value_of_a_parameter_compiles() -> None:
+    """N=0 and N=2 meet the requirement, but without micro-batches, and with fewer than the warm-up, nothing compiles."""
+    text = TWOS.replace("ranks D ", "require N % 2 == 0\nranks D ")
+    code, help = code_and_help(text, {"N": 1})
+    assert (code, help) == ("E210", "give -p N=4")
+    for refused in (0, 2):
+        assert code_and_help(text, {"N": refused})[0]
+    assert code_and_help(text, {"N": 4}) == ("", "")
 
 
 def test_a_rank_counted_from_the_wrong_end_is_corrected_everywhere() -> None:
@@ -219,7 +292,7 @@ def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None
 def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
     code, help = code_and_help(broken, {})
-    assert code == "E304" and "and with D=6 N=8, at the larger size without the limits: it then runs" in help
+    assert code == "E304" and ", with D=6 N=8 and with D=3 N=8, at the larger sizes without the limits: it then runs" in help
     assert code_and_help(with_edits(broken, help), {}) == ("", "")
 
 

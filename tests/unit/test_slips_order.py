@@ -78,3 +78,18 @@ def test_a_chain_of_any_length_may_be_a_rank() -> None:
     """No changes to parts of a long chain are tried, because the effort would be quadratic in its length."""
     [finding] = findings_of(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
     assert finding.code == "E220"
+
+
+@pytest.mark.parametrize("word", ["F2", "B2", "W11"])
+def test_a_task_written_as_in_a_timeline_gets_the_form_with_its_micro_batch(word: str) -> None:
+    [finding] = findings_of(slip("listing", ("w { F }", f"w {{ {word} }}")))
+    form = f"{word[0]}(STAGE, {word[1:]})"
+    assert finding.help == f"a micro-batch is written with its stage: {form}; {word[0]} alone is the next micro-batch"
+    assert compile_text(slip("listing", ("repeat w { F }", "F(r, 0)  repeat w - 1 { F }"))).program == right_program("listing")
+
+
+def test_a_block_that_is_not_closed_is_quoted_as_it_is_written() -> None:
+    head = "repeat (N - w)//1 * (1+0) {"
+    [finding] = findings_of(slip("listing", ("repeat N - w { B  F }", f"{head} B  F")))
+    assert finding.message == f"a '}}' is missing: '{head}' is not closed"
+    assert finding.notes == (f"'{head}' begins at slip.sched:10:5",)

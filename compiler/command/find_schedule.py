@@ -1,0 +1,38 @@
+"""The schedule of the command line. For a command of other tools, such as `run`, the help says what does the same here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.compiler.library import find
+
+# What to write -> the words that other tools have for it. {} is the schedule.
+_WORDS = {
+    "python interpreter/run.py {}": ("run", "train", "launch", "exec", "execute", "start"),
+    "chimerac {}": ("verify", "check", "compile", "build", "validate", "lint"),
+    "chimerac {} --emit timeline": ("draw", "show", "view", "print", "timeline"),
+    "chimerac {} --emit svg -o picture.svg": ("plot", "picture", "render"),
+    "chimerac {} --emit report": ("report", "simulate", "analyze", "info", "stats"),
+    "chimerac fmt {}": ("format",),
+    "chimerac --list": ("list", "ls"),
+    "chimerac --help": ("help",),
+}
+OTHER_WORDS = {word: command for command, words in _WORDS.items() for word in words}
+
+
+def find_schedule(name: str, verbs: Collection[str], rest: Sequence[str] = ()) -> Source:
+    """Return the text of a schedule, of a file or of the library.
+
+    verbs: suggested for a similar name; rest: the words after it. Raises ChimeraError E001 if there is none.
+    """
+    try:
+        return find(name, verbs)
+    except ChimeraError as error:
+        command = OTHER_WORDS.get(name)
+        if command is None:
+            raise
+        schedule = shlex.quote(rest[0]) if rest and not rest[0].startswith("-") else "SCHEDULE"
+        raise ChimeraError(replace(d, help=f"write: {command.format(schedule)}") for d in error.diagnostics) from None

@@ -1,0 +1,110 @@
+"""The sizes at which an edited text of a schedule is tried: as given, larger ones, and the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.header import Header
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.diagnose.edits.text import first_parameters
+from chimerac.compiler.given import StageChoice
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.resolve.values import parameter_values, requirements_hold
+from chimerac.compiler.syntax import nodes as n
+
+MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks are tried only at the given size
+MAX_DIFFERENT = 2  # sizes with another ratio of two parameters
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSize:
+    """A size at which edited texts are tried.
+
+    parameters: of the schedule; tasks: what a trial counts as, in tasks; original: the program of the original text, which an
+    edit must not change, None if the text does not compile; required: whether an edited text must compile.
+    """
+
+    parameters: Sizes
+    tasks: int
+    original: Program | None = None
+    required: bool = True
+
+
+def trial_sizes(
+    schedule: n.Schedule,
+    given: Header,
+    budget: Budget,
+    recompute: StageChoice | None,
+    compile_original: Callable[[Sizes], Program | None],
+) -> Sequence[TrialSize]:
+    """Return the sizes at which edits are tried, the given one first; the original text does not compile there.
+
+    given: the header at the given size. compile_original: returns the program of the original text; None if it has none.
+    """
+    found = [TrialSize(given.parameters, _tasks(given))]
+    if _tasks(given) > MAX_TASKS_FOR_LARGER_SIZE:
+        return found
+
+    def header_at(parameters: Sizes) -> Header | None:
+        """Return the header at a size; None if the schedule does not allow the size."""
+        try:
+            if requirements_hold(schedule, parameters, budget):
+                return resolve(schedule, parameters, budget, recompute).header
+        except ChimeraError:
+            pass
+        return None
+
+    for parameters in _doubled(given.parameters):
+        if parameters != given.parameters and header_at(parameters) is not None:
+            found.append(TrialSize(parameters, _tasks(given), compile_original(parameters)))
+            break
+    others = _with_other_ratios(given, first_parameters(schedule), header_at)
+    needed = {s.name.name for s in schedule.statements if isinstance(s, n.Param) and s.default is None}
+    defaults = parameter_values(schedule, {k: v for k, v in given.parameters.items() if k in needed}, budget)
+    for header in (*others, None if defaults is None else header_at(defaults)):
+        if header is None or any(header.parameters == x.parameters for x in found):
+            continue
+        if _tasks(header) <= MAX_TASKS_FOR_LARGER_SIZE:
+            original = compile_original(header.parameters)
+            found.append(TrialSize(header.parameters, _tasks(header), original, required=original is not None))
+    return found
+
+
+def _tasks(header: Header) -> int:
+    """Return the number of forwards and backwards."""
+    return 2 * header.stages * header.micro_batches
+
+
+def _doubled(given: Sizes) -> Iterator[Sizes]:
+    """Yield larger sizes: all parameters are doubled, then only those above 2."""
+    return ({k: 2 * v if v > least else v for k, v in given.items()} for least in (0, 2))
+
+
+def _with_other_ratios(given: Header, names: Sequence[str], header_at: Callable[[Sizes], Header | None]) -> list[Header]:
+    """Return at most MAX_DIFFERENT sizes at which two of the named parameters have another ratio than at the given size.
+
+    One parameter is two or three times as large. Sizes with more micro-batches on the same ranks come first.
+    """
+    headers = [
+        (name, header)
+        for factor in (2, 3)
+        for name in names
+        if given.parameters[name] > 0
+        and (header := header_at({**given.parameters, name: factor * given.parameters[name]})) is not None
+    ]
+    headers.sort(
+        key=lambda x: (x[1].ranks, x[1].stages) != (given.ranks, given.stages) or x[1].micro_batches <= given.micro_batches
+    )
+    same = {*combinations(sorted(names), 2)}  # pairs of parameters with one ratio at all sizes so far
+    found: list[Header] = []
+    for name, header in headers:
+        if len(found) < MAX_DIFFERENT and any(name in pair for pair in same):
+            same = {pair for pair in same if name not in pair}
+            found.append(header)
+    return found

@@ -97,7 +97,7 @@ def test_json_has_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
         ({"--profile": "nowhere.json"}, "E001", "nowhere.json"),
         ({"--model": "gpt-micro"}, "E714", "is one of gpt-nano, and the model is gpt-micro"),
         ({"--memory": "1000"}, "E718", "a rank has 1,000 bytes"),
-        ({"--batch": "1"}, "E719", "with 1 samples"),
+        ({"--batch": "1"}, "E719", "with 1 sample in"),
         ({"--ranks": "7"}, "E719", "on 7 ranks"),
     ],
 )

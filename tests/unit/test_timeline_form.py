@@ -75,7 +75,7 @@ def test_the_figures_of_a_run_are_beside_the_predicted_ones() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 3}).program
     found = beside(simulate(program), measured(program))
     assert found.unit_of_cost == pytest.approx(7) and found.unit == "ms"
-    assert found.predicted.makespan == found.measured.tasks == pytest.approx(7 * 12)
+    assert found.predicted.makespan == found.measured.last_task_end == pytest.approx(7 * 12)
     assert found.measured.makespan == pytest.approx(7 * 12 + 3)
     assert found.measured.busy == found.predicted.busy == pytest.approx((63, 63))
     assert found.measured.bubble_ratio == pytest.approx(1 - 63 / 87)

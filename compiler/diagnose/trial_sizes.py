@@ -13,7 +13,7 @@ from chimerac.compiler.diagnose.edits.text import first_parameters
 from chimerac.compiler.given import StageChoice
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
-from chimerac.compiler.resolve.values import parameter_values, requirements_hold
+from chimerac.compiler.resolve.values import parameter_values
 from chimerac.compiler.syntax import nodes as n
 
 MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks are tried only at the given size
@@ -54,11 +54,9 @@ def trial_sizes(
     def header_at(parameters: Sizes) -> Header | None:
         """Return the header at a size; None if the schedule does not allow the size."""
         try:
-            if requirements_hold(schedule, parameters, budget):
-                return resolve(schedule, parameters, budget, recompute).header
+            return resolve(schedule, parameters, budget, recompute).header
         except ChimeraError:
-            pass
-        return None
+            return None
 
     for parameters in _doubled(given.parameters):
         if parameters != given.parameters and header_at(parameters) is not None:

@@ -130,7 +130,7 @@ class Trials:
         """
         found: list[tuple[tuple[int, ...], _Tried, Edit]] = []
         for number, edit in ((number, edit) for number, group in enumerate(edits) for edit in group):
-            if self.spent > MAX_TRIED:  # nothing more is compiled, and a long text has very many edits
+            if self.ended:  # nothing more is compiled, and a long text has very many edits
                 break
             tried = self._tried(edited(edit))
             if tried is not None:

@@ -1,10 +1,10 @@
 """What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--shipped] [--write].
 
-The settings are in docs/searched/ with their seeds: 20 with uneven stages and links, 20 small ones, and placements with equal
-stages. Each is searched for some time. The table has the best schedule of the library that keeps the same limits, what was found,
-and the bound; the summary compares also with the best schedule whose order no search has found. Every order is written as a text
-and compiled, and its certificate is checked. --shipped searches nothing: it compares what was found with the library of today,
-which may have more schedules.
+The settings are in docs/searched/ with their seeds: 20 with uneven stages and links, 20 small ones, and placements with
+equal stages. Each is searched for some time. The table has the best schedule of the library that keeps the same limits, what
+was found, and the bound. The summary compares also with the best schedule whose order no search has found. Every order is
+written as a text and compiled, and its certificate is checked. --shipped searches nothing: it compares what was found with
+the library of today, which may have more schedules.
 """
 
 from __future__ import annotations

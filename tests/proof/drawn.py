@@ -32,9 +32,8 @@ from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify import verify
 from tests.helpers import Streams, streams, with_move, with_streams
 
-Output = tuple[
-    str, int, int
-]  # of a task for a micro-batch: "F" forward, "B" input gradient or "R" recomputed; stage, micro-batch
+# An output of a task: "F" (of a forward), "B" (an input gradient) or "R" (of a recomputation); stage; micro-batch.
+Output = tuple[str, int, int]
 
 
 @dataclass(frozen=True)

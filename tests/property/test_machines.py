@@ -40,7 +40,7 @@ def random_programs(r: random.Random) -> Iterator[Program]:
         [
             lambda: p,
             lambda: with_moved_receives(r, p),
-            lambda: with_late_receives(p, (Send,), r.randint(0, 1)),
+            lambda: with_late_receives(p, past=(Send,), window=r.randint(0, 1)),
             lambda: with_own_orders(r, tasks),
         ]
     )()

@@ -257,8 +257,8 @@ TENTH = Fraction(1, 10)
 def fill_bound(D: int, hop: Fraction | int) -> Fraction:
     """Return a lower bound on the wall bubble of two pipes with at most D activations on a rank, F = I = W = 1.
 
-    The first task of a middle rank waits for D/2 - 1 forwards and transfers. The rank's first backward ends at least D tasks
-    and D - 1 transfers later. In between the rank can run D forwards at most.
+    A middle rank's first task starts after D/2 - 1 forwards and transfers. Its first backward starts at least D tasks and
+    D - 1 transfers later. In between the rank can run D forwards at most.
     """
     return (D // 2 - 1) * (1 + Fraction(hop)) + (D - 1) * hop
 

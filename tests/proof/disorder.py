@@ -32,8 +32,8 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
     """Return a program of these tasks in which every rank has a random order. Both ends of a channel have the same order.
 
     Every value reaches its readers, but the program may deadlock. In about half of the programs each pair of ranks posts the
-    transfers between them in a common order, so that no queue of a pair deadlocks on its own. width: the replicas of one
-    program in four; the others have one.
+    transfers between them in a common order, so that no queue of a pair deadlocks on its own. width: how many replicas one
+    program in four has; the others have one.
     """
     h = tasks.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]

@@ -149,7 +149,7 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
     """Return the verified program of these tasks, lowered as in the compiler.
 
-    width: the replicas of one program in three, the others have one; queued: whether for machines with queues, drawn if None.
+    width: how many replicas one program in three has, the others have one; queued: for machines with queues, drawn if None.
     """
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), hop=0))
     assert not timing.stuck

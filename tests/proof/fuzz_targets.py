@@ -174,7 +174,7 @@ def torch_csv(data: bytes) -> str:
         check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
         again = program_from_csv(Source("a.csv", program_to_csv(program, with_communication=False)))
-        if not has_messages:  # those of a file may be elsewhere than the reader plans them for tasks alone
+        if not has_messages:  # messages of a file stay where they are, which need not be where the reader would plan them
             require(again == program, "the CSV reads as another program")
     return f"program {len(program.header.pipes[0].placement)} {has_messages}"
 

@@ -223,7 +223,7 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
                 correct &= buffer.item() == rest[1]
             case _:
                 ranks, number = rest
-                # There are fewer than 64 ranks, so each rank adds another number to each all-reduce.
+                # There are fewer than 64 ranks, so these numbers are all different.
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
                 expected = sum(number * 64.0 + r for r in ranks)
                 all_reduces.append((transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], expected))

@@ -77,7 +77,7 @@ def test_readers_are_linear_in_their_input(name: str) -> None:
     measurement = Measurement(name, READERS[name])
     for text in measurement.reader.seeds():
         measurement.run(text)
-    chosen = "order greedy", "tied", "F & B", "a remark"  # only these, because parsing a schedule executes many lines
+    chosen = "order greedy", "tied", "F & B", "a comment"  # only these, because parsing a schedule executes many lines
     for recipe in measurement.reader.regressions():
         if name != "schedule" or recipe.description.removeprefix("'").startswith(chosen):  # some are the repr of a piece
             assert not measurement.count_lines(recipe, 0), recipe.description

@@ -177,6 +177,7 @@ def test_looped_bfs_has_its_bubble_and_activations(D: int, N: int, v: int) -> No
     assert activation_range(p) == (N * v, N * v)
 
 
+# By (D, w): the bubble, in units of F of a stage.
 HANAYO = {
     (4, 1): 12,
     (8, 1): 28,
@@ -184,7 +185,7 @@ HANAYO = {
     (4, 2): 13,
     (8, 2): 30,
     (16, 2): 66,
-}  # (D, w): the bubble in F of a stage
+}
 
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)

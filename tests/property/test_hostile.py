@@ -125,7 +125,7 @@ SCHEDULES = {
     "NUL": ("\0" * 100_000, "E101"),
 }
 
-# Lists of micro-batches that have the same hash as tuples.
+# Lists of micro-batches. As tuples they all have one hash.
 TUPLES = [",".join(map(str, ids)) for ids in colliding(2**13)]
 JSON_OF_ONE_HASH = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
 TEXT_OF_ONE_HASH = [f"  FWD main s0 m{ids}" for ids in TUPLES]

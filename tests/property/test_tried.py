@@ -76,7 +76,7 @@ def sizes_unchanged(help: str) -> list[dict[str, int]]:
 
 
 def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
-    """Tasks are compared by their micro-batches. The numbers of their lists differ, because each program numbers its own."""
+    """The programs number their lists of micro-batches differently. So tasks must be compared by their micro-batches."""
     p = tasks_only(program("1f1b", D=1, N=4))
     original = with_streams(p, [[Fwd(0, 0, (0, 1)), Fwd(0, 0, (2, 3)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
     forwards = with_streams(p, [[Fwd(0, 0, (2, 3)), Fwd(0, 0, (0, 1)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])

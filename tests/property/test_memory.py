@@ -56,7 +56,7 @@ PROGRAMS_OF_A_PART = int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
     """Return a random program with a machine on which it terminates, and a random model for it."""
     p = lower_tasks(random_tasks(r), r)
-    p = p.with_header(machine=r.choice([machine for machine, ends in machines(ProgramIndex(p)).items() if ends]))
+    p = p.with_header(machine=r.choice([machine for machine, terminates in machines(ProgramIndex(p)).items() if terminates]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
     return p, random_model(r, p.header.stages, tied)
 

@@ -16,7 +16,7 @@ from tests.proof.record import record
 
 # (targets, seconds for each, seed, targets at a time) -> results
 Run = Callable[[Sequence[str], float, int, int], Sequence[Any]]
-Report = Callable[[Sequence[Any], float, int], str]  # (results, seconds, seed) -> text
+Report = Callable[[Sequence[Any], float, int], str]  # (results, seconds of the whole run, seed) -> text
 
 
 def campaign(
@@ -33,7 +33,7 @@ def campaign(
     part: the block of docs/proof.md; kind: the word for a target in the options; minutes: the default of --minutes.
     """
     parser = ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--minutes", type=float, default=minutes, help="of the whole run; each target gets an equal part")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help=f"{kind}s at a time, default all processors")
     parser.add_argument(f"--{kind}", dest="targets", action="append", choices=targets, help="only this one; repeatable")
@@ -41,9 +41,9 @@ def campaign(
     options = parser.parse_args(argv)
     chosen = options.targets or targets
     began = time.monotonic()
-    seconds = options.minutes * 60 * min(options.jobs, len(chosen)) / len(chosen)  # for each target
+    seconds_per_target = options.minutes * 60 * min(options.jobs, len(chosen)) / len(chosen)
     try:
-        results = run(chosen, seconds, options.seed, options.jobs)
+        results = run(chosen, seconds_per_target, options.seed, options.jobs)
     except KeyboardInterrupt:
         print("\ninterrupted: nothing is recorded", file=sys.stderr)
         return 130

@@ -24,15 +24,16 @@ from tests.helpers import Streams
 from tests.proof.drawn import random_order, reads_first
 
 Transfer = tuple[int, int]  # the rank that sends, number of the message on its channel
-ATTEMPTS = 40  # how often orders are drawn until each pair of ranks has a common order of transfers
+ATTEMPTS = 40  # orders are drawn at most so often, until each pair of ranks has a common order of transfers
 Group = tuple[tuple[int, ...], str]  # stages whose gradients are summed together, name
 
 
 def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program:
     """Return a program of these tasks in which every rank has a random order. Both ends of a channel have the same order.
 
-    Every value reaches its readers, but the program may deadlock. In half of the programs each pair of ranks posts the
-    transfers between them in a common order, so that no queue of a pair deadlocks on its own.
+    Every value reaches its readers, but the program may deadlock. In about half of the programs each pair of ranks posts the
+    transfers between them in a common order, so that no queue of a pair deadlocks on its own. width: how many replicas one
+    program in four has; the others have one.
     """
     h = tasks.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
@@ -50,20 +51,23 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
 
 
 def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[Group]) -> list[Instruction]:
-    """Return a rank's tasks in a random order that is valid on this rank, with its SENDs, and with its ALLREDUCEs by group."""
+    """Return a rank's tasks in a random order that is valid on this rank, with its SENDs and its ALLREDUCEs.
+
+    g: the rank; groups: the order of its ALLREDUCEs.
+    """
     own = [replace(i, overlap=False) for i in tasks.stream(g) if isinstance(i, Task)]
     stream: list[Instruction] = [*random_order(r, own, h.stages)]
     for n in reversed(range(len(stream))):
         if (i := send_of(h, g, stream[n])) is not None:  # type: ignore[arg-type]
             stream.insert(min(len(stream), n + 1 + r.choice([0, 0, 0, 1, 2, 4])), i)
-    place = 0
+    position = 0
     for stages, name in groups:
         holders = h.holders(stages)
         if g in holders:
             last = max(n for n, i in enumerate(stream) if isinstance(i, Bwd | BwdWeight) and i.stage in stages)
-            place = r.randint(max(last + 1, place), len(stream))
-            stream.insert(place, AllReduce(name, min(stages), holders))
-            place += 1
+            position = r.randint(max(last + 1, position), len(stream))
+            stream.insert(position, AllReduce(name, min(stages), holders))
+            position += 1
     return stream
 
 
@@ -95,9 +99,9 @@ def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Tra
     """Return an order in which two ranks can post all transfers between them; None if there is none."""
     before: dict[Transfer, set[Transfer]] = {}
     for sender, receiver in ((a, b), (b, a)):
-        for k, place in enumerate(send_positions(streams, sender, receiver)):
-            read = first_reads(streams, receiver, sender)
-            before[sender, k] = {(receiver, n) for n in range(len(read)) if read[n] < place}
+        for k, position in enumerate(send_positions(streams, sender, receiver)):
+            read_at = first_reads(streams, receiver, sender)
+            before[sender, k] = {(receiver, n) for n in range(len(read_at)) if read_at[n] < position}
             before[sender, k] |= {(sender, k - 1)} if k else set()
     order: list[Transfer] = []
     while len(order) < len(before):
@@ -111,24 +115,27 @@ def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Tra
 def with_receives(
     r: random.Random, g: int, streams: Streams, common: dict[tuple[int, int], list[Transfer] | None]
 ) -> list[Instruction]:
-    """Return a rank's stream with its RECVs: in the order of the SENDs of each channel, and before their readers."""
-    places: list[tuple[int, int, float, Recv]] = []  # (position, number of the message, tie breaker, the RECV)
+    """Return a rank's stream with its RECVs: in the order of the SENDs of each channel, and before their readers.
+
+    g: the rank; common: the common order of the transfers of each pair of ranks, None if it has none.
+    """
+    receives: list[tuple[int, int, float, Recv]] = []  # (position, number of the message, tie breaker, the RECV)
     late = r.random() < 0.5
     for peer in range(len(streams)):
         own, first = send_positions(streams, g, peer), first_reads(streams, peer, g)
         order = common.get((min(g, peer), max(g, peer)))
-        place = 0
+        position = 0
         for number, n in enumerate(send_positions(streams, peer, g)):
             i = streams[peer][n]
             assert isinstance(i, Send)
             latest = min(first[number:])
             if order:
                 earlier = sum(sender == g for sender, _ in order[: order.index((peer, number))])  # own SENDs to the peer
-                place = max([place, *(n + 1 for n in own[:earlier])])
+                position = max([position, *(n + 1 for n in own[:earlier])])
                 latest = min([latest, *own[earlier:]])
-            place = max(place, latest if late else r.randint(0, latest))
-            places.append((place, number, r.random(), Recv(i.value, i.pipe, i.stage, i.micro_batches, peer)))
+            position = max(position, latest if late else r.randint(0, latest))
+            receives.append((position, number, r.random(), Recv(i.value, i.pipe, i.stage, i.micro_batches, peer)))
     stream = list(streams[g])
-    for place, _, _, i in sorted(places, key=lambda x: x[:3], reverse=True):
-        stream.insert(place, i)
+    for position, _, _, i in sorted(receives, key=lambda x: x[:3], reverse=True):
+        stream.insert(position, i)
     return stream

@@ -26,6 +26,7 @@ class Draft:
 
     @property
     def world(self) -> int:
+        """Return the number of streams: the ranks of all replicas."""
         return len(self.streams)
 
     def program(self) -> Program:
@@ -102,7 +103,7 @@ def contents(d: Draft) -> object:
 
 
 def codes(p: Program) -> set[str]:
-    """Return the codes of the verifier's findings, none if it accepts. Any other exception is a failure."""
+    """Return the codes of the verifier's findings, none if it accepts. They must be E4xx; other exceptions are not caught."""
     try:
         verify(p)
     except ChimeraError as error:

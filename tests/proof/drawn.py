@@ -1,4 +1,4 @@
-"""Random programs: placements, pipes, groups, pairs and orders are drawn, then the program is lowered as in the compiler.
+"""Random programs: placements, pipes, groups, overlapped pairs and orders are drawn, then lowered as in the compiler.
 
 The compiler does not emit FREE, and posts RECVs by one rule only. So FREEs are added here, and RECVs are moved.
 """
@@ -32,7 +32,8 @@ from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify import verify
 from tests.helpers import Streams, streams, with_move, with_streams
 
-Cell = tuple[str, int, int]  # "F", "B" or "R", stage, micro-batch
+# An output of a task: "F" (of a forward), "B" (an input gradient) or "R" (of a recomputation); stage; micro-batch.
+Output = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _parts(r: random.Random, group: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [part for part in (group[:cut], group[cut:]) if part]
 
 
-def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
+def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Output], set[Output]]:
     """Return the outputs and the inputs of a task. Not every input of a backward exists: R only where a task outputs it."""
     outputs, inputs = set(), set()
     for m in i.micro_batches:
@@ -128,7 +129,10 @@ def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]
 
 
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
-    """Let some tasks overlap with the next task of their rank, which is moved next to them. Its inputs must exist by then."""
+    """Let some tasks overlap with the next task of their rank, which is moved next to them.
+
+    order: (rank, task). The inputs of both tasks must exist before the first of them.
+    """
     at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
     while at < len(order):
         rank, first = order[at]
@@ -145,9 +149,9 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
     """Return the verified program of these tasks, lowered as in the compiler.
 
-    queued: whether for machines with queues; drawn if it is left out.
+    width: how many replicas one program in three has, the others have one; queued: for machines with queues, drawn if None.
     """
-    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
+    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), hop=0))
     assert not timing.stuck
     queued = r.random() < 0.3 if queued is None else queued
     insertions = []
@@ -169,21 +173,21 @@ def with_frees(r: random.Random, program: Program) -> Streams:
                 continue
             readers = (Bwd, BwdWeight) if i.value == "act" else (Bwd, BwdInput)
             readers = readers if program.header.kind == "training" else (Fwd,)
-            last = max(n for n, x in enumerate(stream) if isinstance(x, readers) and reads(x, i))
+            last = max(n for n, x in enumerate(stream) if isinstance(x, readers) and shares_micro_batch(x, i))
             places = [n + 1 for n in range(last, len(stream)) if not getattr(stream[n], "overlap", False)]
             stream.insert(r.choice(places), Free(i.value, i.pipe, i.stage, i.micro_batches))
     return changed
 
 
-def reads(task: Instruction, i: Recv | Send) -> bool:
-    """Return whether a task has the stage and a micro-batch of a transfer. Its kind is not checked."""
+def shares_micro_batch(task: Instruction, i: Recv | Send) -> bool:
+    """Return whether a task and a transfer have the same pipe and stage, and a micro-batch in common."""
     assert isinstance(task, Task)
     return (task.pipe, task.stage) == (i.pipe, i.stage) and bool({*task.micro_batches} & {*i.micro_batches})
 
 
 def reads_first(task: Instruction, i: Recv | Send) -> bool:
     """Return whether a task is of the kind that reads a transferred value first, and reads this one."""
-    return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and reads(task, i)
+    return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and shares_micro_batch(task, i)
 
 
 def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
@@ -218,7 +222,7 @@ def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), win
     """Return the program with its RECVs as far back as possible. past: transfers of its peer that a RECV may pass.
 
     If it passes none, each pair of ranks keeps its order of transfers. With window 0 a rank then waits at each SEND until the
-    peer has posted its RECV, just before it reads the value.
+    peer has posted its RECV, which the peer does just before it reads the value.
     """
     changed = streams(p)
     for stream in changed:

@@ -38,9 +38,9 @@ ORDER = {"E440", "E453"}  # findings about the order of transfers and collective
 
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
-    "receives moved": "the same with RECVs posted elsewhere",
+    "receives moved": "as in the first row, but with RECVs posted elsewhere",
     "receives late": "lowered for machines with queues, then every RECV posted as late as possible, window 0",
-    "mutants": "the same with one instruction changed, after which every value still reaches its readers",
+    "mutants": "as in the first row, but with one instruction changed; every value still reaches its readers",
     "own orders": "every rank in its own random order",
 }
 
@@ -87,13 +87,13 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
     seen = set()
     for kind, p in candidates(seed):
         messages = sum(i.op == "SEND" for g in range(p.world) for i in p.stream(g))
-        streams = p.with_header(machine="window").digest
-        if messages not in MESSAGES or streams in seen or (found := codes(p)) - ORDER:
+        digest = p.with_header(machine="window").digest  # the same for programs that differ only in the machine
+        if messages not in MESSAGES or digest in seen or (found := codes(p)) - ORDER:
             continue
-        seen.add(streams)
-        ends = machines(ProgramIndex(p))
-        assert "E453" in found or ("E440" in found) == (not ends[p.header.machine]), "verify and machines disagree"
-        yield kind, p, {machine: ends[machine] and "E453" not in found for machine in MACHINES}
+        seen.add(digest)
+        terminates = machines(ProgramIndex(p))
+        assert "E453" in found or ("E440" in found) == (not terminates[p.header.machine]), "verify() and machines() disagree"
+        yield kind, p, {machine: terminates[machine] and "E453" not in found for machine in MACHINES}
 
 
 def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
@@ -127,7 +127,7 @@ class Tally:
     missed: Counter[tuple[int, str]] = field(default_factory=Counter)  # deadlocks that are missed without a kind of wait
 
     def add(self, kind: str, p: Program, verdicts: dict[str, bool]) -> None:
-        """Explore a program on every machine, unless it is too large."""
+        """Explore a program on every machine, unless it is too large. verdicts: whether the verifier accepts it, by machine."""
         by_model = {m: model.explore(p, m, self.large) for m in MACHINES}
         largest = max(x.states for x in by_model.values())
         if largest > self.large:
@@ -140,13 +140,13 @@ class Tally:
         self.thorough += thorough
         for machine, found in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1
-            self.missed.update((why, machine) for why in needed_waits(p, machine))
+            self.missed.update((wait, machine) for wait in needed_waits(p, machine))
             finals = {"model": found.finals, "verifier": (verdicts[machine],)}
             self.model_states[machine] += found.states
             if largest <= self.limit:
-                explored = scheduler.explore(p, machine)
-                self.states[machine] += explored.states
-                finals["loopback"] = explored.finals
+                by_loopback = scheduler.explore(p, machine)
+                self.states[machine] += by_loopback.states
+                finals["loopback"] = by_loopback.finals
                 if thorough:
                     finals["loopback, thorough"] = scheduler.explore(p, machine, thorough=True).finals
             if len({*finals.values()}) > 1:

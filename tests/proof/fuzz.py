@@ -71,11 +71,11 @@ class Fuzzing:
         return result
 
     def work(self, result: Result, folder: Path, seconds: float, number: int) -> None:
-        """Run one worker, and add its results to `result`."""
+        """Run one worker for some seconds, and add its results to `result`. number: how many workers have run before it."""
         arguments = command(result.target, seconds, self.seed + number, folder)
         with (folder / "output").open("wb") as output:
             worker = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-            end = time.monotonic() + seconds + 10
+            end = time.monotonic() + seconds + 10  # it should end by itself before this
             while worker.poll() is None:
                 start_time, _ = _running(folder)
                 if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG_S:
@@ -94,7 +94,7 @@ class Fuzzing:
 
 
 def _running(folder: Path) -> tuple[float, bytes]:
-    """Return the time at which a worker started its current input, and this input."""
+    """Return the time at which a worker started its current input, and this input; now and no bytes, if it has none yet."""
     try:
         data = (folder / "running").read_bytes()
     except OSError:

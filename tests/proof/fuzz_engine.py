@@ -28,8 +28,9 @@ MEMORY_BYTES = 4 * 2**30  # bytes that a worker may use
 SLOW_S = 5.0  # seconds of processor time that an input of at most LARGE_BYTES bytes may take
 LARGE_BYTES = 100_000  # longer inputs may take longer
 HANG_S = 30  # seconds after which an input is aborted
-MAX_BYTES = 20_000  # bytes of an input at most
-HEAD = struct.Struct("<dQ")  # the head of the file with the current input: its start time and its length
+MAX_BYTES = 20_000  # bytes of a mutated input at most; seeds may be longer
+SAVED_BYTES = 8 * MAX_BYTES  # bytes of the current input that are kept in a file
+HEAD = struct.Struct("<dQ")  # the head of this file: the start time and the length of the input
 UNLIMITED = 2**62  # executions
 
 _WORD = re.compile(rb"[A-Za-z_]\w*|\d+|\s+|\.\.|[^\w\s]")
@@ -41,7 +42,10 @@ def words(data: bytes) -> list[bytes]:
 
 
 def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Random) -> bytes:
-    """Return the input with some words dropped, repeated, swapped, replaced or copied from another input."""
+    """Return the input with some words dropped, repeated, swapped, inserted or changed.
+
+    known: words to insert; other: another input, from which words are copied.
+    """
     parts = words(data) or [b""]
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         k, n = rng.randrange(len(parts)), rng.choice((1, 1, 2, 5, 20))
@@ -92,7 +96,7 @@ class Log:
     written: float = 0.0
 
     def write(self, end: bool = False) -> None:
-        """Write the log, at most once a second."""
+        """Write the log, at most once a second. end: write it now, for the last time."""
         if end or time.monotonic() - self.written > 1:
             self.written = time.monotonic()
             facts: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("folder", "slowest_input", "written")}
@@ -133,7 +137,7 @@ class Runner:
         from tests.proof.fuzz_targets import TARGETS
 
         self.target, self.log = TARGETS[target], Log(target, folder)
-        (folder / "running").write_bytes(bytes(HEAD.size + MAX_BYTES * 8))
+        (folder / "running").write_bytes(bytes(HEAD.size + SAVED_BYTES))
         with (folder / "running").open("r+b") as file:
             self.current = mmap.mmap(file.fileno(), 0)
         signal.signal(signal.SIGALRM, _abort)
@@ -143,7 +147,8 @@ class Runner:
         from chimerac.chimera_ir.diagnostics import ChimeraError
         from tests.proof.fuzz_targets import codes_of
 
-        self.current[: HEAD.size + len(data[: MAX_BYTES * 8])] = HEAD.pack(time.time(), len(data)) + data[: MAX_BYTES * 8]
+        saved = data[:SAVED_BYTES]
+        self.current[: HEAD.size + len(saved)] = HEAD.pack(time.time(), len(data)) + saved
         before, answer = time.process_time(), ""
         signal.alarm(HANG_S)
         try:

@@ -41,7 +41,7 @@ from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 from tools import ROOT
 
-# Lower limits, so that every program that is within them compiles quickly.
+# Lower values for these limits of chimera_ir/limits.py. Every program that is within them compiles quickly.
 LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "REPETITIONS": 2**12}
 
 
@@ -159,7 +159,8 @@ def timeline(data: bytes) -> str:
     """Read a timeline, and compare it with the simulation of its program."""
     found = timeline_from_json(text_of(data), "times.json")
     again = timeline_from_json(timeline_to_json(timed_program(), found.timeline, found.source)).timeline
-    require(all(np.array_equal(getattr(again, c), getattr(found.timeline, c)) for c in COLUMNS), "it reads as another timeline")
+    same = all(np.array_equal(getattr(again, c), getattr(found.timeline, c)) for c in COLUMNS)
+    require(same, "the JSON form reads as another timeline")
     measured = found.of(timed_program())
     lines = beside_lines(beside(simulate(timed_program()), measured))
     check_printable("\n".join(lines))
@@ -172,8 +173,8 @@ def torch_csv(data: bytes) -> str:
         program = program_from_csv(Source("a.csv", text_of(data)))
         check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
-        again = program_from_csv(Source("a.csv", program_to_csv(program, False)))
-        if not has_messages:
+        again = program_from_csv(Source("a.csv", program_to_csv(program, with_communication=False)))
+        if not has_messages:  # messages of a file stay where they are, which need not be where the reader would plan them
             require(again == program, "the CSV reads as another program")
     return f"program {len(program.header.pipes[0].placement)} {has_messages}"
 
@@ -182,7 +183,7 @@ OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit
 
 
 def command(data: bytes) -> str:
-    """Run chimerac with options, one per line. The first character of a line selects the option."""
+    """Run chimerac with options, one per line. The first character selects it: p to w the first to the last of OPTIONS."""
     arguments = ["1f1b"]
     for line in text_of(data).split("\n")[:20]:
         if line:
@@ -201,7 +202,7 @@ def command(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target. words: the words from which inputs are built, besides those of the seeds."""
+    """A target. seeds: the first inputs; words: from which inputs are built, besides those of the seeds."""
 
     run: Callable[[bytes], str]
     seeds: Callable[[], list[bytes]]
@@ -215,10 +216,12 @@ def _schedules() -> list[bytes]:
 
 @cache
 def _programs() -> list[Program]:
-    """Return small programs: of every schedule, with several replicas, an evaluation, and for every machine."""
-    found = [compile_schedule(name, sizes[0], 1 + (k % 3 == 0)).program for k, (name, sizes) in enumerate(SMALL.items())]
+    """Return small programs: of every schedule, every third with two replicas; one for every machine; and an evaluation."""
+    found = [
+        compile_schedule(name, sizes[0], width=2 if k % 3 == 0 else 1).program for k, (name, sizes) in enumerate(SMALL.items())
+    ]
     source = find("chimera")
-    found += [compile_source(source, {"D": 2}, 1, machine, arrange=True).program for machine in get_args(Machine)]
+    found += [compile_source(source, {"D": 2}, machine=machine, arrange=True).program for machine in get_args(Machine)]
     return [*found, evaluation_of(found[0])]
 
 
@@ -241,12 +244,13 @@ def _torch_files() -> list[bytes]:
     one_copy = [
         compile_schedule(name, {"D": 2, "N": 4}).program for name in ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipev")
     ]
-    serial = compile_source(find("1f1b"), {"D": 2, "N": 2}, 1, "serial", arrange=True).program
-    return [*(program_to_csv(p, False).encode() for p in one_copy), program_to_csv(serial, True).encode()]
+    serial = compile_source(find("1f1b"), {"D": 2, "N": 2}, machine="serial", arrange=True).program
+    tasks_only = [program_to_csv(p, with_communication=False).encode() for p in one_copy]
+    return [*tasks_only, program_to_csv(serial, with_communication=True).encode()]
 
 
 _NUMBERS = ("0", "1", "-1", "2", "7", "64", "65", "2147483647", "2147483648", "2305843009213693952", "1" * 30)
-_TEXT = (
+_SCHEDULE_WORDS = (
     "(",
     ")",
     "[",
@@ -270,11 +274,13 @@ _TEXT = (
     "\x1b[31m",
     "é",
 )
-_JSON = ("{", "}", "[", "]", ",", ":", '"', "null", "true", "NaN", "1e9", "1.0", '"\\ud800"', '"\\u001b[31m"', "Infinity")
+_JSON_WORDS = ("{", "}", "[", "]", ",", ":", '"', "null", "true", "NaN", "1e9", "1.0", '"\\ud800"', '"\\u001b[31m"', "Infinity")
 TARGETS = {
-    "schedule text": Target(schedule_text, _schedules, (*_NUMBERS, *_TEXT)),
-    "schedule": Target(schedule, lambda: [bytes([k % 20]) + s for k, s in enumerate(_schedules())], (*_NUMBERS, *_TEXT)),
-    "program json": Target(program_json, lambda: [program_to_json(p).encode() for p in _programs()], (*_NUMBERS, *_JSON)),
+    "schedule text": Target(schedule_text, _schedules, (*_NUMBERS, *_SCHEDULE_WORDS)),
+    "schedule": Target(
+        schedule, lambda: [bytes([k % 20]) + s for k, s in enumerate(_schedules())], (*_NUMBERS, *_SCHEDULE_WORDS)
+    ),
+    "program json": Target(program_json, lambda: [program_to_json(p).encode() for p in _programs()], (*_NUMBERS, *_JSON_WORDS)),
     "program text": Target(
         program_text,
         lambda: [program_to_text(p).encode() for p in _programs()],
@@ -296,8 +302,8 @@ TARGETS = {
             "limits",
         ),
     ),
-    "model": Target(model, _models, (*_NUMBERS, *_JSON)),
-    "timeline": Target(timeline, _timelines, (*_NUMBERS, *_JSON)),
+    "model": Target(model, _models, (*_NUMBERS, *_JSON_WORDS)),
+    "timeline": Target(timeline, _timelines, (*_NUMBERS, *_JSON_WORDS)),
     "torch csv": Target(
         torch_csv,
         _torch_files,

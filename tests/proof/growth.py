@@ -38,15 +38,18 @@ MIN_TIME_S = 0.05  # shorter times say nothing about growth
 SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is measured again at more lengths
 MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
 SLOW_S = 2.0  # from this time on, two steep increases in a row are enough for a failure
-LONGEST_RUN_S = 5.0  # after a run of this time no longer input is measured
-LONGEST_OVER_FIRST = 8  # regressions: from the first length, doubling it three times gives the longest input
+LONGEST_RUN_S = 5.0  # after a run of this time, longer inputs are not measured
+LONGEST_OVER_FIRST = 8  # of a regression: the longest length over the first; the first is doubled three times
 LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
 LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for counting bytes
 
 
 @dataclass
 class Result:
-    """The results of one reader. slowest: microseconds per character; largest: bytes per character."""
+    """The results of one reader.
+
+    slowest: microseconds per character; slowest_of: the description of this input; largest: bytes per character.
+    """
 
     reader: str
     inputs: int = 0
@@ -95,7 +98,10 @@ class Measurement:
         return min(spent)
 
     def check_growth(self, recipe: Recipe, cost: str, length: int) -> None:
-        """Measure one cost of an input at growing lengths; record a failure if the cost grows faster than the length."""
+        """Measure one cost of an input at growing lengths; record a failure if the cost grows faster than the length.
+
+        cost: "lines", "bytes" or "time"; length: the first length for "time".
+        """
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
         try:
             self.result.inputs += 1
@@ -147,7 +153,10 @@ class Measurement:
         return f"{spent} for {[len(text) for text in texts]} characters" if self.is_steep(spent[1:], texts[1:], least) else ""
 
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
-        """Return whether the cost per added character grows by more than STEEP / 2 from the first increase to the second."""
+        """Return whether the cost per added character is more than STEEP / 2 times as high for the second increase.
+
+        spent: the costs of the first three texts; least: an increase of at most this is not steep.
+        """
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
 

@@ -35,7 +35,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text of variable length: a correct text with parts inserted, which are sorted by their places."""
+    """A text of variable length: a correct text with parts inserted, one after another.
+
+    If a part's place is before that of the previous part, the text between the two places occurs twice.
+    """
 
     text: str
     parts: tuple[Part, ...]
@@ -110,7 +113,10 @@ JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
-    """Return copy, closing and description of a `Part`. Its copies are equal, or one or all words of each get a number."""
+    """Return copy, closing and description of a `Part`. Its copies are equal, or one or all words of each get a number.
+
+    The numbers of the copies rise, fall, or have no order.
+    """
     join = rng.choice(joins)
     found = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]
     numbering = rng.randrange(5) if found else 0
@@ -193,11 +199,12 @@ SYMBOLS = [
 
 # --- tuples of numbers with equal hashes --------------------------------------------------------------------------------
 
+# the constants of CPython's hash of a tuple (Objects/tupleobject.c)
 _P1, _P2, _P5 = (np.uint64(p) for p in (11400714785074694791, 14029467366897019727, 2870177450012600261))
 
 
 def colliding(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield tuples of ids below 2^31 that have the same length and the same hash in Python.
+    """Yield `count` tuples of numbers below 2^31 that have the same length and the same hash in Python.
 
     A tuple is a sequence of triples. For each triple there are two choices that lead the hash to the same state.
     """
@@ -214,16 +221,17 @@ def colliding(count: int) -> Iterator[tuple[int, ...]]:
 def _block(state: np.uint64) -> tuple[tuple[int, ...], tuple[int, ...], np.uint64]:
     """Return two triples of numbers that lead from `state` to the same next state, and that state."""
     drawn = np.random.default_rng(1).integers(0, 2**31, (2, 2**19), dtype=np.uint64)
-    second = _step(_step(state, drawn[0]), drawn[1])
-    # The third number of a triple must compensate for the difference of two of these.
-    reached = second * np.uint64(pow(int(_P2), -1, 2**64))
-    order = np.argsort(reached)
-    k = int(np.argmin(np.diff(reached[order])))
+    after_two = _step(_step(state, drawn[0]), drawn[1])
+    # A third number x adds x * _P2 to the state. So x after the lower state and 0 after the higher one lead to equal states,
+    # if the quotients of the two by _P2 differ by x.
+    quotients = after_two * np.uint64(pow(int(_P2), -1, 2**64))
+    order = np.argsort(quotients)
+    k = int(np.argmin(np.diff(quotients[order])))
     low, high = order[k], order[k + 1]
-    step = int(reached[high] - reached[low])
-    assert 0 < step < 2**31, "no two of them are close enough"
+    third = int(quotients[high] - quotients[low])
+    assert 0 < third < 2**31, "no two of the drawn pairs lead to states that are close enough"
     pairs = drawn[:, [low, high]].astype(int)
-    return (*pairs[:, 0].tolist(), step), (*pairs[:, 1].tolist(), 0), _step(second[high], np.uint64(0))
+    return (*pairs[:, 0].tolist(), third), (*pairs[:, 1].tolist(), 0), _step(after_two[high], np.uint64(0))
 
 
 def _step(state: Any, number: Any) -> Any:

@@ -108,9 +108,9 @@ def _schedules() -> Iterator[Recipe]:
         "# x\n",
     ):
         yield _recipe(HEAD + TICKS, "order", piece)
-    outside = HEAD.replace("on rank s", "on rank s + 1")
-    assert outside != HEAD
-    yield _recipe(outside + TICKS, " + 1", " # x\n", description="a remark in an expression that a help quotes")
+    bad_rank = HEAD.replace("on rank s", "on rank s + 1")
+    assert bad_rank != HEAD
+    yield _recipe(bad_rank + TICKS, " + 1", " # x\n", description="a comment in an expression that the help quotes")
     for piece in ("F ", "F & B ", "F(r, 1) ", "let y{k} = 1 ", "if r == 7 { F } ", "repeat 0 { } ", "F # x\n"):
         yield _recipe(HEAD + LISTING, "F F", piece)
     yield _recipe(HEAD + LISTING, "F F", "let y{k} = 1 ", "repeat 0 { } ")
@@ -132,7 +132,7 @@ JSON_ALLREDUCE = ',\n  {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "rank
 
 def _json_programs() -> Iterator[Recipe]:
     text = _texts("program json")()[0]
-    end, front, instruction = text.rstrip()[-4:], '"schedule"', '"op"'
+    end, header_field, instruction = text.rstrip()[-4:], '"schedule"', '"op"'
     for piece in (
         '"',
         '\\"',
@@ -150,10 +150,10 @@ def _json_programs() -> Iterator[Recipe]:
         "-",
         "1,",
     ):
-        yield _recipe(text, front, piece)
+        yield _recipe(text, header_field, piece)
         yield _recipe(text, instruction, piece)
         yield _recipe(text, end, piece)
-    yield _recipe(text, front, '"a": 1, "a": 2' + '\\" ' * 5, description="a field twice, and stray quotes")
+    yield _recipe(text, header_field, '"a": 1, "a": 2' + '\\" ' * 5, description="a field twice, and stray quotes")
     for piece in (
         JSON_ALLREDUCE,
         JSON_ALLREDUCE.replace("stage 0", "t{k}"),
@@ -193,6 +193,8 @@ def _json_programs() -> Iterator[Recipe]:
 
 
 def _colliding(template: str) -> Callable[[int, int], str]:
+    """Return copies for a `Part`: %s in the template becomes a list of numbers, and all lists have equal hashes."""
+
     def piece(k: int, n: int) -> str:
         return template % ", ".join(map(str, _tuples()[k % len(_tuples())]))
 
@@ -311,7 +313,7 @@ READERS = {
             "then smaller s\n",
         ),
         _schedules,
-        900_000,
+        longest=900_000,
     ),
     "program json": Reader(
         program,

@@ -32,7 +32,8 @@ from tests.proof.mutations_header import HEADER
 from tests.proof.record import record, stamp, table
 from tests.proof.rules import first_error
 
-SEED, DRAWN, DRAWN_EVALUATIONS = 1, 200, 100  # the numbers of random training programs and evaluations
+SEED = 1
+DRAWN, DRAWN_EVALUATIONS = 200, 100  # the numbers of random training programs and evaluations
 OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # numbers of mutants of each class, for one program
 MOVED = 2  # every second random program has its RECVs moved
 OF_HEADER = 4  # for a field of the header the number of mutants is divided by this
@@ -49,7 +50,10 @@ def shipped_programs() -> Iterator[tuple[str, Program]]:
 
 
 def random_programs(seed: int, count: int, sizes: Sizes = TRAINING) -> Iterator[tuple[str, Program]]:
-    """Yield random programs. Every second one has its RECVs moved and the smallest window with which it still ends."""
+    """Yield random programs. Every second one has its RECVs moved, and the smallest window with which the verifier accepts it.
+
+    If it accepts none of the windows 0 to 3, the RECVs are not moved.
+    """
     for number in range(seed * 10**6, seed * 10**6 + count):
         r = random.Random(number)
         p = lower_tasks(random_tasks(r, sizes), r)
@@ -72,13 +76,19 @@ def reason_of(p: Program) -> str:
 
 @dataclass
 class Results:
-    """The results of the mutants of one class: how many have each outcome, were `explored` by the model, or `run`."""
+    """The results of the mutants of one class.
+
+    outcomes: how many have each outcome; also, how many the model has "explored", and how many were "run" in loopback.
+    """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)  # codes of findings, each counted once per mutant
 
     def check(self, mutant: Program, run: bool, seed: int = 0) -> str:
-        """Count and return the outcome of a mutant. run: also run it in loopback if the fast checks find nothing wrong."""
+        """Count and return the outcome of a mutant.
+
+        run: also run it in loopback if the fast checks find nothing wrong; seed: of the interleaving in loopback.
+        """
         found, reason = codes(mutant), reason_of(mutant)
         if run and not found and not reason:
             reason = self.run(mutant, seed)
@@ -114,7 +124,10 @@ def difference(p: Program, seed: int) -> str:
 def check_mutants(
     programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Results], run: bool = True
 ) -> None:
-    """Check `count` mutants of every class for each program, fewer for the header. Equal executions run once in loopback."""
+    """Check `count` mutants of every class for each program, fewer for the header. Equal executions run once in loopback.
+
+    classes: the results by class, to which these are added; run: whether mutants run in loopback.
+    """
     for name, p in programs:
         assert not codes(p) and not reason_of(p), name
         executions = {execution(p)}

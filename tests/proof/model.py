@@ -33,16 +33,16 @@ class Transition:
 
 
 def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
-    """Visit every reachable state, but stop after `limit` of them. Every channel must have as many SENDs as RECVs."""
+    """Visit every reachable state, but stop when there are more than `limit`. A channel must have as many SENDs as RECVs."""
     ranks, operations = transitions_of(program, machine)
-    ends, every = [len(actions) for actions in ranks], (1 << len(operations)) - 1
+    lengths, all_complete = [len(actions) for actions in ranks], (1 << len(operations)) - 1
     start = ((0,) * len(ranks), 0)
     seen, pending, finals = {start}, [start], []
     while pending and len(seen) <= limit:
         positions, complete = state = pending.pop()
         moves = []
         for g, actions in enumerate(ranks):
-            if positions[g] < ends[g] and is_enabled(actions[positions[g]], positions, complete):
+            if positions[g] < lengths[g] and is_enabled(actions[positions[g]], positions, complete):
                 moves.append(((*positions[:g], positions[g] + 1, *positions[g + 1 :]), complete))
         moves += [
             (positions, complete | 1 << k)
@@ -54,7 +54,7 @@ def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
                 seen.add(move)
                 pending.append(move)
         if not moves:
-            finals.append(state == (tuple(ends), every))
+            finals.append(state == (tuple(lengths), all_complete))
     return Explored(len(seen), tuple(finals))
 
 

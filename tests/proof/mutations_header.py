@@ -123,12 +123,12 @@ CHANGES: dict[str, Change] = {
     "tied": tied,
     "limits": limits,
 }
-SIZES = "the streams no longer match the number in the header"
+SIZES_DIFFER = "the streams no longer match the number in the header"
 WHY = {  # the reason, if all mutants of a field are wrong, or if all are correct
-    "ranks": SIZES,
-    "stages": SIZES,
-    "micro_batches": SIZES,
-    "width": SIZES,
+    "ranks": SIZES_DIFFER,
+    "stages": SIZES_DIFFER,
+    "micro_batches": SIZES_DIFFER,
+    "width": SIZES_DIFFER,
     "kind": "a training program has backwards, an evaluation has none",
     "schedule": "it is a name",
     "parameters": "they only record how the program was compiled",
@@ -148,7 +148,7 @@ def of_field(name: str) -> Mutation:
 
 
 FIELDS = [*CHANGES]
-FIELDS.insert(FIELDS.index("pipes") + 1, "costs")  # as files have it
+FIELDS.insert(FIELDS.index("pipes") + 1, "costs")  # its place in the table of docs/proof.md
 HEADER: dict[Mutation, tuple[str, str]] = {
     header_costs if name == "costs" else of_field(name): (f"header: {name}", WHY.get(name, "")) for name in FIELDS
 }

@@ -74,7 +74,7 @@ def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Permute the streams of two ranks or of all: unchanged, with peers renumbered, or with placements renumbered too."""
+    """Exchange the streams of two ranks or of all, in each replica. Peers, or peers and placements, may be renumbered too."""
     h = d.header
     if h.ranks == 1:
         return False
@@ -96,7 +96,7 @@ def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
-    """Return an instruction with other numbers for the ranks that it names. new: by local rank."""
+    """Return an instruction with other numbers for the ranks that it names. new: the new local rank, by the old one."""
 
     def of(g: int) -> int:
         return g - g % ranks + new[g % ranks]
@@ -111,7 +111,7 @@ def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
 
 
 def other_end(d: Draft, at: Place) -> Place | None:
-    """Return the place of a transfer's other end."""
+    """Return the place of a transfer's other end; None if it does not exist, or if this is no transfer."""
     i = d.at(at)
     if not isinstance(i, Send | Recv) or i.peer >= d.world:
         return None

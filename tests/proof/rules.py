@@ -15,15 +15,15 @@ LIMITS = ("activations", "receive_buffers", "weight_copies")  # the names of lim
 
 
 def first_error(program: Program) -> str:
-    """Return the first rule that a program breaks; empty if there is none."""
+    """Return which rule a program breaks first; an empty string if it breaks none."""
     streams = [program.stream(g) for g in range(program.world)]
     for rules in (
         header_errors(program.header, len(streams)),
         cost_errors(program),
         instruction_errors(program.header, streams),
     ):
-        for rule in rules:
-            return rule
+        for broken in rules:
+            return broken
     return next(limit_errors(program.header, streams), "")
 
 
@@ -89,7 +89,8 @@ def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[
     """Yield the limits of the header that a rank exceeds."""
     for g, stream in enumerate(streams):
         stages = {s for p in h.pipes for s, r in enumerate(p.placement) if r == g % h.ranks}
-        counts = {"weight_copies": len(stages), **dict(zip(LIMITS, peaks(h, stream), strict=False))}
+        activations, buffers = peaks(h, stream)
+        counts = {"activations": activations, "receive_buffers": buffers, "weight_copies": len(stages)}
         for name, limit in h.limits.items():
             if counts[name] > limit:
                 yield f"rank {g} holds {counts[name]} {name}"

@@ -28,8 +28,8 @@ from chimerac.interpreter.transport.machines import Network, Queue
 from chimerac.interpreter.transport.scheduler import Scheduler
 from tests.proof.model import Explored
 
-State = tuple[int, ...]
-Path = tuple[int, ...]
+State = tuple[int, ...]  # the position of each rank
+Path = tuple[int, ...]  # the rank that continued at each choice
 Calls = list[tuple[Any, ...]]  # the calls of a rank to its transport
 CPU = torch.device("cpu")
 
@@ -178,7 +178,7 @@ def contents(network: Network, buffers: list[list[Tensor]]) -> object:
 
 def calls_of(program: Program) -> list[Calls]:
     """Return the calls of every rank: its posts, and a wait at the first reader of each received value."""
-    content: dict[tuple[object, ...], int] = {}
+    number_of: dict[tuple[object, ...], int] = {}  # what a message or an all-reduce carries
     calls: list[Calls] = []
     for g in range(program.world):
         own: Calls = []
@@ -187,7 +187,7 @@ def calls_of(program: Program) -> list[Calls]:
         for i in program.stream(g):
             if isinstance(i, Send | Recv):
                 message = (g // program.header.ranks, i.value, i.pipe, i.stage, i.micro_batches)
-                number = content.setdefault(message, len(content))
+                number = number_of.setdefault(message, len(number_of))
             match i:
                 case Send():
                     own.append(("send", i.peer, number))
@@ -197,7 +197,7 @@ def calls_of(program: Program) -> list[Calls]:
                         awaited[i.value, i.pipe, i.stage, m] = posted, number
                     posted += 1
                 case AllReduce():
-                    own.append(("all-reduce", i.ranks, content.setdefault((i.group,), len(content))))
+                    own.append(("all-reduce", i.ranks, number_of.setdefault((i.group,), len(number_of))))
                 case Fwd() | Bwd() | BwdInput():
                     value = "act" if isinstance(i, Fwd) else "grad"
                     first = {awaited.get((value, i.pipe, i.stage, m)) for m in i.micro_batches} - {None}
@@ -223,6 +223,7 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
                 correct &= buffer.item() == rest[1]
             case _:
                 ranks, number = rest
+                # There are fewer than 64 ranks, so these numbers are all different.
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
                 expected = sum(number * 64.0 + r for r in ranks)
                 all_reduces.append((transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], expected))

@@ -75,8 +75,8 @@ def test_programs_written_by_hand_are_accepted(name: str) -> None:
     simulate(p)
 
 
-def channel(g: int, i: Instruction) -> tuple[object, ...] | None:
-    """Return the channel of a transfer. All all-reduces count as one channel; None for a task."""
+def channel_end(g: int, i: Instruction) -> tuple[object, ...] | None:
+    """Return ("send" or "recv", sender, receiver) for a transfer, ("all-reduce",) for an all-reduce, and None for a task."""
     match i:
         case Send():
             return ("send", g, i.peer)
@@ -94,7 +94,7 @@ def later_sends(s: Streams) -> Iterator[Streams]:
         for k, i in enumerate(stream):
             if isinstance(i, Send):
                 for to in range(k + 1, len(stream)):
-                    if channel(g, stream[to]) == channel(g, i):
+                    if channel_end(g, stream[to]) == channel_end(g, i):
                         break
                     yield [*s[:g], with_move(stream, k, to), *s[g + 1 :]]
 
@@ -105,15 +105,18 @@ def earlier_receives(s: Streams) -> Iterator[Streams]:
         for k, i in enumerate(stream):
             if isinstance(i, Recv):
                 for to in range(k - 1, -1, -1):
-                    if channel(g, stream[to]) == channel(g, i):
+                    if channel_end(g, stream[to]) == channel_end(g, i):
                         break
                     yield [*s[:g], with_move(stream, k, to), *s[g + 1 :]]
 
 
 def exchanged_tasks(s: Streams) -> Iterator[Streams]:
-    """Exchange two consecutive tasks. Each moves with the transfers after it, or the transfers of both follow both tasks."""
+    """Yield the streams with two consecutive tasks of different micro-batches exchanged.
+
+    Each moves with the transfers after it, or the transfers of both follow both tasks.
+    """
     for g, stream in enumerate(s):
-        places = [k for k, i in enumerate(stream) if channel(g, i) is None]
+        places = [k for k, i in enumerate(stream) if channel_end(g, i) is None]
         for a, b, end in zip(places, places[1:], [*places[2:], len(stream)], strict=False):
             if stream[a].micro_batches != stream[b].micro_batches:  # type: ignore[union-attr]
                 yield [*s[:g], stream[:a] + stream[b:end] + stream[a:b] + stream[end:], *s[g + 1 :]]
@@ -127,7 +130,7 @@ def in_order(p: Program, s: Streams) -> bool:
     for g, stream in enumerate(s):
         groups.append([i.group for i in stream if isinstance(i, AllReduce)])
         for i in stream:
-            c = channel(g, i)
+            c = channel_end(g, i)
             if isinstance(i, Send | Recv) and c:
                 ends.setdefault(c, []).append((i.value, i.stage, i.micro_batches))
     original = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]

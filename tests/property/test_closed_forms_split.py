@@ -68,7 +68,7 @@ def test_zb_h2_has_its_bubbles_and_activations(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
-    """A stage is half of a rank's share. (D - 1)F/2 and D activations of a share are (D - 1)F and 2D of a stage."""
+    """For costs and activations of a rank's share: a bubble of (D - 1)F/2, and D activations. A stage is half of a share."""
     p = program("zb_v", D=D, N=N)
     s = measure(p)
     assert set(s.own_bubbles) == {0}
@@ -91,7 +91,10 @@ def test_the_requirement_of_zero_bubble_is_tight(schedule: str, D: int, least: i
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_dualpipe_and_dualpipev_have_one_bubble(D: int, N: int) -> None:
-    """(D/2 - 1)(F&B + B - 3W), with F&B = F + B if overlapping saves no time. DualPipeV on D/2 ranks has the same bubble."""
+    """The bubble is (D/2 - 1)(F&B + B - 3W), where F&B, the cost of an overlapped pair, is F + B if overlapping saves no time.
+
+    DualPipeV on D/2 ranks has the same bubble.
+    """
     p, v = program("dualpipe", D=D, N=N), program("dualpipev", D=D // 2, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 3, 2)):
         B = I + W
@@ -113,7 +116,7 @@ def test_bitpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
     s = measure(p, B=1)
     assert Fraction(s.wall_bubbles[0], s.makespan) == Fraction(D - 2, 4 * N + D - 2)
     assert wall_bubble(s) == D - 2
-    assert max(peaks(p).activations) == 2 * D  # D micro-batches, in halves
+    assert max(peaks(p).activations) == 2 * D  # of stages that are half of a rank's share
     assert peaks(p).weight_copies == (4,) * D
 
 
@@ -142,7 +145,7 @@ def test_forward_doubling_with_recomputation_has_its_bubble(D: int, k: int, bubb
 def test_backward_halving_has_its_bubble_and_activations(D: int, k: int) -> None:
     """N = kD micro-batches as 2kD halves at half the cost: bubble (D - 2)F, (D + 2)/2 to D activations of a micro-batch."""
     p = program("chimera_halving", D=D, N=2 * k * D)
-    s = measure(p)  # in half units
+    s = measure(p)  # in units of a half's forward, which is F / 2
     assert wall_bubble(s) / 2 == D - 2
     assert activation_range(p) == (D + 2, 2 * D)  # halves
     assert p.header.micro_batch_size == (1, 2)
@@ -174,6 +177,7 @@ def test_looped_bfs_has_its_bubble_and_activations(D: int, N: int, v: int) -> No
     assert activation_range(p) == (N * v, N * v)
 
 
+# By (D, w): the bubble, in units of F of a stage.
 HANAYO = {
     (4, 1): 12,
     (8, 1): 28,
@@ -181,7 +185,7 @@ HANAYO = {
     (4, 2): 13,
     (8, 2): 30,
     (16, 2): 66,
-}  # (D, w): the bubble in F of a stage
+}
 
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)
@@ -190,7 +194,7 @@ def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
     p = program("hanayo", D=D, w=w)
     bubble = wall_bubble(measure(p))
     assert bubble == HANAYO[D, w]
-    share = 2 * w  # stages
+    share = 2 * w  # stages of a rank
     if w == 1:
         assert bubble / share == 2 * (D - 1)
     assert Fraction(2 * (D - 1), w) <= bubble / share <= Fraction(2 * (D - 1), w) * Fraction(11, 10)
@@ -219,7 +223,7 @@ def is_known_to_reach_the_bound(D: int, N: int, f: int) -> bool:
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 
-# The sizes (D, N, f) at which it does not reach the bound, and by how much its makespan exceeds the bound.
+# The sizes (D, N, f) at which chimera_zb does not reach the bound, and by how much its makespan exceeds the bound.
 MISSED = {
     (10, 20, 1): 1, (10, 40, 1): 1, (12, 24, 1): 2, (12, 48, 1): 2,
     (32, 64, 1): 4, (32, 128, 1): 4, (32, 64, 2): 2, (32, 128, 2): 4,
@@ -254,8 +258,8 @@ TENTH = Fraction(1, 10)
 def fill_bound(D: int, hop: Fraction | int) -> Fraction:
     """Return a lower bound on the wall bubble of two pipes with at most D activations on a rank, F = I = W = 1.
 
-    The first task of a middle rank waits for D/2 - 1 forwards and transfers. Its first backward ends a way of D tasks and
-    D - 1 transfers later at the earliest. In between it can run D forwards at most.
+    A middle rank's first task starts after D/2 - 1 forwards and transfers. Its first backward starts at least D tasks and
+    D - 1 transfers later. In between the rank can run D forwards at most.
     """
     return (D // 2 - 1) * (1 + Fraction(hop)) + (D - 1) * hop
 
@@ -273,16 +277,19 @@ def test_the_bubble_of_chimera_fill_does_not_grow_with_the_micro_batches(D: int,
 
 @pytest.mark.parametrize("D", [2, 4, 6, 8, 12])
 def test_a_unit_that_is_not_full_costs_chimera_fill_few_transfers(D: int) -> None:
-    """A smaller unit costs nothing at hop 0, and at most D/2 transfers. With an odd N one pipe has a micro-batch less."""
+    """A smaller last unit costs nothing at hop 0, and at most D/2 transfers otherwise.
+
+    With an odd N one pipe has a micro-batch less. This costs at most 2F and D transfers more.
+    """
     for N in range(D, 3 * D + 1):
         p = program("chimera_fill", D=D, N=N)
-        left = (N + 1) // 2 % (D // 2)
+        in_last_unit = (N + 1) // 2 % (D // 2)  # micro-batches of the first pipe, 0 if the unit is full
         for hop in (0, TENTH, HALF):
             s = simulate(p, {"hop": hop})
             bubble = Fraction(s.makespan, s.scale) - 3 * N
             full = D // 2 - 1 + (2 * D - 3) * hop
             odd = 2 + D * hop if N % 2 else 0
-            assert fill_bound(D, hop) <= bubble <= full + 2 * min(left, D // 4) * hop + odd
+            assert fill_bound(D, hop) <= bubble <= full + 2 * min(in_last_unit, D // 4) * hop + odd
         assert max(peaks(p).activations) <= D
 
 
@@ -299,7 +306,7 @@ RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
 
 @pytest.mark.parametrize(("schedule", "N", "bubble_0", "bubble_01", "bubble_03"), RANKING)
 def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubble_01: Fraction, bubble_03: Fraction) -> None:
-    """Orders are simulated with other hops. chimera_zb, one of the fastest at hop 0, is then the fourth."""
+    """Orders planned for hop 0 are simulated with other hops. At N = 32 chimera_zb, one of the two best at hop 0, is fourth."""
     p = program(schedule, D=8, N=N)
     for hop, bubble in ((0, bubble_0), (TENTH, bubble_01), (3 * TENTH, bubble_03)):
         s = measure(p, hop=hop)
@@ -310,6 +317,7 @@ def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubb
 def test_an_order_planned_for_a_small_hop_does_not_lose_more_with_more_micro_batches(
     D: int, bubble_01: Fraction, bubble_05: Fraction
 ) -> None:
+    """The order is planned for a hop of F/20. bubble_01, bubble_05: the bubbles at hop 0.1 F and 0.5 F, for any N."""
     for N in (4 * D, 8 * D):
         p = program("chimera_zb", D=D, N=N, F=20, hop=1)
         for hop, bubble in ((TENTH, bubble_01), (HALF, bubble_05)):

@@ -12,7 +12,10 @@ from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 
 
 def random_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
-    """Return waits (target, source) that can never be satisfied, and the lane of each node."""
+    """Return the targets and the sources of waits that can never be satisfied, and the lane of each node.
+
+    The nodes of a lane run in order, like the instructions of a stream.
+    """
     lane = np.repeat(np.arange(5), [r.randint(1, 5) for _ in range(5)])
     waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]
     done: set[int] = set()

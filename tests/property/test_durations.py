@@ -31,8 +31,8 @@ def nanoseconds(seconds: float) -> int:
 
 
 def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetwork]:
-    """Return random durations, and how long messages and all-reduces take as the reference takes it."""
-    scale = 10 ** r.uniform(-6, -1)
+    """Return random durations, and the same times of messages and all-reduces for the reference simulator."""
+    scale = 10 ** r.uniform(-6, -1)  # seconds that a task takes at most; a large message takes about as long
     tasks = {op: [r.choice([0.0, r.uniform(0, scale)]) for _ in range(p.header.stages)] for op in TASKS}
     common = Link(r.choice([0.0, r.uniform(0, scale)]), r.uniform(1, 20) * 1e6 / scale)
     pairs = [(a, b) for a in range(p.world) for b in range(p.world)]
@@ -51,8 +51,8 @@ def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetw
         return nanoseconds(link.latency_s), nanoseconds(size / link.bytes_per_s)
 
     def all_reduce(i: AllReduce) -> int:
-        r, size = len(i.ranks), reduced[i.stage]
-        return nanoseconds(2 * log2(r) * common.latency_s + 2 * (r - 1) / r * size / common.bytes_per_s)
+        n, size = len(i.ranks), reduced[i.stage]
+        return nanoseconds(2 * log2(n) * common.latency_s + 2 * (n - 1) / n * size / common.bytes_per_s)
 
     durations = measured_durations(p, tasks, Network(common, others), message_bytes, reduced_bytes)
     assert tuple(map(nanoseconds, tasks[Op.BWD])) == durations.costs.BWD

@@ -28,7 +28,7 @@ def test_the_verifier_loopback_and_the_model_agree() -> None:
     assert tally.thorough > 3 and tally.model_only < 100
     for machine in MACHINES:
         assert tally.accepted[machine] > 30 and tally.refused[machine] > 30
-    assert all(why in NEEDED[machine] for why, machine in tally.missed)
+    assert all(wait in NEEDED[machine] for wait, machine in tally.missed)
 
 
 def crossing() -> Program:
@@ -49,11 +49,11 @@ def crossing() -> Program:
 
 def test_crossing_sends_terminate_if_a_send_does_not_wait() -> None:
     p = crossing()
-    ends = {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
+    terminates = {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
     for machine in MACHINES:
         for thorough in (False, True):
-            assert scheduler.explore(p, machine, thorough).finals == (ends[machine],)
-        assert model.explore(p, machine).finals == (ends[machine],)
+            assert scheduler.explore(p, machine, thorough).finals == (terminates[machine],)
+        assert model.explore(p, machine).finals == (terminates[machine],)
 
 
 def test_a_wrong_verdict_is_detected() -> None:
@@ -68,10 +68,11 @@ def ring() -> Program:
     pipe p[i in 0 .. 2] { stage k on rank (i + k) % 3   micro_batches 1 }
     order listing for rank r { F p[r]  F p[(r + 2) % 3]  B p[(r + 2) % 3]  B p[r] }"""
     p = compile_text(text).program
-    order = [sorted(s, key=lambda i: 2 if isinstance(i, AllReduce) else i.pipe == g) for g, s in enumerate(streams(p))]
-    for stream in order:
+    # Rank g begins pipe g. Its instructions of the other pipe come first, then those of pipe g, then its all-reduces.
+    changed = [sorted(s, key=lambda i: 2 if isinstance(i, AllReduce) else i.pipe == g) for g, s in enumerate(streams(p))]
+    for stream in changed:
         delay_receives(stream, (Send,))
-    return with_streams(p, order)
+    return with_streams(p, changed)
 
 
 def triangle() -> Program:

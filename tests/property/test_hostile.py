@@ -125,6 +125,7 @@ SCHEDULES = {
     "NUL": ("\0" * 100_000, "E101"),
 }
 
+# Lists of micro-batches. As tuples they all have one hash.
 TUPLES = [",".join(map(str, ids)) for ids in colliding(2**13)]
 JSON_OF_ONE_HASH = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
 TEXT_OF_ONE_HASH = [f"  FWD main s0 m{ids}" for ids in TUPLES]
@@ -134,6 +135,7 @@ TIED_SETS_TIMES_PIPES = changed(
     "".join(f"tied t{k} stages 0 1\n" for k in range(20_000)) + "\nrank 0:",
 )
 
+# As above, for programs. Each finding has one of these codes.
 FILES = {
     "a field twice": (changed(JSON, '"width": 1', '"width": 1, "width": 2'), "E603"),
     "a field twice, spelled differently": (changed(JSON, '"width": 1', '"width": 1, "\\u0077idth": 2'), "E603"),
@@ -254,7 +256,7 @@ EXECUTIONS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_short_fuzzing_run_has_no_failures(target: str, tmp_path: Path) -> None:
-    """The inputs are the same every time; `make proof` draws more."""
+    """The inputs are the same every time; `make proof` draws others."""
     runner = Runner(target, tmp_path)
     run_builtin(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
     assert runner.log.executions == EXECUTIONS[target] and not runner.log.failures
@@ -310,10 +312,11 @@ Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), 3) + b"bad")
 """
     monkeypatch.setattr(fuzz, "command", lambda target, seconds, seed, folder: [sys.executable, "-c", code, str(folder)])
     result = fuzz.Result("model")
-    fuzz.Fuzzing(1, tmp_path).work(result, tmp_path, 5, 0)
+    fuzz.Fuzzing(seed=1, folder=tmp_path).work(result, tmp_path, seconds=5, number=0)
     ((failure, path),) = result.failures.values()
     assert message in failure and path.read_bytes() == b"bad"
-    assert "1 |" in fuzz.report([result], 60, 1) and message in fuzz.report([result], 60, 1)
+    report = fuzz.report([result], seconds=60, seed=1)
+    assert "| model | 0 | 1 |" in report and message in report
 
 
 ATHERIS = """
@@ -342,11 +345,11 @@ def Fuzz():
 
 
 def test_atheris_instruments_all_modules_that_a_target_runs(tmp_path: Path) -> None:
-    """ATHERIS chooses modules as atheris does: by the first component of their names."""
+    """ATHERIS stands in for the package atheris. It chooses modules as atheris does: by the first component of their names."""
     (tmp_path / "atheris.py").write_text(ATHERIS)
     code = (
         "import sys; from pathlib import Path; from tests.proof.fuzz_engine import run_worker\n"
-        "run_worker('model', 'atheris', 1, 1, Path(sys.argv[1]))\n"
+        "run_worker('model', 'atheris', seconds=1, seed=1, folder=Path(sys.argv[1]))\n"
         "print('loaded', *(name for name in sys.modules if name.startswith('chimerac')))"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -30,7 +30,7 @@ from tests.proof.fuzz_targets import TARGETS, codes_of
 def answer(target: str, data: bytes) -> str:
     """Return the answer of a target for an input, or the codes of its findings.
 
-    Any other exception fails the test, also that for a property of the target which does not hold.
+    Any other exception fails the test, also the Failure of a property that does not hold.
     """
     try:
         return TARGETS[target].run(data)

@@ -12,7 +12,7 @@ from chimerac.compiler import compile_schedule
 @pytest.mark.parametrize(
     ("name", "parameters", "width"), [("1f1b", {"D": 160, "N": 160}, 1), ("chimera_zb", {"D": 16, "N": 16}, 64)]
 )
-def test_a_large_product_reads_back_from_both_forms(name: str, parameters: dict[str, int], width: int) -> None:
+def test_a_large_program_reads_back_from_both_forms(name: str, parameters: dict[str, int], width: int) -> None:
     compiled = compile_schedule(name, parameters, width).program
     text = program_to_json(compiled)
     assert len(compiled) > 50_000

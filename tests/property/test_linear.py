@@ -22,9 +22,9 @@ from tests.proof.growth import Measurement
 from tests.proof.growth_inputs import Part, Recipe
 from tests.proof.growth_targets import READERS, Reader
 
-# Each program is four times as long as the one before. The bytes that depend on no size outweigh the others at (4, 16).
+# (D, N). Each program is four times as long as the one before. Bytes that depend on no size outweigh the others at (4, 16).
 SIZES = {lines: ((4, 16), (8, 32), (16, 64)), peak: ((8, 32), (16, 64), (32, 128))}
-SLACK = 1.25  # with quadratic growth it would be 4
+SLACK = 1.25  # the most that `growth` may return: linear costs give 1, quadratic ones 4
 
 
 def growth(spent: list[int], lengths: list[int]) -> float:
@@ -73,20 +73,20 @@ def test_quadratic_growth_of_lines_or_bytes_is_detected() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_readers_are_linear_in_their_input(name: str) -> None:
-    """The lines executed at several lengths are counted, for the inputs that were once too slow."""
+    """The lines executed at several lengths are counted, for inputs that were once too slow."""
     measurement = Measurement(name, READERS[name])
     for text in measurement.reader.seeds():
         measurement.run(text)
-    chosen = "order greedy", "tied", "F & B", "a remark"  # only these, because parsing a schedule executes many lines
+    chosen = "order greedy", "tied", "F & B", "a comment"  # only these, because parsing a schedule executes many lines
     for recipe in measurement.reader.regressions():
         if name != "schedule" or recipe.description.removeprefix("'").startswith(chosen):  # some are the repr of a piece
             assert not measurement.count_lines(recipe, 0), recipe.description
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
-    """The bytes are counted for the inputs with the most of them per character.
+    """The bytes are counted for the inputs that take the most bytes per character, which are the last of the regressions.
 
-    These are values of JSON, and findings that each name all holders of a group.
+    They are values of JSON, and findings that each name all holders of a group.
     """
     measurement = Measurement("program json", READERS["program json"])
     for recipe in [*measurement.reader.regressions()][-12:]:
@@ -100,11 +100,15 @@ def test_quadratic_growth_of_a_reader_is_detected() -> None:
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
         ("bytes", lambda t: bytearray(len(t) ** 2 // 400)),
     ]
+
+    def linear(t: str) -> object:
+        return [t.count("y"), bytearray(9 * len(t)), [1 for _ in range(len(t))]]
+
     for cost, run in quadratic:
-        for name, reader in ((cost, run), ("", lambda t: [t.count("y"), bytearray(9 * len(t)), [1 for _ in range(len(t))]])):
-            measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
+        for reader, is_steep in ((run, True), (linear, False)):
+            measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), longest=2**17))  # type: ignore[arg-type]
             measure = {"lines": measurement.count_lines, "bytes": measurement.count_bytes}[cost]
-            assert bool(measure(recipe, 16_000)) == bool(name), (cost, name)
+            assert bool(measure(recipe, 16_000)) == is_steep, (cost, is_steep)
 
 
 def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_saved_once(
@@ -118,7 +122,7 @@ def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_sa
     # The quadratic part shows from some 500,000 characters on.
     monkeypatch.setattr(Measurement, "seconds", lambda self, text, runs=1: len(text) * 1e-6 + len(text) ** 2 * 2e-12)
     handler = signal.getsignal(signal.SIGPROF)
-    results = [tests.proof.growth.measure("twice", 1e9, 0, inputs=2) for _ in range(2)]
+    results = [tests.proof.growth.measure("twice", seconds=1e9, seed=0, inputs=2) for _ in range(2)]
     signal.signal(signal.SIGPROF, handler)
     assert [len(result.failures) for result in results] == [1, 1]
     (saved,) = tmp_path.iterdir()
@@ -126,10 +130,10 @@ def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_sa
 
 
 def test_summing_stages_takes_few_lines_for_each_tied_layer() -> None:
-    layer = Layer("x", 1, 4, 1, 1, (Tensor((1,), "bool", False),), 1)
-
-    def summed(sets: int, stages: int) -> int:
-        model = ModelDescription("m", 1, (layer,) * 256, (TiedLayers("t", tuple(range(256)), 1, 4),) * sets)
-        return lines(lambda: model.stage_sums(balanced(model, stages).layers))
-
-    assert summed(64, 256) < 64 * 256 * 20
+    boundary = (Tensor((1,), "bool", False),)
+    layer = Layer("x", parameters=1, weight_bytes=4, kept_bytes=1, weight_kept_bytes=1, boundary=boundary, cost=1)
+    layers, tied_sets = 256, 64
+    tied = TiedLayers("t", tuple(range(layers)), parameters=1, weight_bytes=4)
+    model = ModelDescription("m", samples=1, layers=(layer,) * layers, tied=(tied,) * tied_sets)
+    spent = lines(lambda: model.stage_sums(balanced(model, layers).layers))  # every stage has one layer
+    assert spent < 20 * tied_sets * layers

@@ -46,9 +46,9 @@ def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
         p = maybe_deadlocking(random.Random(1000 + seed))
         if p is None:
             continue
-        for machine, ends in machines(ProgramIndex(p)).items():
-            verdicts.append((machine, ends))
-            if ends:
+        for machine, terminates in machines(ProgramIndex(p)).items():
+            verdicts.append((machine, terminates))
+            if terminates:
                 run_and_compare(p, MODEL, seed, machine, every_post=True)  # type: ignore[arg-type]
             else:
                 with pytest.raises(StuckError):

@@ -40,17 +40,17 @@ def random_programs(r: random.Random) -> Iterator[Program]:
         [
             lambda: p,
             lambda: with_moved_receives(r, p),
-            lambda: with_late_receives(p, (Send,), r.randint(0, 1)),
+            lambda: with_late_receives(p, past=(Send,), window=r.randint(0, 1)),
             lambda: with_own_orders(r, tasks),
         ]
     )()
     p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
     if codes(p.with_header(machine="posted")):  # a machine with more waits cannot run it either
         return
-    for machine, ends in machines(ProgramIndex(p)).items():
+    for machine, terminates in machines(ProgramIndex(p)).items():
         named = p.with_header(machine=machine)
         rearranged = arranged(named, machine)  # type: ignore[arg-type]
-        if ends:
+        if terminates:
             yield named
         if rearranged is not None:
             verified = verify(rearranged)
@@ -95,9 +95,9 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
 @examples(30)
 def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
     for p in random_programs(random.Random(seed)):
-        ends = machines(ProgramIndex(p))
+        terminates = machines(ProgramIndex(p))
         for stricter, looser in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):
-            assert ends[looser] or not ends[stricter]
+            assert terminates[looser] or not terminates[stricter]
 
 
 def test_the_library_can_be_simulated_and_drawn_on_every_machine() -> None:

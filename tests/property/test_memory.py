@@ -56,14 +56,17 @@ PROGRAMS_OF_A_PART = int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
     """Return a random program with a machine on which it terminates, and a random model for it."""
     p = lower_tasks(random_tasks(r), r)
-    p = p.with_header(machine=r.choice([machine for machine, ends in machines(ProgramIndex(p)).items() if ends]))
+    p = p.with_header(machine=r.choice([machine for machine, terminates in machines(ProgramIndex(p)).items() if terminates]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
     return p, random_model(r, p.header.stages, tied)
 
 
 def wrong_predictions(p: Program, model: Model, seed: int, samples: Any = None) -> list[str]:
-    """Return the differences between predicted and measured bytes of all ranks, in words."""
-    run_rank = differences(p, model, describe(model, SAMPLES), samples or IntegerSamples(2))
+    """Return the differences between predicted and measured bytes of all ranks, in words.
+
+    seed: of the order in which ranks run; samples: what the model reads, sequences of two integers by default.
+    """
+    run_rank = differences(p, model, describe(model, SAMPLES), samples or IntegerSamples(length=2))
     return [found for of_rank in run_in_loopback(p, run_rank, seed, every_post=True) for found in of_rank]
 
 
@@ -82,7 +85,7 @@ def test_a_rank_holds_the_predicted_bytes_under_autocast() -> None:
 
 def test_the_statistics_of_a_norm_are_float32_if_its_input_is_bfloat16() -> None:
     model = model_of_layers("norm", [First, EndsInLinear, partial(NormAndDropout, 7), Last])
-    assert not wrong_predictions(program("1f1b", D=4, N=4), replace(model, autocast=torch.bfloat16), 0)
+    assert not wrong_predictions(program("1f1b", D=4, N=4), replace(model, autocast=torch.bfloat16), seed=0)
 
 
 def test_programs_and_layers_of_all_kinds_are_drawn() -> None:
@@ -99,7 +102,7 @@ def test_programs_and_layers_of_all_kinds_are_drawn() -> None:
 def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str, autocast: torch.dtype | None) -> None:
     p = program(name, **SMALL[name][0])
     model = replace(gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1), autocast=autocast)
-    assert not wrong_predictions(p, model, 0, IntegerSamples(16))
+    assert not wrong_predictions(p, model, seed=0, samples=IntegerSamples(length=16))
     assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))
 
 
@@ -111,4 +114,4 @@ MODELS = [bert("bert-nano", 16, dropout=0.1), cnn("cnn-digits/2"), cnn("cnn-digi
 def test_models_with_fields_and_images_hold_the_predicted_bytes_after_every_instruction(name: str, model: LayeredModel) -> None:
     p, text = program(name, **SMALL[name][0]), Text([np.arange(4000, dtype=np.uint8)])
     samples = Pairs(text, 16, seed=1) if model.fields else RandomImages(sizes_in(Cnn, model.name))
-    assert not wrong_predictions(p, model, 0, samples)
+    assert not wrong_predictions(p, model, seed=0, samples=samples)

@@ -54,8 +54,8 @@ def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
     check_mutants(programs_of(schedule), PER_CLASS, classes, run=False)
     check(classes)
     assert sum(c.outcomes["rejected"] for c in classes.values()) > len(MUTATIONS)
-    # These programs have no FREE, so every instruction and each of its fields is needed, but for the RECOMPUTEs of one of them:
-    # without one the backward runs the forward again.
+    # These programs have no FREE. So every instruction and each of its fields is needed, except the RECOMPUTEs of
+    # chimera_recompute: without one of them the backward runs the forward again.
     if schedule != "chimera_recompute":
         assert not any(classes[m].outcomes["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
@@ -72,7 +72,7 @@ def test_mutants_of_evaluations_are_rejected_or_compute_the_same(schedule: str) 
 @pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
 def test_mutants_of_random_programs_are_rejected_or_compute_the_same(sizes: Sizes) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    check_mutants(random_programs(2, 12, sizes), 2, classes)
+    check_mutants(random_programs(seed=2, count=12, sizes=sizes), PER_CLASS, classes)
     check(classes)
     of_training = {sum_earlier, drop_sum_member, swap_sums, move_recompute}
     assert {*classes} == {*MUTATIONS} - (of_training if sizes is EVALUATION else set())
@@ -84,5 +84,5 @@ def test_the_reference_rejects_the_mutants_that_the_verifier_rejects(schedule: s
     """The reference itself finds nearly all mutants that change what is computed."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):
-        seen = [bool(find_error(mutant, seeds=range(1))) for mutant in mutants(p, mutation, 14, schedule)]
-        assert sum(seen) >= 0.9 * len(seen), mutation.__name__
+        found = [bool(find_error(mutant, seeds=range(1))) for mutant in mutants(p, mutation, count=14, seed=schedule)]
+        assert sum(found) >= 0.9 * len(found), mutation.__name__

@@ -19,9 +19,8 @@ from chimerac.compiler import compile_text
 from tests.helpers import program, tasks
 from tests.helpers_reference import find_error
 
-# A task: kind, stage, micro-batch within the pipe; and whether it overlaps with the next one.
-Task = tuple[str, int, int]
-Line = tuple[Task, ...]  # one task, or a pair
+Task = tuple[str, int, int]  # kind, stage, micro-batch within the pipe
+Line = tuple[Task, ...]  # one task, or an overlapped pair
 
 
 def task_orders(p: Program) -> list[list[tuple[object, ...]]]:
@@ -92,16 +91,17 @@ def test_dualpipev_has_the_order_of_torch(D: int, N: int) -> None:
 class Published:
     """One rank of DualPipe's step(): its eight phases, which record the tasks.
 
-    Phase 0 is the direction in which the rank is in the first half. Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py.
+    Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py. The names of the eight phases, such as nF0, and the argument `phase` are
+    those of the source: `phase` is 0 for the pipe in which the rank is in the first half, and 1 for the other pipe.
     """
 
     def __init__(self, rank: int, D: int, N: int):
         self.rank, self.D = rank, D
         self.second_half = rank >= D // 2
-        self.half = min(rank, D - 1 - rank)
+        self.from_end = min(rank, D - 1 - rank)  # ranks between this one and the nearer end
         self.tasks: list[tuple[object, ...]] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
-        self.weights: list[tuple[int, int]] = []  # first in, first out
+        self.weights: list[tuple[int, int]] = []  # (pipe, micro-batch) of weight gradients to compute: first in, first out
         self.phases(N)
 
     def record(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
@@ -128,17 +128,17 @@ class Published:
         self.B(backward)
 
     def phases(self, N: int) -> None:
-        inner = self.D // 2 - self.half - 1  # ranks between this one and the middle
+        inner = self.D // 2 - self.from_end - 1  # ranks between this one and the middle
         for _ in range(2 * inner):  # 1: nF0
             self.F(0)
-        for _ in range(self.half + 1):  # 2: nF0F1
+        for _ in range(self.from_end + 1):  # 2: nF0F1
             self.F(0)
             self.F(1)
         for _ in range(inner):  # 3: nB1W1F1
             self.B(1, zero_bubble=True)
             self.W()
             self.F(1)
-        for i in range(N // 2 - self.D + self.half + 1):  # 4: nF0B1F1B0
+        for i in range(N // 2 - self.D + self.from_end + 1):  # 4: nF0B1F1B0
             if i == 0 and inner == 0:  # the two middle ranks do not overlap their first
                 self.F(0)
                 self.B(1)
@@ -148,16 +148,16 @@ class Published:
         for _ in range(inner):  # 5: nB1F1B0
             self.B(1)
             self.FB(1, 0)
-        half, zero_bubble = (self.half + 1) // 2, False
-        for i in range(self.half + 1):  # 6: nB1B0, the second half split
-            zero_bubble |= i == half and self.half % 2 == 1
+        first_split, zero_bubble = (self.from_end + 1) // 2, False
+        for i in range(self.from_end + 1):  # 6: nB1B0, the second half of these backwards split
+            zero_bubble |= i == first_split and self.from_end % 2 == 1
             self.B(1, zero_bubble)
-            zero_bubble |= i == half and self.half % 2 == 0
+            zero_bubble |= i == first_split and self.from_end % 2 == 0
             self.B(0, zero_bubble)
         for _ in range(inner):  # 7: nWB0
             self.W()
             self.B(0, zero_bubble=True)
-        for _ in range(self.half + 1):  # 8: nW
+        for _ in range(self.from_end + 1):  # 8: nW
             self.W()
         assert not self.weights
 

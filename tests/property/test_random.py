@@ -29,7 +29,10 @@ from tools import ROOT
 
 
 def check_exactly_once(p: Program) -> None:
-    """Check that tasks are on the rank of their stage, and that each cell has one forward, and one backward or its halves."""
+    """Check that tasks are on the rank of their stage, and that none is missing or duplicate.
+
+    For each replica, stage and micro-batch there is one forward, and one backward or its two halves.
+    """
     h = p.header
     counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "RECOMPUTE")}
     for g in range(p.world):
@@ -108,7 +111,7 @@ def library(draw: st.DrawFn) -> Program:
     D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
     if name in ("bitpipe", "dualpipe", "gems"):  # two directions with the same number of micro-batches
         D, N = D + 1 if name == "gems" else D + D % 2, 2 * N  # noqa: N806
-    if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):
+    if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):  # they require about 2D micro-batches or more
         N += 2 * D  # noqa: N806
     options = {"dapple": ("policy", 2), "interleaved": ("v", 3), "looped_bfs": ("v", 3), "hanayo": ("w", 3)}
     extra = {options[name][0]: draw(st.integers(1, options[name][1]))} if name in options else {}

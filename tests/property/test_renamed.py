@@ -48,7 +48,10 @@ def renamed(source: Source) -> str:
 
 
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
-    """Return the streams with the names of pipes, and the numbers of micro-batches within their pipe."""
+    """Return the streams with the names of pipes, and the numbers of micro-batches within their pipe.
+
+    rename: give the pipes the names that they have in the renamed text.
+    """
 
     def with_names(i: Instruction) -> tuple[object, ...]:
         if isinstance(i, AllReduce):

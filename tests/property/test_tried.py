@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
-from chimerac.compiler.diagnose.repair import moves_help, repair_order
+from chimerac.compiler.diagnose.repair import MAX_SHOWN, moves_help, repair_order
 from chimerac.compiler.diagnose.trials import _reordered
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import arranged
@@ -76,7 +76,7 @@ def sizes_unchanged(help: str) -> list[dict[str, int]]:
 
 
 def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
-    """The lists of micro-batches of a program are numbered in the order of its streams."""
+    """The programs number their lists of micro-batches differently. So tasks must be compared by their micro-batches."""
     p = tasks_only(program("1f1b", D=1, N=4))
     original = with_streams(p, [[Fwd(0, 0, (0, 1)), Fwd(0, 0, (2, 3)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
     forwards = with_streams(p, [[Fwd(0, 0, (2, 3)), Fwd(0, 0, (0, 1)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
@@ -84,11 +84,16 @@ def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
     assert [_reordered(original, other) for other in (original, forwards, kinds)] == [(0, 0), (1, 1), (1, 0)]
 
 
+def ends_of_formulas(text: str) -> list[int]:
+    """Return the positions in a schedule at which the formulas of its ticks end."""
+    return [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]
+
+
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
 def test_the_suggested_formula_corrects_the_order(name: str) -> None:
     parameters, text = SMALL[name][1], find(name).text
     suggested = 0
-    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+    for end in ends_of_formulas(text):
         for change in (" - 40", " - 9*s", " + 2*s", " + 40 - 7*m"):
             broken = text[:end] + change + text[end:]
             code, help = code_and_help(broken, parameters)
@@ -135,7 +140,7 @@ def test_a_suggestion_respects_the_limits_of_the_schedule() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
 def test_the_suggested_shift_separates_two_tasks(name: str) -> None:
     text = find(name).text
-    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+    for end in ends_of_formulas(text):
         for change in (" - 1", " + 1", " + s"):
             broken = text[:end] + change + text[end:]
             code, help = code_and_help(broken, SMALL[name][1])
@@ -283,10 +288,10 @@ order listing for rank r {
 def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)")
     with pytest.raises(ChimeraError) as caught:
-        compile_source(Source("broken.sched", broken), {}, 1, machine)
+        compile_source(Source("broken.sched", broken), {}, machine=machine)
     help = caught.value.diagnostics[0].help
     assert f": it then runs with --for {machine}, makespan" in help
-    assert compile_source(Source("broken.sched", with_edits(broken, help)), {}, 1, machine, arrange=True)
+    assert compile_source(Source("broken.sched", with_edits(broken, help)), {}, machine=machine, arrange=True)
 
 
 def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
@@ -311,12 +316,12 @@ def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
             rows.remove(row)
             rows.insert(rows.index(before), row)
         assert [tasks.text(row) for row in rows] == [changed.text(row) for row in range(len(changed))]
-        timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), 0)) for p in (tasks, changed)]
+        timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), hop=0)) for p in (tasks, changed)]
         assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
         corrected += bool(moves)
         orders_with_many_moves += len(moves) > 2
         count = moves_help(tasks, moves, "the order then runs").count("let rank")
-        assert count == min(len(moves), 8)
+        assert count == min(len(moves), MAX_SHOWN)
     assert corrected > 100 and orders_with_many_moves > 50
 
 

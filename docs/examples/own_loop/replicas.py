@@ -34,8 +34,8 @@ optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
 for iteration, (images, labels) in enumerate(batches(4, samples=64)):
     mine = slice(32 * replica, 32 * replica + 32)
     loss = torch.tensor(pipe.step(images[mine], labels[mine]))
-    for mean in (loss, *(p.grad for p in pipe.parameters())):
-        dist.all_reduce(mean.div_(2), group=mesh.get_group("dp"))
+    for value in (loss, *(p.grad for p in pipe.parameters())):  # each becomes the mean over both replicas
+        dist.all_reduce(value.div_(2), group=mesh.get_group("dp"))
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 0:

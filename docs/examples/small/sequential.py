@@ -15,7 +15,7 @@ torch.manual_seed(0)  # every rank builds the same weights, and draws the same s
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
 images, labels = torch.randn(32, 16), torch.randint(0, 4, (32,))
 
-# 4 micro-batches of 8 samples. The ranks are the stages of two pipelines in opposite directions.
+# 4 micro-batches of 8 samples. Each rank has a stage of each of two pipes, which run in opposite directions.
 with Pipeline(model, "chimera", {"N": 4}, loss=F.cross_entropy, inputs=images[:8]) as pipe:
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
     for iteration in range(20):

@@ -209,7 +209,7 @@ class Evaluator:
         return replace(self.problem.state, zero=self.problem.zero is not False, replicas=c.width)
 
     def _all_reduce_s(self, width: int) -> Callable[[int, int], float]:
-        """Return a function of a number of ranks of a replica and of bytes: the seconds of their all-reduce over all replicas."""
+        """Return the function (ranks of one replica, bytes) -> seconds of an all-reduce over these ranks of all replicas."""
         link: Link | None = self.problem.network
         all_reduce_s = self.problem.profile.all_reduce_s if link is None else link.all_reduce_s
         return lambda ranks, size: all_reduce_s(ranks * width, size)

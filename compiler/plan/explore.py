@@ -33,9 +33,10 @@ class PlanResult:
     """The result of a search for the best configuration.
 
     best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: outcomes of
-    configurations that differ from the best one in one choice, with its name. The other fields count configurations. total: all; impossible: those that are not possible, by the code of the reason; too_large: those that are known not to fit
-    without being compiled; too_slow: those left out because even their least time is more than another one's time; left: those
-    that were not tried, since the search was interrupted.
+    configurations that differ from the best one in one choice, with its name. The other fields count configurations. total:
+    all; impossible: those that are not possible, by the code of the reason; too_large: those that are known not to fit without
+    being compiled; too_slow: those left out because even their least time is more than another one's time; left: those that
+    were not tried, since the search was interrupted.
     """
 
     problem: Problem

@@ -132,7 +132,7 @@ def _fair_caps(problem: Problem) -> Ints:
     caps = []
     for p, s in t.cells:
         rank, n = problem.pipes[p].placement[s], problem.pipes[p].micro_batches
-        weight = problem.weights[s]
+        weight = problem.activations[s]
         caps.append(max(1, int(problem.limit_of[rank]) // int(counts[rank]) // weight) if weight else n)
     return np.array(caps, np.int64)
 

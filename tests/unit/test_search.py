@@ -61,10 +61,10 @@ def least_makespan(problem: Problem) -> int:
                 continue
             held, limit = 0, problem.limits[r]
             for _, s, _, k in order:
-                held += problem.weights[s] * (k == kinds[0])
+                held += problem.activations[s] * (k == kinds[0])
                 if limit is not None and held > limit:
                     break
-                held -= problem.weights[s] * (k == kinds[-1])
+                held -= problem.activations[s] * (k == kinds[-1])
             else:
                 yield order
 

@@ -147,7 +147,7 @@ def _bound(
 def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
     """Return whether the solver proves within a time that no order is faster than its bound in the certificate.
 
-    c: the content of the certificate. The model asks for an order that is faster by at least 1; the proof is that there is none.
+    c: the content of the certificate. The solver is asked for an order that is faster by 1, and proves that there is none.
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 

@@ -98,8 +98,8 @@ class Tasks:
 
     cells: the pipe and the stage of each; first: the first task of each, and the number of all tasks. series, micro_batch,
     rank, duration: of each task. waits, delays: the tasks that a task waits for, at most two, -1 for none, and the times of
-    their messages; feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last backward
-    frees; head: the least time before a task starts; tail: the least time from its end to the end of the iteration.
+    their messages; feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last
+    backward frees; head: the least time before a task starts; tail: the least time from its end to the end of the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]

@@ -187,8 +187,8 @@ def anneal(
         taken = 0
         mark[u] = True
         cycle = False
-        # Mark the tasks that must stay after u if it goes later, or before u if it goes earlier, because of waits or the orders of
-        # other ranks. u passes tasks of its own rank: if one of these is marked, the move makes a cycle.
+        # Mark the tasks that must stay after u if it goes later, or before u if it goes earlier, because of waits or the orders
+        # of other ranks. u passes tasks of its own rank: if one of these is marked, the move makes a cycle.
         begin, end, side = (first, last + 1, 1) if goes_later else (last, first - 1, -1)
         related = waits if goes_later else feeds
         for p in range(begin, end, side):

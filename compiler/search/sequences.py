@@ -58,8 +58,8 @@ def by_priority(problem: Problem, priority: Ints) -> Order | None:
 def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None) -> Order | None:
     """Return the order in which a list scheduler starts the tasks; None if it gets stuck.
 
-    priority: of each task, the least goes first; look_ahead: how long a rank may stay idle for it while another one could start;
-    caps: for each cell, the most micro-batches between their forward and their input gradient, by default all.
+    priority: of each task, the least goes first; look_ahead: how long a rank may stay idle for such a task while another could
+    start; caps: for each cell, the most micro-batches between their forward and their input gradient, by default all.
     """
     t, kinds = problem.tasks, len(problem.kinds)
     series_count = len(t.cells) * kinds
@@ -148,7 +148,7 @@ def _fair_caps(problem: Problem) -> Ints:
 def anneal(
     problem: Problem, order: Order, moves: int, hot: float, cold: float, target: int, seed: int, reach: int = 12
 ) -> tuple[Order, Order]:
-    """Return the last order of a simulated annealing that began with `order`, and the best one; arguments as `kernels.anneal`."""
+    """Return the last order of a simulated annealing that began with `order`, and the best one. See kernels.anneal."""
     t = problem.tasks
     sequence, best = order.sequence.copy(), order.sequence.copy()
     kernels.anneal(

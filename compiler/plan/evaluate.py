@@ -112,7 +112,7 @@ class Evaluator:
             return Bounds(reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _bounds(self, c: Configuration) -> Bounds:
-        """Return what `bounds` returns. Raises ChimeraError where the configuration is not possible."""
+        """Return what `bounds` returns, but raise errors as ChimeraError."""
         tree = self.trees[c.schedule]
         if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
@@ -154,7 +154,7 @@ class Evaluator:
             return Outcome(c, reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _outcome(self, c: Configuration) -> Outcome:
-        """Return what `outcome` returns. Raises ChimeraError where the configuration is not possible."""
+        """Return what `outcome` returns, but raise errors as ChimeraError."""
         p, program = self.problem, self.replica(c)
         model = self._description(program.header.samples(c.micro_batch))
         for zero in (False, True) if p.zero is None and p.state.per_gradient else (bool(p.zero),):

@@ -164,7 +164,7 @@ def _groups(program: Program) -> Iterator[Group]:
 
 
 def _numbers(columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a number for each column: equal columns have equal numbers, and others have others."""
+    """Return a number for each column: the same for equal columns, and another one for different columns."""
     found = columns[0]
     for row in columns[1:]:
         found = found * (int(row.max(initial=0)) + 1) + row

@@ -100,7 +100,7 @@ def _workspaces(
 
 
 def sums_of(amounts: Sequence[float]) -> Floats:
-    """Return the sum over every range, by [first layer, layer after the last]. Its upper triangle has a meaning."""
+    """Return the sum over every range, by [first layer, layer after the last]. Only its upper triangle has a meaning."""
     sums = np.concatenate([[0], np.cumsum(np.array(amounts, np.float64))])
     return np.asarray(sums[None, :] - sums[:, None])
 

@@ -108,7 +108,7 @@ def _own(tree: n.Schedule, given: Mapping[str, Sequence[int]]) -> list[tuple[tup
 
 
 def _used(tree: n.Schedule) -> set[str]:
-    """Return the names that a schedule uses in other places than its parameters, requirements and choices of recomputation."""
+    """Return the names that a schedule uses outside of `param`, `require` and `recompute`."""
     found: set[str] = set()
     todo: list[object] = [s for s in tree.statements if not isinstance(s, n.Param | n.Require)]
     while todo:

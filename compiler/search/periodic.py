@@ -1,8 +1,8 @@
 """Many micro-batches from few: an order that is good for a few is cut in its steady phase, and the cut is filled.
 
-The tasks of some micro-batches in the middle are repeated, each time later by a period: for each of these micro-batches, the
-time that the busiest rank computes for one micro-batch of every pipe. Sorted by these times the tasks are an order of the whole
-problem, whose steady phase is periodic.
+The tasks of some micro-batches in the middle are repeated, each time later by a period. Per repeated micro-batch, the period is
+the time that the busiest rank computes for one micro-batch of every pipe. Sorted by these times the tasks are an order of the
+whole problem, whose steady phase is periodic.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
             total = 0
             for c in cells:
                 p, s = t.cells[c]
-                held = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
-                total += problem.pipes[p].micro_batches * problem.activations[s] * held
+                held_for = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
+                total += problem.pipes[p].micro_batches * problem.activations[s] * held_for
             residence = arrival + -(-total // max(1, int(problem.limit_of[r]))) + tail
         found.append(RankBound(r, max(arrival, by_limit), by_what, busy[r], tail, residence, attained_by))
     return found

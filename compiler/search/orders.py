@@ -122,9 +122,18 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
 
 def _compile_loops() -> None:
     """Search a tiny problem: numba compiles the loops when they are called first, and stores them for later processes."""
-    tiny = Problem(1, 1, (Pipe("tiny", (0,), 2),), "FB", ((1,), (1,)), ((0,),), (1,), (None,))
-    for order in greedy_orders(tiny, 0, 1):
-        anneal(tiny, order, 1, 1.0, 0.1, 0, 0)
+    tiny = Problem(
+        ranks=1,
+        stages=1,
+        pipes=(Pipe("tiny", placement=(0,), micro_batches=2),),
+        kinds="FB",
+        durations=((1,), (1,)),
+        links=((0,),),
+        activations=(1,),
+        limits=(None,),
+    )
+    for order in greedy_orders(tiny, seed=0, tries=1):
+        anneal(tiny, order, moves=1, hot=1.0, cold=0.1, target=0, seed=0)
 
 
 def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
@@ -195,7 +204,8 @@ def _annealing(state: State, order: Order, seed: int, left: Callable[[], float],
         size = min(size, trials - done)
         high, low = (hot * (cold / hot) ** (x / trials) for x in (done, done + size))
         begun = time.monotonic()
-        order, best = anneal(state.problem, order, size, high, low, state.bound, seed * 1009 + done % 1009)
+        slice_seed = seed * 1009 + done % 1009
+        order, best = anneal(state.problem, order, size, hot=high, cold=low, target=state.bound, seed=slice_seed)
         yield best
         done += size
         taken = max(1e-6, time.monotonic() - begun)

@@ -86,11 +86,10 @@ def given_from_json(text: str, name: str) -> Given:
     costs = {k: tuple(map(Fraction, v)) for k in "FBIW" if (v := getattr(file, k)) is not None}
     return Given(
         costs,
-        {},
-        None if file.hop is None else Fraction(file.hop),
-        None if file.links is None else [list(map(Fraction, row)) for row in file.links],
-        file.activations,
-        file.limits,
+        hop=None if file.hop is None else Fraction(file.hop),
+        links=None if file.links is None else [list(map(Fraction, row)) for row in file.links],
+        activations=file.activations,
+        limits=file.limits,
     )
 
 

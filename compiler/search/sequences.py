@@ -106,6 +106,7 @@ def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
     stage = np.array([s for _, s in t.cells], np.int64)[cell]
     hop = max((x for row in problem.links for x in row), default=0)
     unit = max(1, int(np.mean(t.duration)))
+    # The kinds by their index, the preferred one first: I F W, I W F, F I W; or B F, F B.
     orders = [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
     fair = _fair_caps(problem)
     first = [(o, slope, look, caps) for o in orders for caps in (None, fair) for look in (0, hop, unit) for slope in (0, -2, 2)]

@@ -52,12 +52,12 @@ def compile_schedule(
     arrange: bool = False,
     recompute: str | Iterable[int] | None = None,
 ) -> Compiled:
-    """Return the verified program of a schedule file, or of a schedule of the library by name.
+    """Return the verified program of a schedule file, or of a schedule of the library by name, with the results of all passes.
 
-    parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: on which the
+    parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: the one on which the
     program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
-    keep only their inputs and run their forwards again, in the place of those of the text: 'all', 'none', a list such as
-    '0,2..5', or numbers.
+    keep only their inputs and run their forwards again, in the place of those that the text names: 'all', 'none', a list such
+    as '0,2..5', or an iterable of stage numbers.
     """
     one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_checked_sizes(parameters, width), machine, arrange, _chosen(recompute))
@@ -71,10 +71,10 @@ def compile_text(
     tied: Sequence[Tied] = (),
     recompute: str | Iterable[int] | None = None,
 ) -> Compiled:
-    """Return the verified program of a schedule's text.
+    """Return the verified program of a schedule's text, with the results of all passes.
 
-    name: its name in messages; tied: further sets of parameters that a model ties; their names are not those of the
-    text's sets; recompute: as in `compile_schedule`.
+    name: the name of the text in messages; tied: further sets of parameters that a model ties; their names are not those of
+    the text's sets; the other arguments: as of `compile_schedule`.
     """
     return compile_source(Source(name, text), *_checked_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
 

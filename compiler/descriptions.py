@@ -41,8 +41,8 @@ def find_model(
 
     A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
     name. micro_batch, seq_len: the sizes of a preset, by default its own; default_seq_len: in the place of its own, where
-    seq_len is not given. samples: returns how many samples a micro-batch of the program has, given those of the caller's
-    micro-batch; in some schedules they differ.
+    seq_len is not given. samples: returns the samples of a micro-batch of the program, given those of a micro-batch
+    as the caller states it; a schedule with `size 1/2` runs halves of these.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
     for a wrong file, E801 for an unknown name, or for a model that only torch could describe, E821 for a sequence that

@@ -24,7 +24,7 @@ MIN_COLUMNS = 24  # the narrowest width in which titles are wrapped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the library, with the title and the source in its file's comment. parameters: as text, with defaults."""
+    """One schedule of the library. title, source: from the comment of its file; parameters: as text, with their defaults."""
 
     name: str
     title: str
@@ -94,7 +94,7 @@ def _path_of(name: str) -> str:
 def _suggestion(name: str, others: Iterable[str]) -> str:
     """Return help for a name that is unknown. others: words of the command line that may have been meant."""
     near = did_you_mean(name, [*names(), *others])
-    return near if near.startswith("did you mean") else did_you_mean(name, names())
+    return near if near.startswith("did you mean") else did_you_mean(name, names())  # without a similar word: known schedules
 
 
 def _files_beside(path: Path) -> list[Path]:

@@ -93,7 +93,7 @@ def compile_replica(schedule: Schedule, spec: Spec, width: int) -> Program:
     """
     tasks = order_tasks(spec, Budget()).program
     check_tasks(schedule.name.name, tasks, 1)
-    program = lower_replica(tasks, checked_times(tasks), spec.sync, "window", False)
+    program = lower_replica(tasks, checked_times(tasks), spec.sync, "window", arrange=False)
     return program if width > 1 else widen(program, 1)
 
 

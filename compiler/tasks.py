@@ -46,6 +46,7 @@ class TaskIndex:
 
     @staticmethod
     def of(program: Program) -> TaskIndex:
+        """Return the index of a program's tasks."""
         h, t = program.header, program.table
         rows = np.flatnonzero(t.is_task)
         position, ids = expand(program, rows)
@@ -143,8 +144,10 @@ class Timing:
     stuck: tuple[int, ...]
 
     def timeline(self, program: Program, scale: int = 1, unit: str = "") -> Timeline:
-        """Return the bars of the rows that run. scale: how many integers of time make one unit; unit: its name, '' for the unit
-        of costs."""
+        """Return the bars of the rows that run.
+
+        scale: the integer that stands for one unit of time; unit: the name of this unit, '' for the unit of costs.
+        """
         rows = np.flatnonzero(self.end[: len(program)] >= 0)
         return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale, unit)
 

@@ -81,6 +81,7 @@ def _here() -> Traversable:
 
 
 def _hundred(read: dict[str, Any]) -> Hundred:
+    """Return the texts of one file. read: what tomllib has read from it."""
     title = read.pop("title")
     return Hundred(title, tuple(_entry(code, **read[code]) for code in sorted(read)))
 
@@ -102,7 +103,7 @@ def _entry(
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """Return the text in which the first `old` of each change, which must be there, is replaced."""
+    """Return the text after these changes, one after another: each replaces the first `old`, which must be there."""
     for old, new, *times in changes:
         assert old in text, old
         text = text.replace(old, new * (times[0] if times else 1), 1)

@@ -40,7 +40,7 @@ RECOMPUTE_ALL, RECOMPUTE_NONE = stage_choice("all"), stage_choice("none")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known without compiling.
+    """What is known of a configuration without compiling it.
 
     time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: of one replica,
     about; reason: why the configuration is not possible, '' if it may be.
@@ -54,11 +54,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures of a configuration. Times are in nanoseconds, and means over the ranks where they are of one rank.
+    """The figures of a configuration. Times are in nanoseconds.
 
     zero: the state of the optimizer is shared out; memory: of the rank that needs most, in bytes. makespan: of an iteration;
-    None where a rank needs more than it has. busy: computing; bubble: waiting for what is not computed yet, and at the
-    end; exposed: waiting for what is on its way. reason: why it is not possible.
+    None where a rank needs more than it has, or where the configuration is not possible. The next three are means over the
+    ranks. busy: computing; bubble: waiting for what is not computed yet, and at the end; exposed: waiting for what is on its
+    way. reason: why it is not possible, '' if it is.
     """
 
     configuration: Configuration
@@ -96,7 +97,7 @@ class Evaluator:
         return {name: parse(source) for name, source in self.problem.schedules.items()}
 
     def check(self) -> None:
-        """Raise ChimeraError for schedules and a model that no configuration could have."""
+        """Raise ChimeraError for errors in a schedule's text or in the model, which all configurations would have."""
         for source in self.problem.schedules.values():
             parse_source(source)
         self.problem.profile.check_fits(self._describe(self.problem.profile.sizes[0].samples))
@@ -111,13 +112,14 @@ class Evaluator:
             return Bounds(reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _bounds(self, c: Configuration) -> Bounds:
+        """Return what `bounds` returns, but raise errors as ChimeraError."""
         tree = self.trees[c.schedule]
         if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
         spec = self._spec(c)
         h = spec.header
-        part, whole = h.micro_batch_size
-        if h.ranks != c.ranks or h.micro_batches * part != c.micro_batches * whole:
+        numerator, denominator = h.micro_batch_size
+        if h.ranks != c.ranks or h.micro_batches * numerator != c.micro_batches * denominator:
             return Bounds(reason=f"it has {count_text(h.ranks, 'rank')} and {count_text(h.micro_batches, 'micro-batch')}")
         check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # so that a run can expand it
         samples = h.samples(c.micro_batch)
@@ -126,8 +128,11 @@ class Evaluator:
         return Bounds(self._least_time(spec, samples, partition), need, 2 * h.stages * h.micro_batches)
 
     def _least_time(self, spec: Spec, samples: int, partition: Partition) -> int:
-        """Return a bound of the iteration: of the slowest rank, the time until its first micro-batch can reach it, and its busy
-        time. A backward counts as full or as split, whichever is shorter."""
+        """Return a lower bound of the iteration's time, in nanoseconds.
+
+        It is that of the slowest rank: the time until its first micro-batch can reach it, plus its busy time. A backward counts
+        as full or as split, whichever is shorter.
+        """
         h = spec.header
         seconds = stage_seconds(self.problem.profile, samples, partition.layers)
         forward, full, inputs, weights, recomputation = ([nanoseconds(x) for x in seconds[op]] for op in TASKS)
@@ -149,6 +154,7 @@ class Evaluator:
             return Outcome(c, reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _outcome(self, c: Configuration) -> Outcome:
+        """Return what `outcome` returns, but raise errors as ChimeraError."""
         p, program = self.problem, self.replica(c)
         model = self._description(program.header.samples(c.micro_batch))
         for zero in (False, True) if p.zero is None and p.state.per_gradient else (bool(p.zero),):
@@ -203,10 +209,10 @@ class Evaluator:
         return replace(self.problem.state, zero=self.problem.zero is not False, replicas=c.width)
 
     def _all_reduce_s(self, width: int) -> Callable[[int, int], float]:
-        """Return a function of the ranks of one replica and of bytes: the seconds of an all-reduce over all replicas."""
+        """Return the function (ranks of one replica, bytes) -> seconds of an all-reduce over these ranks of all replicas."""
         link: Link | None = self.problem.network
-        one = self.problem.profile.all_reduce_s if link is None else link.all_reduce_s
-        return lambda ranks, size: one(ranks * width, size)
+        all_reduce_s = self.problem.profile.all_reduce_s if link is None else link.all_reduce_s
+        return lambda ranks, size: all_reduce_s(ranks * width, size)
 
     def _gathering(self, h: Header, model: ModelDescription, width: int) -> int:
         """Return how long the holders of stages take to send each other the weights that each has updated, in nanoseconds.

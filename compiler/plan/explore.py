@@ -30,12 +30,13 @@ DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """The result of a search.
+    """The result of a search for the best configuration.
 
-    best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: configurations that
-    differ from the best in one choice, with its name. The other fields count configurations. total: all; impossible: those that
-    are not possible, by the code of the reason; too_large: those that are known not to fit without being compiled; too_slow:
-    those that are slower than another one in any case; left: those that were not tried, since the search was interrupted.
+    best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: outcomes of
+    configurations that differ from the best one in one choice, with its name. The other fields count configurations. total:
+    all; impossible: those that are not possible, by the code of the reason; too_large: those that are known not to fit without
+    being compiled; too_slow: those left out because even their least time is more than another one's time; left: those that
+    were not tried, since the search was interrupted.
     """
 
     problem: Problem
@@ -74,10 +75,11 @@ class _State:
 
 
 def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
-    """Return the best configuration and how it was found. progress: called with how many of how many are decided.
+    """Return the best configuration and how it was found.
 
-    After Ctrl-C it returns what it has found so far; without that, KeyboardInterrupt is raised. Raises ChimeraError: E714 a
-    profile of another model, E718 nothing fits, E719 nothing is possible, and the findings of a schedule's text.
+    progress: called with the number of configurations that are decided, and the number of all that must be. After Ctrl-C the
+    best so far is returned; if there is none, KeyboardInterrupt is raised. Raises ChimeraError: E714 a profile of another
+    model, E718 nothing fits, E719 nothing is possible, and the findings of a schedule's text.
     """
     evaluator = Evaluator(problem)
     evaluator.check()
@@ -121,9 +123,10 @@ def _try(
     queue: Iterable[Configuration], bounds: Mapping[Configuration, Bounds], workers: _Workers, state: _State
 ) -> Iterator[None]:
     """Try configurations in their order. Yields after each that is decided."""
-    running: deque[Future[Outcome] | None] = deque()
+    running: deque[Future[Outcome] | None] = deque()  # None: one that is left out as too slow
 
     def finish() -> None:
+        """Wait for the outcome of the first of these."""
         outcome = running.popleft()
         if outcome is not None:
             state.add(workers.result(outcome))
@@ -145,7 +148,10 @@ def _try(
 def _neighbours(
     best: Configuration, possible: Sequence[Configuration], workers: _Workers, state: _State
 ) -> list[tuple[str, Outcome]]:
-    """Return the outcomes of the configurations that differ from the best one in one choice; of another schedule, the best."""
+    """Return the outcomes of the configurations that differ from the best one in one choice, with its name.
+
+    Of each other schedule there is one, that with the best parameters.
+    """
     near = [(what, c) for c in possible if (what := _difference(best, c, possible))]
     futures = {c: workers.outcome(c) for _, c in near if c not in state.outcomes}
     outcomes = dict(state.outcomes) | {c: workers.result(future) for c, future in futures.items()}
@@ -200,6 +206,7 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
 
 
 def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
+    """Return the finding E719 with the most common reasons."""
     p, ranks = problem, count_text(problem.ranks, "rank")
     message = f"no schedule can run {p.model} on {ranks} with {count_text(p.batch, 'sample')} in an iteration"
     reasons = Counter(b.reason for b in bounds.values()).most_common(3)

@@ -1,8 +1,8 @@
 """What the ranks of a program would need under any partition: the peaks of compiler/analyze/memory.py as sums over stages.
 
-At each instruction a rank holds a number of entries of each kind (chimera_ir/lifetimes.py). Only the bytes of an entry depend
+At each instruction a rank holds a number of entries of each type (chimera_ir/lifetimes.py). Only the bytes of an entry depend
 on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most can be
-left out: those with no more entries of any kind than another.
+left out: those with no more entries of any type than another. The instructions that are left are called moments.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from chimerac.chimera_ir.workspace import Run
 from chimerac.compiler.analyze.memory import OptimizerState, stages_of
 from chimerac.compiler.plan.ranges import Floats, ranges_of
 
-# A kind of entry: its kind, its value, the stage (of a value its consumer's), and its count as in Lifetimes.
-Entry = tuple[Kind, Value, int, int]
+# What equal entries have in common, as in Lifetimes: the kind, the value, the stage (of a value its consumer's) and the count.
+EntryType = tuple[Kind, Value, int, int]
 Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # the first layers of ranges, and those after their last
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Local ranks that hold the same stages. moments: the number of entries, by moment of some of these ranks and by entry."""
+    """Ranks of a replica that hold the same stages. moments: how many entries one of them holds, by moment and entry type."""
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    entry_types: tuple[EntryType, ...]
     moments: Floats
 
 
 class Needs:
-    """The bytes that ranks need, as sums over their stages, of tables of all ranges of layers."""
+    """The bytes that the ranks of a program need, as sums over their stages, from tables of all ranges of layers.
+
+    state: the state of the optimizer.
+    """
 
     def __init__(self, program: Program, model: ModelDescription, state: OptimizerState) -> None:
         self.program, self.model, self.state = program, model, state
@@ -46,7 +49,7 @@ class Needs:
         self._by_cut: dict[tuple[Kind, Value, int], Floats] = {}
 
     def held(self, stage: int, where: Where, tied: bool) -> Floats:
-        """Return the bytes of weights, gradients and optimizer state of a stage. tied: count tied parameters, too."""
+        """Return the bytes of weights, gradients and optimizer state of a stage, by range. tied: also of tied parameters."""
         r = self.ranges
         weights, gradients = (r.weights, r.gradients) if tied else (r.untied_weights, r.untied_gradients)
         if self.program.header.kind != "training":
@@ -54,14 +57,14 @@ class Needs:
         return np.asarray(weights[where] + gradients[where] + self._state(gradients[where], stage))
 
     def moments(self, group: Group, stage: int, where: Where, values: bool = True, only: slice = slice(None)) -> Floats:
-        """Return the bytes of the entries of a stage, by moment and range. All stages of the group together have every entry.
+        """Return the bytes of the entries of a stage, by moment and range. Each entry of a rank belongs to one of its stages.
 
-        values: with the values and messages at its boundaries. Without them, a longer range never needs less. only: of these
-        moments.
+        values: count the values and messages at the stage's boundaries. Without them, a longer range never needs less.
+        only: the moments that are wanted, of all by default.
         """
         begins, ends = where
         columns, tables = [], []
-        for column, (kind, value, of, count) in enumerate(group.entries):
+        for column, (kind, value, of, count) in enumerate(group.entry_types):
             if kind in ACTIVATIONS:
                 if of == stage:
                     columns.append(column)
@@ -70,7 +73,7 @@ class Needs:
             if kind == Kind.WORKSPACE:
                 if of == stage:
                     columns.append(column)
-                    tables.append((self.ranges.workspace if values else self.ranges.least_workspace)[Run(count)][where])
+                    tables.append((self.ranges.workspace if values else self.ranges.workspace_with_values)[Run(count)][where])
                 continue
             cut = boundary_of(value, of) + 1  # the first stage after the boundary
             if values and (cut == stage or (cut == stage + 1 and cut not in group.stages)):
@@ -87,8 +90,8 @@ class Needs:
         """
         found = []
         for group in self.groups:
-            columns = np.array([self._entry_bytes(entry, cuts) for entry in group.entries], np.float64)
-            totals = group.moments @ columns
+            entry_bytes = np.array([self._entry_bytes(entry, cuts) for entry in group.entry_types], np.float64)
+            totals = group.moments @ entry_bytes
             moment = int(totals.argmax())
             found.append((self._held_by(group, cuts) + int(totals[moment]), moment))
         return found
@@ -115,7 +118,8 @@ class Needs:
                 total -= tied.weight_bytes + training * (size + int(self._state(np.array(size, np.float64), s)))
         return total
 
-    def _entry_bytes(self, entry: Entry, cuts: Sequence[int]) -> float:
+    def _entry_bytes(self, entry: EntryType, cuts: Sequence[int]) -> float:
+        """Return the bytes of one entry of this type."""
         kind, value, stage, count = entry
         if kind in ACTIVATIONS:
             return float(self.ranges.activations[kind][cuts[stage], cuts[stage + 1]])
@@ -131,6 +135,7 @@ class Needs:
         return self._by_cut[kind, value, count]
 
     def _state(self, gradients: Floats, stage: int) -> Floats:
+        """Return the bytes of optimizer state that a rank holds for so many bytes of gradients of a stage."""
         share = self.state.per_gradient / self.state.shares(len(self.program.header.holders([stage])))
         return np.ceil(gradients * share.numerator / share.denominator)
 
@@ -138,7 +143,7 @@ class Needs:
 def _groups(program: Program) -> Iterator[Group]:
     """Yield the groups of ranks that hold the same stages, with what they hold."""
     h, lives = program.header, lifetimes(program)
-    lives = lives.take(lives.kind != Kind.ALIVE)
+    lives = lives.take(lives.kind != Kind.ALIVE)  # it only counts activations; their bytes are those of other kinds
     by_stages: dict[tuple[int, ...], list[int]] = {}
     for rank in range(h.ranks):
         by_stages.setdefault(tuple(stages_of(h, rank)), []).append(rank)
@@ -148,37 +153,44 @@ def _groups(program: Program) -> Iterator[Group]:
         streams = [w * h.ranks + r for w in range(h.width) for r in ranks]
         own = [lives.take(np.arange(first[g], first[g + 1])) for g in streams]
         columns = np.concatenate([np.stack([x.kind, x.value, x.stage, x.count]) for x in own], axis=1)
-        _, representatives, entry_of = np.unique(_numbers(columns), return_index=True, return_inverse=True)
-        entries = columns[:, representatives]
-        parts = np.split(entry_of, np.cumsum([len(x.kind) for x in own])[:-1])
-        held = [_moments(program, *x, entries.shape[1]) for x in zip(streams, own, parts, strict=True)]
-        kinds = tuple((Kind(k), Value(v), s, n) for k, v, s, n in entries.T.tolist())
-        sign = np.where(entries[0] == Kind.SENT_UNCOPIED, -1, 1)  # bytes to subtract
-        rows = np.concatenate([np.zeros((1, len(kinds))), *held])
-        yield Group(stages, tuple(ranks), kinds, _largest(rows, sign))
+        _, representatives, type_of = np.unique(_numbers(columns), return_index=True, return_inverse=True)
+        types = columns[:, representatives]
+        parts = np.split(type_of, np.cumsum([len(x.kind) for x in own])[:-1])
+        held = [_counts(program, *x, types.shape[1]) for x in zip(streams, own, parts, strict=True)]
+        entry_types = tuple((Kind(k), Value(v), s, n) for k, v, s, n in types.T.tolist())
+        sign = np.where(types[0] == Kind.SENT_UNCOPIED, -1, 1)  # its bytes are subtracted
+        counts = np.concatenate([np.zeros((1, len(entry_types))), *held])  # a rank without instructions holds nothing
+        yield Group(stages, tuple(ranks), entry_types, _largest(counts, sign))
 
 
 def _numbers(columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a number for each column, equal for equal columns."""
+    """Return a number for each column: the same for equal columns, and another one for different columns."""
     found = columns[0]
     for row in columns[1:]:
         found = found * (int(row.max(initial=0)) + 1) + row
     return np.asarray(found)
 
 
-def _moments(program: Program, rank: int, lives: Lifetimes, which: npt.NDArray[np.int64], entries: int) -> Floats:
-    """Return the numbers of entries that a rank holds, for each of its instructions. which: the column of each entry."""
+def _counts(program: Program, rank: int, lives: Lifetimes, type_of: npt.NDArray[np.int64], types: int) -> Floats:
+    """Return how many entries of each type a rank holds, for each of its instructions.
+
+    lives: the rank's entries; type_of: the index of each one's type; types: the number of types.
+    """
     begin, end = program.offsets[rank : rank + 2].tolist()
-    change = np.zeros((end - begin + 1, entries))
-    np.add.at(change, (lives.allocated - begin, which), 1)
-    np.subtract.at(change, (np.minimum(lives.freed + 1, end) - begin, which), 1)
+    change = np.zeros((end - begin + 1, types))
+    np.add.at(change, (lives.allocated - begin, type_of), 1)
+    np.subtract.at(change, (np.minimum(lives.freed + 1, end) - begin, type_of), 1)
     return np.cumsum(change, axis=0)[:-1]
 
 
-def _largest(rows: Floats, sign: npt.NDArray[np.int64]) -> Floats:
-    """Return the rows that are not at most as large as another one in every column, each once."""
+def _largest(counts: Floats, sign: npt.NDArray[np.int64]) -> Floats:
+    """Return the rows of counts that may have the largest bytes.
+
+    A row is left out if another one has as many entries or more of every type. sign: -1 for a type whose bytes are subtracted,
+    which counts the other way round, and 1 for the others.
+    """
     kept: list[Floats] = []
-    left = rows[np.argsort(-(rows * sign).sum(axis=1), kind="stable")] * sign
+    left = counts[np.argsort(-(counts * sign).sum(axis=1), kind="stable")] * sign
     while len(left):
         kept.append(left[0])
         left = left[(left > left[0]).any(axis=1)]

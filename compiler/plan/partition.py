@@ -22,8 +22,10 @@ from chimerac.compiler.plan.search import Cuts, Effort, Search, least_need
 
 @dataclass(frozen=True, slots=True)
 class BestPartition:
-    """The best partition that was found. slowest: the cost of its slowest stage; bound: within the limit, no partition has a
-    slowest stage of a lower cost."""
+    """The best partition that was found.
+
+    slowest: the cost of its slowest stage; bound: a lower bound of this cost for all partitions within the limit.
+    """
 
     partition: Partition
     slowest: int
@@ -40,10 +42,11 @@ def best_partition(
 ) -> BestPartition:
     """Return the partition whose slowest stage is as fast as possible, of those in which no rank needs more than limit_bytes.
 
-    costs: of each layer, in one unit, for instance measured; by default those of the description. recomputing: compiles the
-    same schedule with recomputation everywhere, to test whether the limit suffices then.
+    costs: of each layer, in any unit, for instance measured times; by default those of the description. state: the state of the
+    optimizer. recomputing: compiles the same schedule with recomputation everywhere, to test whether the limit suffices then.
 
-    Raises ChimeraError: E705 more stages than layers, E709 no partition fits.
+    Raises ChimeraError: E002 costs that are negative or not one for each layer, E705 more stages than layers, E709 no
+    partition fits.
     """
     times = [layer.cost for layer in model.layers] if costs is None else list(costs)
     if len(times) != len(model.layers) or min(times) < 0:
@@ -56,11 +59,11 @@ def best_partition(
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
         return BestPartition(first, slowest, slowest)
-    longest, effort = slowest, Effort.of(program.header.stages, len(times))
-    cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
-    while cuts is None and longest < sum(times):  # longer ranges are examined only if they are needed
-        longest = min(2 * longest, sum(times))
-        cuts, bound = Search(needs, times, limit_bytes, effort, longest).best()
+    most_cost, effort = slowest, Effort.of(program.header.stages, len(times))
+    cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
+    while cuts is None and most_cost < sum(times):  # longer ranges are examined only if they are needed
+        most_cost = min(2 * most_cost, sum(times))
+        cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
     if cuts is None:
         # Cuts that need little, whatever they cost. They may fit, where the search above gave up; else the finding names them.
         cuts, is_least = least_need(needs, times, limit_bytes, first.cuts)
@@ -71,13 +74,17 @@ def best_partition(
 
 
 def _slowest(costs: Sequence[int], cuts: Sequence[int]) -> int:
+    """Return the cost of the slowest stage."""
     return max(sum(costs[a:b]) for a, b in pairwise(cuts))
 
 
 def _nothing_fits(
     needs: Needs, costs: Sequence[int], limit: int, best: Cuts, is_least: bool, recomputing: Callable[[], Program] | None
 ) -> ChimeraError:
-    """Return the finding E709: the layer or the rank that cannot fit, and what would. best: as `least_need` returns them."""
+    """Return the finding E709: the layer or the rank that cannot fit, and how many bytes would be enough.
+
+    best, is_least: as `least_need` returns them.
+    """
     model, header = needs.model, needs.program.header
     least, partition = needs.most(best), Partition.of_cuts(model.name, best)
     by_rank = memory(replace(needs.program, partition=partition), model, needs.state)

@@ -1,4 +1,4 @@
-"""What a stage would need, for every range of consecutive layers that it could have: tables of (layers + 1) squared numbers.
+"""What a stage would need, for every range of consecutive layers that it could have: tables of (layers + 1) x (layers + 1).
 
 The sums are those of `ModelDescription.stage_sums`, for all ranges at once. They are floats, which are exact below 2^53.
 """
@@ -23,9 +23,10 @@ Floats = npt.NDArray[np.float64]
 class Ranges:
     """Bytes by [first layer, layer after the last]. activations: of each kind of chimera_ir/lifetimes.py; workspace: by Run.
 
-    least_workspace: if the values at the boundaries are not counted. Activations with it never need less in a longer range.
+    workspace leaves out the output of the range and the gradient of its input, which are counted as values.
+    workspace_with_values counts them too: its sum with the activations is never less in a longer range.
 
-    weights, gradients: each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
+    weights, gradients: with each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
     """
 
     weights: Floats
@@ -34,7 +35,7 @@ class Ranges:
     untied_gradients: Floats
     activations: dict[Kind, Floats]
     workspace: dict[Run, Floats]
-    least_workspace: dict[Run, Floats]
+    workspace_with_values: dict[Run, Floats]
 
 
 def ranges_of(model: ModelDescription) -> Ranges:
@@ -46,16 +47,16 @@ def ranges_of(model: ModelDescription) -> Ranges:
             weights[k] -= tied.weight_bytes
             gradients[k] -= gradient_bytes(tied)
     untied_weights, untied_gradients = sums_of(weights), sums_of(gradients)
-    everywhere = len(layers) - 1
-    tied_weights = ((t.layers, t.weight_bytes, everywhere) for t in model.tied)
-    tied_gradients = ((t.layers, gradient_bytes(t), everywhere) for t in model.tied)
+    last_layer = len(layers) - 1
+    tied_weights = ((t.layers, t.weight_bytes, last_layer) for t in model.tied)
+    tied_gradients = ((t.layers, gradient_bytes(t), last_layer) for t in model.tied)
     amounts = []
     for name, own in (
         ("kept", [k.kept_bytes for k in layers]),
         ("split_kept", [split_kept_bytes(k) for k in layers]),
         ("weight_kept", [k.weight_kept_bytes for k in layers]),
     ):
-        shared = ((getattr(s, name), s.bytes, everywhere if s.made is None else s.made) for s in model.shared)
+        shared = ((getattr(s, name), s.bytes, last_layer if s.made is None else s.made) for s in model.shared)
         amounts.append(sums_of(own) + _once(shared, len(layers)))
     return Ranges(
         untied_weights + _once(tied_weights, len(layers)),
@@ -70,7 +71,7 @@ def ranges_of(model: ModelDescription) -> Ranges:
 def _workspaces(
     model: ModelDescription, kept: Floats, split_kept: Floats, weight_kept: Floats
 ) -> tuple[dict[Run, Floats], dict[Run, Floats]]:
-    """Return the workspace and the least workspace of every range."""
+    """Return the tables `workspace` and `workspace_with_values` of Ranges. The arguments are tables too: what a range keeps."""
     n, boundaries = len(model.layers), [x.boundary for x in model.layers]
     if not model.has_peaks:
         none = {run: np.zeros((n + 1, n + 1)) for run in Run}
@@ -78,6 +79,7 @@ def _workspaces(
     inside = np.triu(np.ones((n, n), bool))  # by first layer and layer
 
     def of_inputs(size: Callable[[Sequence[Tensor]], int]) -> Floats:
+        """Return the size of the boundary before each layer, by first layer and layer; 0 for the first layer of the range."""
         return np.asarray(np.triu(np.broadcast_to([0.0, *map(size, boundaries[:-1])], (n, n)), 1))
 
     sizes = Sizes(
@@ -92,13 +94,13 @@ def _workspaces(
         input_gradient=np.array([0, *map(gradients_of, boundaries[:-1])], np.float64)[:, None],
         outside=np.where(inside, 0, -np.inf),
     )
-    least = replace(sizes, output=0, input_gradient=0)
-    whole, part = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspace_bytes(s).items()} for s in (sizes, least))
-    return whole, part
+    with_values = replace(sizes, output=0, input_gradient=0)  # these are what workspace_bytes subtracts
+    first, second = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspace_bytes(s).items()} for s in (sizes, with_values))
+    return first, second
 
 
 def sums_of(amounts: Sequence[float]) -> Floats:
-    """Return the sum over every range; negative where the range is empty."""
+    """Return the sum over every range, by [first layer, layer after the last]. Only its upper triangle has a meaning."""
     sums = np.concatenate([[0], np.cumsum(np.array(amounts, np.float64))])
     return np.asarray(sums[None, :] - sums[:, None])
 
@@ -106,12 +108,12 @@ def sums_of(amounts: Sequence[float]) -> Floats:
 def _once(entries: Iterable[tuple[Iterable[int], int, int]], layers: int) -> Floats:
     """Return, for every range, the sum of the entries that it has; an entry counts once.
 
-    entries: (layers, amount, last): a range has the entry if it has one of these layers and begins at or before `last`.
+    entries: (members, amount, last): a range has the entry if it has one of these layers and begins at or before `last`.
     """
     change = np.zeros((layers + 1, layers + 2))
     for members, amount, last in entries:
         at = np.array(sorted(members), np.int64)
-        first = np.searchsorted(at, np.arange(last + 1))  # for each begin, its first member
+        first = np.searchsorted(at, np.arange(last + 1))  # for each begin of a range, its first member
         begins = np.flatnonzero(first < len(at))
         change[begins, at[first[begins]] + 1] += amount
     return np.asarray(np.cumsum(change, axis=1)[:, : layers + 1])

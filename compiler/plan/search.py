@@ -3,9 +3,11 @@
 allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
 paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order
            stages x layers x longest range. Where each rank has one stage, it is the optimum.
-coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
-           needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a depth-first
-           search decides what they leave open, within an Effort. A binary search finds the least bound.
+coupled    where ranks have several stages: a binary search finds the least bound of the slowest stage's cost for which some
+           path fits every rank. For each bound that it tries, multipliers of the ranks' needs find such a path, or prove that
+           there is none (Lagrange relaxation). A depth-first search decides what they leave open, within an Effort.
+
+A *moment* is an instruction at which a rank may need most (needs.py).
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from chimerac.compiler.plan.ranges import Floats, sums_of
 
 Cuts = list[int]  # the first layer of each stage, and the number of layers
 Mask = npt.NDArray[np.bool_]
-ROUNDS = 60  # of changes of the multipliers, for one bound
-CELLS = 1_000_000  # of tables of moments that are computed at once
-SIZE = 64 * 256  # stages x layers, up to which the effort does not depend on it
+ROUNDS = 60  # the most changes of the multipliers for one bound
+CELLS = 1_000_000  # of the tables (moments x ranges) that are computed at once
+FULL_EFFORT_SIZE = 64 * 256  # stages x layers up to which a search has the full effort
 
 
 @dataclass(slots=True)
@@ -36,14 +38,14 @@ class Effort:
 
     @staticmethod
     def of(stages: int, layers: int) -> Effort:
-        """Return the effort for a problem of this size, so that the time does not grow with it."""
-        share, full = min(1.0, SIZE / (stages * layers)), Effort()
+        """Return the effort for a problem of this size: less for a larger one, so that the time does not grow with it."""
+        share, full = min(1.0, FULL_EFFORT_SIZE / (stages * layers)), Effort()
         return Effort(round(full.rounds * share), round(full.ranges * share))
 
 
 @dataclass(slots=True)
 class _Constraint:
-    """The need of a group of ranks at one moment, as a share of the limit, for each stage and each of its ranges."""
+    """The need of a group of ranks at one moment. parts: by stage, the share of the limit that each of its ranges needs."""
 
     parts: dict[int, Floats]
     multiplier: float = 0.0
@@ -52,7 +54,8 @@ class _Constraint:
 class Search:
     """A search for partitions whose ranks need at most `limit` bytes, and whose stages cost at most `slowest`.
 
-    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers.
+    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers. where: by stage,
+    the first layers of its ranges, and the layers after their last. allowed: by stage, which of its ranges it may have.
     """
 
     def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: Effort, slowest: float = np.inf) -> None:
@@ -71,7 +74,7 @@ class Search:
             self._restrict(group)
 
     def best(self) -> tuple[Cuts | None, int]:
-        """Return the cuts with the least slowest stage, and a bound that no cuts are below; None if none are found."""
+        """Return the cuts whose slowest stage costs least, and a lower bound of this cost; None if no cuts are found."""
         cuts = self._path(self._costs, np.maximum)
         if cuts is None:
             return None, 0
@@ -79,7 +82,8 @@ class Search:
         cuts = self._evenly(bound)
         if not self.is_coupled or self._fits(cuts):
             return cuts, bound
-        # The slowest stage has one of these values; `high` is the least that was found.
+        # The slowest stage has one of these costs; values[high] is the least with which cuts were found. Until some are found,
+        # the probes are farther apart each time; then they halve what is left.
         values = np.unique(np.concatenate([self._costs(s)[allowed] for s, allowed in enumerate(self.allowed)]))
         low, high, step = int(np.searchsorted(values, bound)), len(values), 1
         best: Cuts | None = None
@@ -119,6 +123,7 @@ class Search:
                 constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
             step *= 0.93
             active = [c for c in self.constraints.values() if c.multiplier > 0]
+            # Cuts that fit need at most a share of 1 in each constraint. The factor covers rounding errors.
             most = sum(c.multiplier for c in active) * (1 + 1e-9)
             to_go, choices = self._to_go(partial(self._weighted, active), np.add, tried)
             if to_go[0][0] > most:
@@ -132,15 +137,19 @@ class Search:
         """Return cuts as `within` does.
 
         The ranges of a stage are tried in the order of their weighted needs. Those with which no cuts can fit are left out.
-        tried: by stage, the ranges that it may have; most: the largest sum of weighted needs of cuts that fit; to_go: the least
-        such sum from each stage on.
+        tried: by stage, the ranges that it may have; active: the constraints with a multiplier above 0; most: the largest sum
+        of weighted needs of cuts that fit; to_go: the least such sum from each stage on, by its first layer.
         """
         constraints = list(self.constraints.values())
         least = [{s: float(p[tried[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
-        of_stage = [[n for n, c in enumerate(constraints) if s in c.parts] for s in range(self.stages)]
+        of_stage = [[k for k, c in enumerate(constraints) if s in c.parts] for s in range(self.stages)]
 
         def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
-            """Yield the end of each range of a stage that begins with layer a, with the loads and the weight up to there."""
+            """Yield the end of each range of stage s that begins with layer a, with the loads and the weight up to there.
+
+            loads: of each constraint, the need of the stages before s plus the least need of the others; weight: the weighted
+            needs of the stages before s.
+            """
             lengths = np.flatnonzero(tried[s][a])
             own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
             total = own + to_go[s + 1][a + 1 + lengths]
@@ -172,7 +181,7 @@ class Search:
         return None, False
 
     def _longest(self, stage: int, slowest: float) -> int:
-        """Return a bound of the number of layers that a stage can have within the limit and with this cost."""
+        """Return an upper bound of the layers that a stage can have within the limit if it costs at most `slowest`."""
         most, length = self.layers - self.stages + 1, 1
         while length < most:
             begins = np.arange(stage, self.layers + 1 - length)
@@ -191,7 +200,10 @@ class Search:
         return np.asarray(self.costs[self.where[stage]])
 
     def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
-        """Return the ranges that leave a layer for each other stage, before and after. ends: by first layer and length."""
+        """Return the ranges that leave a layer for each stage before and after this one.
+
+        The first stage begins with the first layer, and the last stage ends with the last. ends: by first layer and length.
+        """
         starts = np.arange(self.layers)[:, None]
         found = (starts >= stage) & (ends <= self.layers - (self.stages - 1 - stage))
         if stage == 0:
@@ -202,7 +214,7 @@ class Search:
 
     def _restrict(self, group: Group) -> None:
         """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
-        tied = len(group.stages) == 1
+        tied = len(group.stages) == 1  # several stages of a rank may share one copy of a tied parameter
         held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
         step = max(1, CELLS // self.where[group.stages[0]][1].size)
         for begin in range(0, len(group.moments), step):
@@ -246,7 +258,7 @@ class Search:
         return cuts
 
     def _evenly(self, bound: float) -> Cuts | None:
-        """Return the allowed cuts with the least sum of squares whose slowest stage is at most `bound`."""
+        """Return, of the allowed cuts whose slowest stage is at most `bound`, those with the least sum of squared costs."""
         tried = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
         scale = max(1.0, float(self.costs.max()) / self.stages)  # so that squares stay exact for longer
         return self._cuts_of(self._to_go(lambda s: (self._costs(s) / scale) ** 2, np.add, tried)[1])
@@ -263,7 +275,10 @@ class Search:
         return cuts is not None and self.needs.most(cuts) <= self.limit
 
     def _violated(self, cuts: Cuts) -> list[_Constraint]:
-        """Return the needs that are above the limit, one of each group of ranks, and add them to the constraints."""
+        """Return a constraint for each group whose peak is above the limit: that of the peak's moment.
+
+        New ones are added to `constraints`.
+        """
         found = []
         for n, (group, (peak, moment)) in enumerate(zip(self.needs.groups, self.needs.peaks(cuts), strict=True)):
             if peak > self.limit:
@@ -277,8 +292,8 @@ class Search:
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
         """Return what the ranges of a stage need on a rank of a group at one moment, without tied parameters."""
         where, only = self.where[stage], slice(moment, moment + 1)
-        entries = self.needs.moments(group, stage, where, only=only)
-        return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])
+        (entry_bytes,) = self.needs.moments(group, stage, where, only=only)
+        return np.asarray(self.needs.held(stage, where, tied=False) + entry_bytes)
 
     def _weighted(self, active: Sequence[_Constraint], stage: int) -> Floats:
         """Return the needs of a stage's ranges, weighted by the multipliers."""
@@ -290,7 +305,10 @@ class Search:
 
 
 def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
-    """Return the cuts in which the rank that needs most needs least, and whether that is proved. cuts: some cuts."""
+    """Return the cuts in which the rank that needs most needs least, and whether that is proved.
+
+    limit: needs up to this are not tried; cuts: any cuts, returned if no better ones are found.
+    """
     low, high, is_proved = limit + 1, needs.most(cuts), True
     effort = Effort.of(needs.program.header.stages, len(costs))
     while low < high and is_proved:

@@ -12,16 +12,16 @@ from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
 from chimerac.compiler.resolve.sizes import micro_batch_size
 from chimerac.compiler.syntax import nodes as n
 
-CHOICES = (0, 1, 2, 4)  # tried for each parameter of a schedule besides D and N, with its default
+CHOICES = (0, 1, 2, 4)  # the values that are tried for each parameter of a schedule besides D and N
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
     """One way to run a model. The order of its fields is that in which equally good ones are preferred.
 
-    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch before the schedule cuts it; micro_batches:
-    the number of these in an iteration of one replica. own: the schedule's parameters besides D and N, in its order;
-    recompute: on all stages.
+    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; the micro-batches
+    of a schedule with a `size` are a fraction of it. micro_batches: the number of micro-batches of the given size in an
+    iteration of one replica. own: the schedule's parameters besides D and N, in its order; recompute: on all stages.
     """
 
     ranks: int
@@ -39,9 +39,9 @@ class Problem:
 
     schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
     bytes that a rank may need. network: a link in the place of the profile's links. own: values by the name of a schedule's
-    parameter, in the place of `CHOICES`. sizes: of micro-batches that are tried, in samples; None for all. recompute: the
-    choices that are tried. zero: whether the ranks with a copy of a stage share the optimizer's state; None: where a rank would
-    not fit otherwise.
+    parameter, in the place of `CHOICES`; for D, in the place of all divisors of the ranks. sizes: of micro-batches that are
+    tried, in samples; None for all. recompute: the choices that are tried. zero: whether the ranks with a copy of a stage share
+    the optimizer's state; None: where a rank would not fit otherwise.
     """
 
     schedules: Mapping[str, Source]
@@ -60,17 +60,18 @@ class Problem:
 
 def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterator[Configuration]:
     """Yield all configurations of a problem, also those that turn out not to be possible. trees: of its schedules."""
-    p, most = problem, len(problem.profile.layers)
-    sizes = p.profile.sizes[0].samples, p.profile.sizes[-1].samples
+    p = problem
+    least_samples, most_samples = p.profile.sizes[0].samples, p.profile.sizes[-1].samples
     for ranks in _divisors(p.ranks):
         width = p.ranks // ranks
-        if ranks > most or p.batch % width or ranks not in p.own.get("D", (ranks,)):
+        if ranks > len(p.profile.layers) or p.batch % width or ranks not in p.own.get("D", (ranks,)):
             continue
         share = p.batch // width
         for name, tree in trees.items():
-            part = Fraction(*micro_batch_size(tree))  # of a micro-batch, that the schedule runs as one
+            fraction = Fraction(*micro_batch_size(tree))
             for b in _divisors(share) if p.sizes is None else [b for b in sorted(set(p.sizes)) if not share % b]:
-                if (b * part).denominator > 1 or not sizes[0] <= b * part <= sizes[1]:
+                samples = b * fraction  # of a micro-batch of the schedule
+                if samples.denominator > 1 or not least_samples <= samples <= most_samples:
                     continue
                 for own in _own(tree, p.own):
                     for recompute in p.recompute:
@@ -78,9 +79,9 @@ def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterato
 
 
 def parameters(c: Configuration, tree: n.Schedule) -> dict[str, int]:
-    """Return the parameters of a configuration's schedule. Its N counts the micro-batches that it cuts."""
-    part, whole = micro_batch_size(tree)
-    given = {"D": c.ranks, "N": c.micro_batches * whole // part}
+    """Return the parameters of a configuration's schedule. N counts micro-batches of the schedule's own size."""
+    numerator, denominator = micro_batch_size(tree)
+    given = {"D": c.ranks, "N": c.micro_batches * denominator // numerator}
     return {name: given[name] for name in names(tree) if name in given} | dict(c.own)
 
 
@@ -107,7 +108,7 @@ def _own(tree: n.Schedule, given: Mapping[str, Sequence[int]]) -> list[tuple[tup
 
 
 def _used(tree: n.Schedule) -> set[str]:
-    """Return the names that decide more than whether a parameter is allowed and which stages recompute."""
+    """Return the names that a schedule uses outside of `param`, `require` and `recompute`."""
     found: set[str] = set()
     todo: list[object] = [s for s in tree.statements if not isinstance(s, n.Param | n.Require)]
     while todo:

@@ -24,6 +24,7 @@ def partition_table(program: Program, model: ModelDescription, state: OptimizerS
 
 
 def _stages(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> Iterator[str]:
+    """Yield the lines about the stages: what is partitioned, the table, and a note."""
     h = program.header
     partition = partition_for(program.partition, model, h.stages)
     stages = model.stage_sums(partition.layers)

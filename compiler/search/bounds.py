@@ -3,11 +3,12 @@
 No rank can begin before a first micro-batch has reached it, and after its last task the gradient still has to go back to
 stage 0: makespan >= head + busy + tail. Two facts about memory make heads longer.
 
-- Before its first last backward (`W`, or `B`), a rank runs forwards and input gradients only. The forwards that fit within its
-  limit take at most `fitting`, and no input gradient starts before `first gradient`. So the rank is idle for at least
-  `first gradient` - `fitting` before that task.
+- A `W` frees what a micro-batch holds, or a `B` where backwards are not split. Before the first task that frees something, a
+  rank runs forwards and input gradients only. The forwards that fit within its limit take at most `fitting`, and no input
+  gradient starts before `first gradient`. So the rank is idle for at least `first gradient` - `fitting` before that task.
 - A micro-batch is held from its forward until its last backward, which is at least its way to the last stage and back. These
-  times, weighted by what is held, add up to at most limit x (makespan - head - tail).
+  times, weighted by what is held, add up to at most limit x (makespan - arrival - tail), where the first micro-batch reaches
+  the rank at `arrival`.
 
 docs/search.md has the proofs. check.py computes the same numbers by code of its own.
 """
@@ -37,6 +38,7 @@ class RankBound:
 
     @property
     def value(self) -> int:
+        """Return the bound."""
         return max(self.head + self.busy + self.tail, self.residence)
 
 
@@ -67,20 +69,20 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
             total = 0
             for c in cells:
                 p, s = t.cells[c]
-                held = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
-                total += problem.pipes[p].micro_batches * problem.weights[s] * held
+                held_for = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
+                total += problem.pipes[p].micro_batches * problem.activations[s] * held_for
             residence = arrival + -(-total // max(1, int(problem.limit_of[r]))) + tail
         found.append(RankBound(r, max(arrival, by_limit), by_what, busy[r], tail, residence, attained_by))
     return found
 
 
 def fitting(problem: Problem, rank: int) -> int:
-    """Return the most time of forwards whose micro-batches a rank can hold together, or a little more.
+    """Return an upper bound of the time of the forwards whose micro-batches a rank can hold together.
 
     If stages hold different amounts, the last forward counts in proportion (the linear relaxation of a knapsack), rounded up.
     """
     stages = [
-        (problem.weights[s], problem.durations[0][s], pipe.micro_batches)
+        (problem.activations[s], problem.durations[0][s], pipe.micro_batches)
         for pipe in problem.pipes
         for s, r in enumerate(pipe.placement)
         if r == rank and pipe.micro_batches

@@ -26,7 +26,7 @@ def certificate(state: State, schedule: str, digest: str) -> str:
         "per_unit": str(problem.scale),
         "costs": dict(zip(problem.kinds, problem.durations, strict=True)),
         "links": problem.links,
-        "activations": list(problem.weights),
+        "activations": list(problem.activations),
         "limits": list(problem.limits),
         "makespan": best.makespan,
         "bound": state.bound,
@@ -50,12 +50,14 @@ def certificate(state: State, schedule: str, digest: str) -> str:
 
 
 def _value(value: Any) -> str:
+    """Return JSON with a line for each row or object of a list, and any other value on one line."""
     if isinstance(value, list | tuple) and value and isinstance(value[0], dict | tuple):
         return "[\n  " + ",\n  ".join(json.dumps(x) for x in value) + "]"
     return json.dumps(value)
 
 
 def _task(state: State, task: tuple[int, int, int]) -> dict[str, int]:
+    """Return the fields of a task. task: (pipe, stage, micro-batch)."""
     return dict(zip(("pipe", "stage", "micro_batch"), task, strict=True))
 
 

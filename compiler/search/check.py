@@ -49,7 +49,7 @@ def waits_of(task: Task, kinds: str, top: int) -> list[Task]:
 
 
 def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
-    """Yield what is wrong with a certificate for a program, in words."""
+    """Yield what is wrong with a certificate for a program, in words. c: the content of the certificate."""
     if c["digest"] != program.digest:
         yield f"the certificate is for a program with the digest {c['digest'][:12]}, and this one has {program.digest[:12]}"
         return
@@ -100,6 +100,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
 
 
 def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: Task, rank: int) -> int:
+    """Return the time of the message from a task to a rank. place: the rank of each (micro-batch, stage)."""
     source = place[task[2], task[1]]
     return 0 if source == rank else links[source][rank]
 
@@ -128,8 +129,8 @@ def _bound(
         hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]
         back = [0 if a == b else links[b][a] for a, b in pairwise(way)]
         arrivals.append(sum(cost["F", x] + hop[x] for x in range(s)))
-        turn = sum(hop) + sum(cost["F", x] for x in range(top + 1))
-        gradients.append(turn + sum(cost[kinds[1], x + 1] + back[x] for x in range(s, top)))
+        forwards_end = sum(hop) + sum(cost["F", x] for x in range(top + 1))
+        gradients.append(forwards_end + sum(cost[kinds[1], x + 1] + back[x] for x in range(s, top)))
         after = sum(cost[kinds[1], x] + back[x] for x in range(s))
         tails.append(0 if kinds[-1] == "W" else after)
         kept += held[s] * (gradients[-1] - arrivals[-1] + sum(cost[k, s] for k in kinds[1:]))
@@ -144,7 +145,10 @@ def _bound(
 
 
 def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
-    """Return whether the solver proves within a time that no order is faster than its bound in the certificate."""
+    """Return whether the solver proves within a time that no order is faster than its bound in the certificate.
+
+    c: the content of the certificate. The solver is asked for an order that is faster by 1, and proves that there is none.
+    """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 
     place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}

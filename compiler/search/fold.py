@@ -18,8 +18,11 @@ from chimerac.compiler.search.sequences import Order, by_priority
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A problem folded in the middle. partner: the mirrored pipe of each pipe of the whole problem; kept: the folded problem's
-    pipes, by their numbers in the whole one."""
+    """A problem that was folded, and the folded problem, which has the first half of the ranks.
+
+    partner: the mirrored pipe of each pipe of the whole problem; kept: the folded problem's pipes, by their numbers in the
+    whole one.
+    """
 
     whole: Problem
     problem: Problem
@@ -27,7 +30,7 @@ class Folded:
     kept: tuple[int, ...]
 
     def unfolded(self, order: Order) -> Order | None:
-        """Return the order of the whole problem in which mirrored ranks do the same."""
+        """Return the order of the whole problem in which mirrored ranks do the same. order: of the folded problem."""
         small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
         place = np.zeros(len(small), np.int64)
         for r in range(self.problem.ranks):
@@ -64,7 +67,7 @@ def fold(problem: Problem) -> Folded | None:
     kept = tuple(p for p, q in enumerate(partner) if p < q)
     half = problem.ranks // 2
     kept_pipes = [problem.pipes[p] for p in kept]
-    pipes = [replace(x, placement=tuple(min(r, last - r) for r in x.placement), seats=x.placement) for x in kept_pipes]
+    pipes = [replace(x, placement=tuple(min(r, last - r) for r in x.placement), link_ranks=x.placement) for x in kept_pipes]
     folded = replace(problem, ranks=half, pipes=tuple(pipes), limits=problem.limits[:half])
     limits = zip(folded.limits, folded.least_limits(), strict=True)
     if any(limit is not None and limit < least for limit, least in limits):

@@ -101,7 +101,7 @@ def _links(program: Program, given: Given) -> Rows:
 
 
 def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
-    """Return by what times are multiplied to be integers without a common divisor.
+    """Return the number by which times are multiplied to become integers without a common divisor.
 
     Raises ChimeraError E002 for times below 0, and for integers that are too large for the costs of a schedule.
     """

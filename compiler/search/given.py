@@ -40,10 +40,11 @@ _KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), 
 class Given:
     """What a search is given. Times are exact fractions in the unit of the costs.
 
-    costs: F, B, I, W per stage, those that are left out are the schedule's; uniform: one for all stages; hop: the time of every
-    message; links: that of a message from one rank to another, [from][to]; both None for the schedule's hop; activations:
-    what a stage holds for a micro-batch; limits: the most that each rank may hold, in the same unit; one number for all ranks;
-    None for as much as the schedule itself holds; split: whether backwards are split; None for as in the schedule.
+    costs: of F, B, I and W, per stage; uniform: costs that are the same on all stages; a cost in neither is the schedule's.
+    hop: the time of every message; links: of a message from one rank to another, [from][to]; both None for the schedule's hop.
+    activations: what a stage holds for a micro-batch, None for 1; limits: the most that each rank may hold, in the same unit;
+    one number for all ranks; None for as much as the schedule itself holds. split: whether backwards are split; None for as in
+    the schedule.
     """
 
     costs: Mapping[str, Sequence[Fraction]] = field(default_factory=dict)
@@ -85,16 +86,15 @@ def given_from_json(text: str, name: str) -> Given:
     costs = {k: tuple(map(Fraction, v)) for k in "FBIW" if (v := getattr(file, k)) is not None}
     return Given(
         costs,
-        {},
-        None if file.hop is None else Fraction(file.hop),
-        None if file.links is None else [list(map(Fraction, row)) for row in file.links],
-        file.activations,
-        file.limits,
+        hop=None if file.hop is None else Fraction(file.hop),
+        links=None if file.links is None else [list(map(Fraction, row)) for row in file.links],
+        activations=file.activations,
+        limits=file.limits,
     )
 
 
 def given_from_durations(program: Program, durations: Durations) -> Given:
-    """Return measured costs and links, in the unit of the durations.
+    """Return the costs and links that durations of a program say, in the unit of the durations.
 
     A link takes the time of its longest message, latency and transfer. Between ranks that send each other nothing it takes the
     time of the slowest link.

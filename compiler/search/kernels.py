@@ -97,10 +97,11 @@ def anneal(
 ) -> int:
     """Anneal an order in place, with `moves` trials while the temperature falls from hot to cold; return the least makespan.
 
-    The order that has it is written to `best`. A move takes a task up to `reach` places earlier or later on its rank, seven of
-    ten times a task of a critical path. The times of the tasks that it changes are computed in a topological order that is
-    repaired with every move; the trial ends as soon as one of them is later than the threshold of this trial allows. Moves that
-    make a cycle, or that let a rank hold more than its limit, are undone. Ends early where the makespan reaches `target`.
+    The order that has it is written to `best`. Temperatures are in the unit of the durations. A move takes a task up to `reach`
+    places earlier or later on its rank, seven of ten times a task of a critical path. The times of the tasks that it changes
+    are computed in a topological order that is repaired with every move; the trial ends as soon as one of them is later than
+    the threshold of this trial allows. Moves that make a cycle, or that let a rank hold more than its limit, are undone. Ends
+    early where the makespan reaches `target`.
     """
     np.random.seed(seed)
     size, ranks = len(duration), len(length)
@@ -128,8 +129,8 @@ def anneal(
     changed = np.zeros(size, np.int64)  # the tasks whose start has changed in this trial
     before = np.zeros(size, np.int64)  # the earlier starts of `changed`
     mark = np.zeros(size, np.bool_)  # by task: whether it moves with the task of this trial in `topological`
-    window = np.zeros(size, np.int64)  # the section of `topological` before this trial
-    buffer = np.zeros(size, np.int64)  # the marked tasks of the section
+    section = np.zeros(size, np.int64)  # the section of `topological` that a trial changes, as it was before
+    marked_tasks = np.zeros(size, np.int64)  # the marked tasks of this section
     path = np.zeros(size, np.int64)
     path_length = 0
     accepted = 0
@@ -147,9 +148,9 @@ def anneal(
         u = path[np.random.randint(path_length)] if np.random.random() < 0.7 else np.random.randint(size)
         r, i = rank[u], place[u]
         distance = 1 + np.random.randint(reach)
-        forward = np.random.random() < 0.5
+        goes_later = np.random.random() < 0.5
         j = i
-        if forward:
+        if goes_later:
             while j + 1 < length[r] and j - i < distance:
                 y = sequence[r, j + 1]
                 if series[y] == series[u] or waits[y, 0] == u or waits[y, 1] == u:
@@ -164,11 +165,11 @@ def anneal(
         if j == i:
             continue
         low, high = min(i, j), max(i, j)
-        # What the rank would hold after each place of the section that changes.
+        # What the rank would hold after each of its places that change, low to high.
         holding = after[r, low - 1] if low > 0 else 0
         fits = True
         for k in range(low, high + 1):
-            x = u if k == j else sequence[r, k + 1 if forward else k - 1]
+            x = u if k == j else sequence[r, k + 1 if goes_later else k - 1]
             holding += held[x]
             if holding > limit[r]:
                 fits = False
@@ -177,21 +178,22 @@ def anneal(
         if not fits:
             continue
         threshold = current
-        if temperature > 0:
+        if temperature > 0:  # the Metropolis criterion: a worse makespan is accepted up to a random threshold
             threshold += int(-temperature * np.log(1.0 - np.random.random()))
         # Move the task.
         first, last = place_in_all[sequence[r, low]], place_in_all[sequence[r, high]]
         _shift(sequence, place, r, i, j)
-        # Repair the topological order between the first and the last task of the section.
+        # Repair the section of the topological order from the first to the last of the tasks at these places.
         taken = 0
         mark[u] = True
         cycle = False
-        # Of the tasks between, those that wait for it go behind it; if it goes backward, those that it waits for go before it.
-        begin, end, side = (first, last + 1, 1) if forward else (last, first - 1, -1)
-        related = waits if forward else feeds
+        # Mark the tasks that must stay after u if it goes later, or before u if it goes earlier, because of waits or the orders
+        # of other ranks. u passes tasks of its own rank: if one of these is marked, the move makes a cycle.
+        begin, end, side = (first, last + 1, 1) if goes_later else (last, first - 1, -1)
+        related = waits if goes_later else feeds
         for p in range(begin, end, side):
             x = topological[p]
-            window[p - first] = x
+            section[p - first] = x
             if x != u:
                 marked = False
                 for k in range(2):
@@ -207,26 +209,26 @@ def anneal(
                     marked = True
                 mark[x] = marked
             if mark[x]:
-                buffer[taken] = x
+                marked_tasks[taken] = x
                 taken += 1
         if cycle:
             for p in range(first, last + 1):
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
-        kept = first if forward else first + taken
+        free_place = first if goes_later else first + taken
         for p in range(first, last + 1):
-            x = window[p - first]
+            x = section[p - first]
             if not mark[x]:
-                topological[kept] = x
-                kept += 1
+                topological[free_place] = x
+                free_place += 1
         for k in range(taken):
-            topological[kept + k if forward else first + taken - 1 - k] = buffer[k]
+            topological[free_place + k if goes_later else first + taken - 1 - k] = marked_tasks[k]
         for p in range(first, last + 1):
             x = topological[p]
             place_in_all[x] = p
             mark[x] = False
-        # The work that is left on the rank after each task of the section.
+        # The work that is left on the rank after each of the tasks at the places low to high.
         total = rest[sequence[r, high + 1]] + duration[sequence[r, high + 1]] if high + 1 < length[r] else 0
         for k in range(high, low - 1, -1):
             rest[sequence[r, k]] = total
@@ -284,7 +286,7 @@ def anneal(
             for k in range(changes - 1, -1, -1):
                 start[changed[k]] = before[k]
             for p in range(first, last + 1):
-                x = window[p - first]
+                x = section[p - first]
                 topological[p] = x
                 place_in_all[x] = p
             _shift(sequence, place, r, j, i)

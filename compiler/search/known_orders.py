@@ -38,17 +38,18 @@ def order_of(problem: Problem, program: Program) -> Order | None:
     if any(h.pipes[q].micro_batches for q in others):
         return None
     t, index = problem.tasks, TaskIndex.of(program)
-    when = np.zeros(len(t), np.int64)
+    priority = np.zeros(len(t), np.int64)
     for c, (p, s) in enumerate(t.cells):
         keys = s * h.micro_batches + np.array(h.pipes[match[p]].micro_batches, np.int64)
-        rows: list[Ints] = [2 * index.forward[keys], 2 * index.backward[keys]]
+        # Twice the row of the program, so that the W of a full backward can be placed between its row and the next one.
+        places: list[Ints] = [2 * index.forward[keys], 2 * index.backward[keys]]
         if kinds == "FIW":
-            rows.append(2 * index.weight[keys] + (index.weight[keys] == index.backward[keys]))
+            places.append(2 * index.weight[keys] + (index.weight[keys] == index.backward[keys]))
         n = len(keys)
-        for k, row in enumerate(rows):  # micro-batches of a kind in ascending order: docstring of problem.py
+        for k, of_kind in enumerate(places):  # micro-batches of a kind in ascending order: docstring of problem.py
             a = int(t.first[c]) + k * n
-            when[a : a + n] = np.sort(row)
-    return by_priority(problem, when)
+            priority[a : a + n] = np.sort(of_kind)
+    return by_priority(problem, priority)
 
 
 def library_orders(problem: Problem) -> Iterator[tuple[str, Order]]:

@@ -33,13 +33,13 @@ def list_schedule(
 ) -> bool:
     """Schedule all tasks, at each turn on the rank that can start one earliest; return whether it came to the end.
 
-    Of the tasks of that rank that could start within `look_ahead` of the earliest one, that of the least priority starts.
+    Of the tasks of that rank that could start within `look_ahead` of the earliest one, the one with the least priority starts.
     A forward leaves room for every other cell of its rank that has forwards left and nothing alive, so that cells cannot block
     each other (docs/language.md, the reserve).
 
     series_on: [rank, k] -> the k-th series of a rank, of which it has `series_counts`; series_first, series_size: the first
-    task of a series, and the number of its tasks. caps: the most micro-batches of a cell between their forward and their input
-    gradient.
+    task of a series, and the number of its tasks. caps: for each cell, the most micro-batches between their forward and their
+    input gradient. limit: of each rank. sequence, length: the order, which is filled in. The others are columns of Tasks.
     """
     ranks = len(length)
     start = np.full(len(duration), -1, np.int64)
@@ -78,13 +78,13 @@ def list_schedule(
             x = series_first[a] + done[a]
             if task < 0 or priority[x] < priority[task] or (priority[x] == priority[task] and at < task_at):
                 task, task_at = x, at
-                chosen = a
+                chosen_series = a
         start[task] = task_at
         clock[r] = task_at + duration[task]
         holding[r] += held[task] - freed[task]
         sequence[r, length[r]] = task
         length[r] += 1
-        done[chosen] += 1
+        done[chosen_series] += 1
         earliest_on[r] = -2
         for k in range(2):
             if feeds[task, k] >= 0:
@@ -112,7 +112,7 @@ def _earliest(
     held: Ints,
     limit: Ints,
 ) -> int:
-    """Return when the next task of series `a` could start on its rank, -1 if it cannot."""
+    """Return when the next task of series `a` could start on its rank r, -1 if it cannot."""
     if done[a] == series_size[a]:
         return -1
     x = series_first[a] + done[a]

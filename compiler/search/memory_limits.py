@@ -54,11 +54,11 @@ def memory_limits(
     weights = _held_by_stages(model.stage_sums(partition.layers), is_split)
     lives = activations(program)
     alive = lives.take(lives.is_of(Kind.ALIVE))
-    modelled = held(program, alive, np.array(weights, object)[alive.stage])
+    limited = held(program, alive, np.array(weights, object)[alive.stage])
     found, limits, least = held_bytes(program, model, state), [], 0
     for rank, (a, b) in enumerate(pairwise(program.offsets.tolist())):
         fixed = found.ranks[rank].weights + found.ranks[rank].gradients + found.ranks[rank].optimizer
-        aside = max(0, (found.held[a:b] - modelled[a:b]).max(initial=fixed))
+        aside = max(0, (found.held[a:b] - limited[a:b]).max(initial=fixed))  # what the limit of the search does not count
         of_pipes = (sum(weights[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
         limits.append(int(most - aside))
         least = max(least, int(aside) + max(of_pipes, default=0))

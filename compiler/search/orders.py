@@ -24,8 +24,8 @@ HOT, COLD = 0.15, 0.005  # temperatures at its beginning and its end, in shares 
 class State:
     """What a search knows so far.
 
-    best_by: in words, what found the best order; known: the best makespan of the orders to begin with, and its name;
-    solver_bound: 0 if the solver has proved nothing.
+    bounds: of each rank; best_by: in words, what found the best order; solver_bound: 0 if the solver has proved nothing; pool:
+    the `KEPT` best orders, all different; known: the best makespan of the orders to begin with, and the name of that order.
     """
 
     problem: Problem
@@ -39,10 +39,12 @@ class State:
 
     @property
     def bound(self) -> int:
+        """Return the lower bound of the makespan."""
         return max([self.solver_bound, *(b.value for b in self.bounds)])
 
     @property
     def is_proved(self) -> bool:
+        """Return whether no order is faster than the best one."""
         return self.best is not None and self.best.makespan <= self.bound
 
     def offer(self, order: Order, by: str) -> bool:
@@ -67,7 +69,8 @@ def search(
 
     First the loops of the search are compiled, which takes some seconds in the first process on a host. This does not count.
 
-    known: orders to begin with, and what they are; report: called whenever something has changed, and now and then.
+    known: orders to begin with, and their names; report: called after each part of the search, at least about every `SLICE`
+    seconds while it anneals.
     """
     state = State(problem, rank_bounds(problem))
     _compile_loops()
@@ -96,22 +99,22 @@ def search(
 
 def _searches(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
     """Search the problem and, if it is mirrored, the folded one; both in turns, the folded one for `FOLDED` of the time."""
-    whole = _turns(state, seed, left, with_solver)
+    whole_turns = _turns(state, seed, left, with_solver)
     folded = fold(state.problem)
     if folded is None:
-        yield from whole
+        yield from whole_turns
         return
     half = State(folded.problem, rank_bounds(folded.problem))
     half.offer(one_after_another(folded.problem), "one micro-batch after another")
-    parts = _turns(half, seed, left, with_solver=False)
-    spent = [0.0, 0.0]
+    half_turns = _turns(half, seed, left, with_solver=False)
+    spent = [0.0, 0.0]  # seconds: on the folded problem, on the whole one
     while left() > 0:
         is_half = spent[0] * (1 - FOLDED) <= spent[1] * FOLDED and not half.is_proved
         begun, before = time.monotonic(), half.best
-        next(parts if is_half else whole, None)
+        next(half_turns if is_half else whole_turns, None)
         if half.best is not None and half.best is not before:
             order = folded.unfolded(half.best)
-            assert order is not None, "mirrored ranks do the same"
+            assert order is not None, "an unfolded order keeps the limits, as the folded one does"
             state.offer(order, f"{half.best_by}, for half of the ranks")
         spent[0 if is_half else 1] += time.monotonic() - begun
         yield
@@ -119,16 +122,25 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
 
 def _compile_loops() -> None:
     """Search a tiny problem: numba compiles the loops when they are called first, and stores them for later processes."""
-    tiny = Problem(1, 1, (Pipe("tiny", (0,), 2),), "FB", ((1,), (1,)), ((0,),), (1,), (None,))
-    for order in greedy_orders(tiny, 0, 1):
-        anneal(tiny, order, 1, 1.0, 0.1, 0, 0)
+    tiny = Problem(
+        ranks=1,
+        stages=1,
+        pipes=(Pipe("tiny", placement=(0,), micro_batches=2),),
+        kinds="FB",
+        durations=((1,), (1,)),
+        links=((0,),),
+        activations=(1,),
+        limits=(None,),
+    )
+    for order in greedy_orders(tiny, seed=0, tries=1):
+        anneal(tiny, order, moves=1, hot=1.0, cold=0.1, target=0, seed=0)
 
 
 def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
     """Search until the time is over, and yield at every point at which the search may end."""
     problem = state.problem
     yield from _list_scheduling(state, seed)
-    assert state.best is not None, "one micro-batch can run after another"
+    assert state.best is not None, "search has offered an order"
     small = periodic.smaller(problem)
     small_state = None if small is None else State(small, rank_bounds(small))
     if small_state is not None:
@@ -171,7 +183,7 @@ def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Cal
     for order in _annealing(small, small.pool[turn % len(small.pool)], seed, left):
         small.offer(order, "annealing")
         yield
-    assert small.best is not None, "one micro-batch can run after another"
+    assert small.best is not None, "_turns has offered an order"
     if turn == 0 or small.best is not before:
         for order in periodic.extended(small.problem, small.best, state.problem):
             state.offer(order, "a repeated steady phase")
@@ -179,7 +191,10 @@ def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Cal
 
 
 def _annealing(state: State, order: Order, seed: int, left: Callable[[], float], gentle: bool = False) -> Iterator[Order]:
-    """Yield the best orders of one annealing, in slices of about `SLICE` seconds. gentle: begin at half the temperature."""
+    """Yield the best order of each slice of one annealing. A slice takes about `SLICE` seconds.
+
+    order: the one that the annealing begins with; gentle: begin at half the temperature.
+    """
     t = state.problem.tasks
     unit = max(1.0, float(t.duration.mean()))
     hot, cold = HOT * unit / (2 if gentle else 1), COLD * unit
@@ -189,7 +204,8 @@ def _annealing(state: State, order: Order, seed: int, left: Callable[[], float],
         size = min(size, trials - done)
         high, low = (hot * (cold / hot) ** (x / trials) for x in (done, done + size))
         begun = time.monotonic()
-        order, best = anneal(state.problem, order, size, high, low, state.bound, seed * 1009 + done % 1009)
+        slice_seed = seed * 1009 + done % 1009
+        order, best = anneal(state.problem, order, size, hot=high, cold=low, target=state.bound, seed=slice_seed)
         yield best
         done += size
         taken = max(1e-6, time.monotonic() - begun)

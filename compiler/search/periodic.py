@@ -1,7 +1,8 @@
 """Many micro-batches from few: an order that is good for a few is cut in its steady phase, and the cut is filled.
 
-The tasks of some micro-batches in the middle are repeated, each time later by what a rank computes for one micro-batch of every
-pipe. Sorted by these times they are an order of the whole problem, whose steady phase is periodic.
+The tasks of some micro-batches in the middle are repeated, each time later by a period. Per repeated micro-batch, the period is
+the time that the busiest rank computes for one micro-batch of every pipe. Sorted by these times the tasks are an order of the
+whole problem, whose steady phase is periodic.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ def smaller(problem: Problem) -> Problem | None:
 
 
 def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
-    """Yield orders of a problem that continue an order of one with fewer micro-batches, one for each cut and period."""
+    """Yield orders of a problem that continue an order of one with fewer micro-batches.
+
+    There is one for each place of the cut and each number of micro-batches that are repeated together, where it is possible.
+    """
     small_tasks, tasks, kinds = small.tasks, problem.tasks, len(problem.kinds)
-    counts = [(x.micro_batches, y.micro_batches) for x, y in zip(small.pipes, problem.pipes, strict=True)]
+    counts = [(x.micro_batches, y.micro_batches) for x, y in zip(small.pipes, problem.pipes, strict=True)]  # of each pipe
     extra = max(n - k for k, n in counts)
-    per_pipe = np.zeros(problem.ranks, np.int64)
+    busy = np.zeros(problem.ranks, np.int64)  # of each rank, for one micro-batch of every pipe
     for pipe in problem.pipes:
         for s, r in enumerate(pipe.placement):
-            per_pipe[r] += sum(column[s] for column in problem.durations) if pipe.micro_batches else 0
-    period = int(per_pipe.max())
+            busy[r] += sum(column[s] for column in problem.durations) if pipe.micro_batches else 0
+    period = int(busy.max())  # of one micro-batch
     least = min(k for k, _ in counts if k)
     for cut in range(1, least):
         for length in range(1, min(cut, LONGEST) + 1):

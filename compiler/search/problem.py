@@ -22,13 +22,14 @@ Ints = npt.NDArray[np.int64]
 class Pipe:
     """A pipe: its name, the rank of each stage, and the number of its micro-batches.
 
-    seats: the rank of each stage in the links, where it differs from the placement, as in a folded problem; else empty.
+    link_ranks: the rank of each stage, as `Problem.links` numbers them; empty if these are the ranks of the placement. They
+    differ in a folded problem.
     """
 
     name: str
     placement: tuple[int, ...]
     micro_batches: int
-    seats: tuple[int, ...] = ()
+    link_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Problem:
     """What is to be ordered. Times are integers without a common divisor; `scale` of them make one unit of the given costs.
 
     kinds: 'FB', or 'FIW' with a split backward; durations: of a task, per kind and stage; links: the time of a message from one
-    rank to another, [from][to]; weights: what a rank holds from the start of a forward to the end of the last backward of its
-    micro-batch, per stage; limits: the most that each rank may hold, in the unit of `weights`; None for no limit.
+    rank to another, [from][to]; activations: what a rank holds from the start of a forward to the end of the last backward of
+    its micro-batch, per stage; limits: the most that each rank may hold, in the unit of `activations`; None for no limit.
     """
 
     ranks: int
@@ -46,7 +47,7 @@ class Problem:
     kinds: str
     durations: tuple[tuple[int, ...], ...]
     links: tuple[tuple[int, ...], ...]
-    weights: tuple[int, ...]
+    activations: tuple[int, ...]
     limits: tuple[int | None, ...]
     scale: Fraction = Fraction(1)
 
@@ -63,13 +64,13 @@ class Problem:
     @cached_property
     def limit_of(self) -> Ints:
         """Return the limit of each rank; where there is none, a number that no rank can exceed."""
-        most = sum(self.weights) * sum(pipe.micro_batches for pipe in self.pipes) + 1
+        most = sum(self.activations) * sum(pipe.micro_batches for pipe in self.pipes) + 1
         return np.array([most if x is None else x for x in self.limits], np.int64)
 
     def delay(self, pipe: int, stage: int, to: int) -> int:
         """Return the time of a message between two stages of a pipe."""
-        seats = self.pipes[pipe].seats or self.pipes[pipe].placement
-        return 0 if seats[stage] == seats[to] else self.links[seats[stage]][seats[to]]
+        link_ranks = self.pipes[pipe].link_ranks or self.pipes[pipe].placement
+        return 0 if link_ranks[stage] == link_ranks[to] else self.links[link_ranks[stage]][link_ranks[to]]
 
     def least_limits(self) -> list[int]:
         """Return for each rank the least that it must be allowed to hold: one micro-batch, in all of its pipe's stages there.
@@ -79,7 +80,7 @@ class Problem:
         held = [[0] * self.ranks for _ in self.pipes]
         for of_pipe, pipe in zip(held, self.pipes, strict=True):
             for s, r in enumerate(pipe.placement):
-                of_pipe[r] += self.weights[s] if pipe.micro_batches else 0
+                of_pipe[r] += self.activations[s] if pipe.micro_batches else 0
         return [max(of_pipe[r] for of_pipe in held) for r in range(self.ranks)]
 
     def busy(self) -> list[int]:
@@ -92,12 +93,13 @@ class Problem:
 class Tasks:
     """All tasks as columns. Task number first[c] + k * n + m is kind k of micro-batch m of cell c, which has n micro-batches.
 
-    A cell is a (pipe, stage) with micro-batches. A series is the tasks of one kind of a cell, by micro-batch; its number is
-    cell x kinds + kind.
+    A cell is a stage of a pipe that has micro-batches. A series is the tasks of one kind of a cell, by micro-batch; its number
+    is cell x number of kinds + kind.
 
-    waits, delays: two tasks that a task waits for, -1 for none, and the times of their messages; feeds: the tasks that wait for
-    it, -1 for none; held: what a forward begins to hold; freed: what a last backward frees; head: the least time before a task
-    starts; tail: the least time from its end to the end of the iteration.
+    cells: the pipe and the stage of each; first: the first task of each, and the number of all tasks. series, micro_batch,
+    rank, duration: of each task. waits, delays: the tasks that a task waits for, at most two, -1 for none, and the times of
+    their messages; feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last
+    backward frees; head: the least time before a task starts; tail: the least time from its end to the end of the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]
@@ -136,7 +138,7 @@ class Tasks:
                 columns["micro_batch"][row] = np.arange(n)
                 columns["rank"][row] = rank
                 columns["duration"][row] = problem.durations[k][s]
-            columns["held"][rows[0]] = columns["freed"][rows[-1]] = problem.weights[s]
+            columns["held"][rows[0]] = columns["freed"][rows[-1]] = problem.activations[s]
             pairs = [(rows[0], rows[1], 1, 0)]  # waits for, task, which of its waits, delay
             if kinds == 3:
                 pairs.append((rows[1], rows[2], 0, 0))
@@ -152,14 +154,16 @@ class Tasks:
         return Tasks(cells, first, waits=waits, delays=delays, feeds=feeds, head=head, tail=tail, **columns)
 
     def number(self, cell: int, kind: int, micro_batch: int, kinds: int) -> int:
-        """Return the number of a task."""
+        """Return the number of a task. kind: its index in `Problem.kinds`; kinds: how many there are."""
         n = int(self.first[cell + 1] - self.first[cell]) // kinds
         return int(self.first[cell]) + kind * n + micro_batch
 
 
 def _along(problem: Problem, p: int) -> tuple[list[int], list[int]]:
-    """Return for each stage of a pipe how long after the start of a micro-batch its forward starts at the earliest, and its
-    input gradient."""
+    """Return, for each stage of pipe p, the least time from the start of a micro-batch to its forward, and to its backward.
+
+    Of a split backward it is the time to the I.
+    """
     forward, backward = problem.durations[:2]
     last = problem.stages - 1
     starts = [0]
@@ -186,7 +190,7 @@ def _heads(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> I
 
 
 def _tails(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> Ints:
-    """Return the least time from the end of each task to the end of the iteration."""
+    """Return the least time from the end of each task to the end of the iteration; the rest of its series is still to run."""
     found = np.zeros(int(first[-1]), np.int64)
     split = len(problem.kinds) == 3
     for c, (p, s) in enumerate(cells):
@@ -198,12 +202,12 @@ def _tails(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> I
             below = problem.delay(p, x, x - 1) + problem.durations[1][x - 1] + after[x - 1]
             after[x] = max(below, problem.durations[2][x] if split else 0)
         starts, back = _along(problem, p)
-        whole = [
+        of_kinds = [  # after a forward, after a B or an I, after a W
             back[s] - starts[s] - problem.durations[0][s] + problem.durations[1][s] + after[s],
             after[s],
             0,
         ]
         for k in range(len(problem.kinds)):
             a = int(first[c]) + k * n
-            found[a : a + n] = whole[k] + np.arange(n - 1, -1, -1) * problem.durations[k][s]
+            found[a : a + n] = of_kinds[k] + np.arange(n - 1, -1, -1) * problem.durations[k][s]
     return found

@@ -40,7 +40,10 @@ class Order:
 
 
 def by_priority(problem: Problem, priority: Ints) -> Order | None:
-    """Return the order in which each rank has its tasks by a number, the least first; ties by the number of the task."""
+    """Return the order in which each rank runs the task of the least priority first, of equal ones that of the least number.
+
+    None if tasks wait for each other or a rank would hold more than its limit. priority: of each task.
+    """
     t = problem.tasks
     length = np.bincount(t.rank, minlength=problem.ranks).astype(np.int64)
     sequence = np.zeros((problem.ranks, int(length.max())), np.int64)
@@ -55,7 +58,8 @@ def by_priority(problem: Problem, priority: Ints) -> Order | None:
 def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None) -> Order | None:
     """Return the order in which a list scheduler starts the tasks; None if it gets stuck.
 
-    caps: the most micro-batches of a cell between their forward and their input gradient.
+    priority: of each task, the least goes first; look_ahead: how long a rank may stay idle for such a task while another could
+    start; caps: for each cell, the most micro-batches between their forward and their input gradient, by default all.
     """
     t, kinds = problem.tasks, len(problem.kinds)
     series_count = len(t.cells) * kinds
@@ -87,38 +91,43 @@ def one_after_another(problem: Problem) -> Order:
     along = np.where(kind == 0, stage, 4 * problem.stages - 2 * stage + kind)
     turn = (t.micro_batch * len(problem.pipes) + pipe) * 8 * problem.stages
     found = by_priority(problem, turn + along)
-    assert found is not None, "every limit allows one micro-batch"
+    assert found is not None, "every limit allows one micro-batch at a time"
     return found
 
 
 def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
     """Yield orders of list schedulers that prefer kinds, micro-batches and stages differently and look ahead differently.
 
-    The first ones are the same for every seed, then come random combinations. A scheduler that gets stuck yields nothing.
+    The first ones are the same for every seed, then come random combinations. tries: the number of schedulers. One that gets
+    stuck yields nothing.
     """
     t, random = problem.tasks, np.random.default_rng(seed)
     kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)
     stage = np.array([s for _, s in t.cells], np.int64)[cell]
     hop = max((x for row in problem.links for x in row), default=0)
     unit = max(1, int(np.mean(t.duration)))
+    # The kinds by their index, the preferred one first: I F W, I W F, F I W; or B F, F B.
     orders = [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
     fair = _fair_caps(problem)
-    first = [(o, k, look, caps) for o in orders for caps in (None, fair) for look in (0, hop, unit) for k in (0, -2, 2)]
-    for o, k, look, caps in first[:tries]:
-        if (found := list_schedule(problem, _priority(kind, t.micro_batch, stage, o, k), look, caps)) is not None:
+    first = [(o, slope, look, caps) for o in orders for caps in (None, fair) for look in (0, hop, unit) for slope in (0, -2, 2)]
+    for order, slope, look, caps in first[:tries]:
+        if (found := list_schedule(problem, _priority(kind, t.micro_batch, stage, order, slope), look, caps)) is not None:
             yield found
     for _ in range(tries - len(first)):
-        o = orders[random.integers(len(orders))]
+        order = orders[random.integers(len(orders))]
         look = int(random.integers(0, unit + hop + 1)) if random.random() < 0.5 else 0
         caps = None if random.random() < 0.4 else np.maximum(1, fair + random.integers(-2, 3))
-        priority = _priority(kind, t.micro_batch, stage, o, int(random.integers(-8, 9)))
+        priority = _priority(kind, t.micro_batch, stage, order, int(random.integers(-8, 9)))
         priority = priority + random.integers(0, 1 + int(random.integers(1, 9)), len(priority))
         if (found := list_schedule(problem, priority, look, caps)) is not None:
             yield found
 
 
 def _priority(kind: Ints, micro_batch: Ints, stage: Ints, order: Sequence[int], slope: int) -> Ints:
-    """Return priorities: by the place of the kind in `order`, then by 4 m + slope x s."""
+    """Return priorities: by the place of the kind in `order`, then by 4 m + slope x s, for micro-batch m and stage s.
+
+    order: the kinds by their index, the preferred one first.
+    """
     place = np.empty(len(order), np.int64)
     place[list(order)] = np.arange(len(order))
     found: Ints = place[kind] * 2**32 + 4 * micro_batch + slope * stage
@@ -126,13 +135,13 @@ def _priority(kind: Ints, micro_batch: Ints, stage: Ints, order: Sequence[int], 
 
 
 def _fair_caps(problem: Problem) -> Ints:
-    """Return for each cell its share of the limit of its rank, in micro-batches."""
+    """Return for each cell an equal share of the limit of its rank, in micro-batches, at least 1."""
     t = problem.tasks
     counts = np.bincount([problem.pipes[p].placement[s] for p, s in t.cells], minlength=problem.ranks)
     caps = []
     for p, s in t.cells:
         rank, n = problem.pipes[p].placement[s], problem.pipes[p].micro_batches
-        weight = problem.weights[s]
+        weight = problem.activations[s]
         caps.append(max(1, int(problem.limit_of[rank]) // int(counts[rank]) // weight) if weight else n)
     return np.array(caps, np.int64)
 
@@ -140,7 +149,7 @@ def _fair_caps(problem: Problem) -> Ints:
 def anneal(
     problem: Problem, order: Order, moves: int, hot: float, cold: float, target: int, seed: int, reach: int = 12
 ) -> tuple[Order, Order]:
-    """Return the last order of a simulated annealing that began with `order`, and the best one."""
+    """Return the last order of a simulated annealing that began with `order`, and the best one. See kernels.anneal."""
     t = problem.tasks
     sequence, best = order.sequence.copy(), order.sequence.copy()
     kernels.anneal(
@@ -148,5 +157,5 @@ def anneal(
         t.tail, moves, reach, hot, cold, target, seed, best,
     )  # fmt: skip
     last, found = (Order.of(problem, x, order.length) for x in (sequence, best))
-    assert last is not None and found is not None, "every order on the way is possible"
+    assert last is not None and found is not None, "the annealing keeps the limits and makes no cycle"
     return last, found

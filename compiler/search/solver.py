@@ -18,15 +18,17 @@ WORKERS = 4  # searches of different strategies that it runs at the same time
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the solver found within its time. bound: no order is faster, 0 if it proved no more than was known; order: its best
-    one, None if it found none."""
+    """What the solver found within its time.
+
+    bound: a lower bound of the makespan, 0 if it is not better than the known one; order: its best one, None if it found none.
+    """
 
     bound: int
     order: Order | None
 
 
 def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int) -> Solved:
-    """Return a better order, or a better bound. best, bound: those that are known."""
+    """Return what the solver finds within a time. best, bound: those that are known, from which it begins."""
     model, start, makespan = _model(problem, best.makespan)
     for x, variable in start.items():
         model.add_hint(variable, int(best.start[x]))
@@ -61,7 +63,7 @@ def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSo
 
 
 def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, cp_model.IntVar], cp_model.IntVar]:
-    """Return a model of a problem, the starts of its tasks and its makespan."""
+    """Return a model of a problem, the starts of its tasks and its makespan. horizon: an upper bound of all times."""
     t, kinds = problem.tasks, len(problem.kinds)
     model = cp_model.CpModel()
     makespan = model.new_int_var(0, horizon, "makespan")
@@ -96,17 +98,17 @@ def _in_order_of_time(problem: Problem, start: list[int]) -> Order | None:
     Tasks that cost nothing may start together with others on their rank. They come first, those that free something before
     those that hold something, and each after what it waits for. None if no such order keeps the limits.
     """
-    t, now = problem.tasks, [0] * problem.ranks
+    t, holding = problem.tasks, [0] * problem.ranks
     place = np.zeros(len(t), np.int64)
     left = sorted(range(len(t)), key=lambda x: (start[x], int(t.duration[x]) > 0, -(int(t.series[x]) % len(problem.kinds))))
     is_done = [False] * len(t)
     for turn in range(len(t)):
         ready = (x for x in left if all(y < 0 or is_done[y] for y in t.waits[x].tolist()))
-        fitting = (x for x in ready if now[t.rank[x]] + t.held[x] <= problem.limit_of[t.rank[x]])
+        fitting = (x for x in ready if holding[t.rank[x]] + t.held[x] <= problem.limit_of[t.rank[x]])
         x = next(fitting, -1)
         if x < 0 or start[x] > start[left[0]]:
             return None
-        now[t.rank[x]] += int(t.held[x] - t.freed[x])
+        holding[t.rank[x]] += int(t.held[x] - t.freed[x])
         place[x], is_done[x] = turn, True
         left.remove(x)
     return by_priority(problem, place)

@@ -97,16 +97,18 @@ class GreedyTexts:
 
 
 def _times(factor: int, value: str) -> str:
+    """Return the formula of a factor times a formula."""
     if factor == 1 or value == "1":
         return value if factor == 1 else str(factor)
     return f"{factor}*{value}" if value.isidentifier() else f"{factor}*({value})"
 
 
 def _part(part: tuple[int, int], of: str) -> str:
-    """Return the formula of a part of a limit, at least 1."""
-    times, by = part
+    """Return the formula of a part of a limit, at least 1. part: numerator and denominator; of: the formula of the limit."""
+    numerator, denominator = part
     whole = f"({of})" if not of.isidentifier() and not of.isdigit() else of
-    return f"max(1, {whole if times == 1 else f'{times}*{whole}'}{f' // {by}' if by > 1 else ''})"
+    times = whole if numerator == 1 else f"{numerator}*{whole}"
+    return f"max(1, {times}{f' // {denominator}' if denominator > 1 else ''})"
 
 
 class TickTexts:

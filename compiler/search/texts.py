@@ -33,7 +33,7 @@ from chimerac.compiler.tasks import task_times
 
 State = TypeVar("State")
 DEFAULT_LIMIT = "D"  # of activations, where neither the caller nor the schedule gives one
-ANEW = 0.15  # of the tries begin with a text that does not depend on the best one
+ANEW = 0.15  # the share of the tries that begin with a text that does not depend on the best one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Point:
     activations: int | None
 
     def time(self, k: int, value: int) -> Fraction:
-        """Return a time at the k-th hop cost, in the unit of the schedule's costs."""
+        """Return a time at the k-th hop cost, in the unit of the schedule's costs. value: the same time as an integer."""
         return Fraction(value, self.scales[k])
 
 
@@ -98,6 +98,7 @@ def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Se
 
 
 def _scaled(costs: Costs, hop: Fraction, scale: int) -> Costs:
+    """Return the costs times `scale`, with another cost of a hop. hop: in units of the first stage's forward."""
     times = {name: tuple(x * scale for x in value) for name, value in costs.given().items() if name != "hop"}
     return Costs(**times, hop=int(hop * costs.FWD[0] * scale))
 
@@ -159,6 +160,7 @@ def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
 
 
 def _score(makespans: Sequence[Sequence[int]], points: Sequence[Point]) -> float:
+    """Return the mean of makespan / bound over all points and hop costs."""
     ratios = [m / b for ms, point in zip(makespans, points, strict=True) for m, b in zip(ms, point.bounds, strict=True)]
     return sum(ratios) / len(ratios)
 
@@ -168,12 +170,12 @@ def _most_alive(tasks: Program) -> int:
     t = tasks.table
     count = np.array([len(ids) for ids in tasks.micro_batch_lists], np.int64)[t.operand]
     change = np.where(t.op == Op.FWD, count, np.where((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT), -count, 0))
-    alive = np.cumsum(change)  # nothing is alive at the end of a rank
+    alive = np.cumsum(change)  # one sum over all ranks: nothing is alive at the end of each
     return int(alive.max(initial=0))
 
 
 def tried(space: Space[State], points: Sequence[Point], tries: int, seed: int) -> Iterator[EvaluatedText]:
-    """Yield the texts that are better than all before them, for a number of tries."""
+    """Yield each text of a space that is better than all before it. tries: the number of texts that are drawn."""
     rng = random.Random(seed)
     best: EvaluatedText | None = None
     state = space.start(rng)

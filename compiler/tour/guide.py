@@ -30,8 +30,8 @@ class EndedError(Exception):
 class Guide:
     """Writes to the reader of the tour, and asks.
 
-    chimerac: runs the command with these arguments, and returns its exit status. asks: whether the reader is asked; if not,
-    every choice is the default, and nothing is waited for. columns: of the terminal.
+    chimerac: runs the command chimerac with the arguments that it is given, and returns the exit status. asks: whether the
+    reader is asked; if not, every choice is the default, and nothing is waited for. columns: of the terminal.
     """
 
     chimerac: Callable[[Sequence[str]], int]
@@ -52,7 +52,7 @@ class Guide:
         write_stdout("\n" + text.rstrip("\n") + "\n")
 
     def command(self, *words: str) -> int:
-        """Write a command, run it, and return its exit status. The reader can repeat it."""
+        """Write a command, so that the reader can repeat it, run it, and return its exit status. words: after `chimerac`."""
         write_stdout(f"\n$ {shlex.join(['chimerac', *words])}\n")
         return self.chimerac(words)
 
@@ -68,6 +68,7 @@ class Guide:
             self._answer("\n-- press Enter to go on, q to end -- ", [""])
 
     def _answer(self, prompt: str, choices: Sequence[str]) -> str:
+        """Return the answer that is one of the choices; without an answer the first one. Raises EndedError."""
         while True:
             try:
                 answer = input(prompt).strip()

@@ -18,7 +18,7 @@ def run(guide: Guide) -> int:
     guide.title("Partition: which layers form which stage")
     guide.say(f"""A stage is a run of consecutive layers. All micro-batches pass every stage, so the slowest stage decides
         how fast the pipeline is. The partition makes the slowest stage as fast as it can be. Here it is for one model and
-        for Chimera on {RANKS} ranks. The models that the project brings are known without torch: files have their sizes.""")
+        for Chimera on {RANKS} ranks. The models that come with the project need no torch here: files have their sizes.""")
     model = guide.choose("Which model?", ["gpt-small", "gpt2-small", "bert-base"])
     words = (schedules()["two_directions"], "-p", f"D={RANKS}", "--model", model)
     guide.command("partition", *words)
@@ -47,7 +47,7 @@ def run(guide: Guide) -> int:
 
 
 def _needs(model: str, recompute: str) -> int:
-    """Return the bytes of the rank that needs most, in the best partition without a limit."""
+    """Return the bytes of the rank that needs most, in the best partition without a limit. recompute: 'all' or 'none'."""
     program = compile_source(find(schedules()["two_directions"]), {"D": RANKS}, recompute=stage_choice(recompute)).program
     description = find_model(model, program.header.samples)
     partition = best_partition(program, description).partition

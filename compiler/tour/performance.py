@@ -13,7 +13,7 @@ from chimerac.compiler.tour.guide import Guide, schedules
 
 HOPS = ("0", "0.1", "0.5")
 
-FiguresBySetting = Mapping[str, Mapping[str, Figures]]  # then by schedule; a table has a column for each setting
+FiguresBySetting = Mapping[str, Mapping[str, Figures]]  # setting -> schedule -> figures
 
 
 def run(guide: Guide) -> int:
@@ -25,7 +25,7 @@ def run(guide: Guide) -> int:
     depth = int(guide.choose("How many ranks?", ["4", "8"]))
     guide.command("compare", *schedules()["compared"], "-p", f"D={depth}", "-p", f"N={depth}")
     guide.say("""zb_h1 and chimera_zb split each backward into two tasks: one computes what the previous stage waits for,
-        the other computes the gradients of the weights, for which no other rank waits. The second ones fill idle time.""")
+        the other computes the gradients of the weights, for which no other rank waits. These tasks fill idle time.""")
     guide.wait()
     by_size = {f"N={depth * k}": _figures({"D": depth, "N": depth * k}, {}) for k in (1, 2, 4, 8)}
     guide.say("""With more micro-batches the same idle time is a smaller share. But a larger batch is not always wanted: it
@@ -34,8 +34,8 @@ def run(guide: Guide) -> int:
     guide.say(_crossing(by_size))
     guide.wait()
     by_hop = {f"hop={hop}": _figures({"D": depth, "N": depth}, {"hop": Fraction(hop)}) for hop in HOPS}
-    guide.say("""So far messages took no time. Let each message between two ranks take a part of a forward, called hop.
-        Makespans:""")
+    guide.say("""So far messages took no time. Now each message between two ranks takes a time called hop, where a forward
+        takes 1. Makespans:""")
     guide.show(_table(by_hop, lambda figures: number_text(figures.makespan)))
     growth = {name: _growth(name, by_hop) for name in schedules()["compared"]}
     least, most = min(growth, key=growth.__getitem__), max(growth, key=growth.__getitem__)
@@ -48,12 +48,13 @@ def run(guide: Guide) -> int:
 
 
 def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> dict[str, Figures]:
-    """Return the figures of the schedules at a setting, at which all of them can run."""
+    """Return the figures of the schedules that the tour compares. All of them can run with these parameters."""
     rows = compare({name: find(name) for name in schedules()["compared"]}, Setting(parameters, costs))
     return {row.schedule: row.figures for row in rows if row.figures}
 
 
 def _table(found: FiguresBySetting, cell: Callable[[Figures], str]) -> str:
+    """Return a table with a row for each schedule and a column for each setting."""
     rows = [[name, *(cell(column[name]) for column in found.values())] for name in schedules()["compared"]]
     return "\n".join(table(["schedule", *found], rows))
 
@@ -65,7 +66,7 @@ def _growth(name: str, by_hop: FiguresBySetting) -> float:
 
 
 def _crossing(by_size: FiguresBySetting) -> str:
-    """Return in words from which number of micro-batches on one direction is faster than two, if it is."""
+    """Return a sentence that says from which number of micro-batches on one direction is faster than two, if it is."""
     two, one = schedules()["two_directions"], schedules()["one_direction"][1]
     slower = [column for column, found in by_size.items() if found[two].makespan > found[one].makespan]
     if not slower:

@@ -35,6 +35,7 @@ def run(guide: Guide) -> int:
 
 
 def _one_direction(guide: Guide, depth: int) -> None:
+    """Show the schedules with one pipe. depth: the number of ranks."""
     guide.say(f"""Here are {depth} micro-batches in the simplest order, called GPipe: all forwards, then all backwards. Time
         runs to the right. To make counting easy, a forward and a backward take one slot each. The idle slots of a rank are
         numbered.""")
@@ -47,11 +48,13 @@ def _one_direction(guide: Guide, depth: int) -> None:
     guide.say("""The next order, 1F1B, begins a backward as soon as it can, and from then on alternates. It needs less
         memory, because a rank frees what it keeps of a micro-batch at its backward.""")
     idle = _draw(guide, second, depth)
-    guide.say(f"""But count again: {_number(idle)} idle slots on every rank. This order moves them, and removes none. In
-        one direction some rank always waits for the way to the last stage, and some rank for the way back.""")
+    guide.say(f"""But count again: {_number(idle)} idle slots on every rank. This order moves them, and removes none. With
+        one direction, the first micro-batch always has to pass the other ranks before it reaches the last one, and the last
+        gradient has to pass them on the way back.""")
 
 
 def _two_directions(guide: Guide, depth: int) -> None:
+    """Show the schedule with two pipes. depth: the number of ranks."""
     guide.say("""Chimera lets samples enter at both ends. Each rank holds two stages: one of a pipeline that runs down the
         ranks, and one of a pipeline that runs up. Half of the micro-batches take the first way, the other half the second.
         Each pipeline runs in slots in which the other one leaves a rank idle.""")
@@ -71,4 +74,5 @@ def _draw(guide: Guide, name: str, depth: int) -> tuple[int, ...]:
 
 
 def _number(idle: tuple[int, ...]) -> str:
+    """Return the number of idle slots of a rank in words; the least and the most if ranks differ."""
     return str(idle[0]) if len(set(idle)) == 1 else f"{min(idle)} to {max(idle)}"

@@ -45,8 +45,8 @@ def run(guide: Guide) -> int:
 def _train(schedule: str) -> int:
     """Start the training and return its exit status. The process has the terminal, so Ctrl-C reaches it too."""
     script = Path(str(resources.files("chimerac").joinpath("interpreter", "run.py"))).resolve()
-    near = os.path.relpath(script)
-    shown = ["python", str(script) if near.startswith("..") else near, schedule, *OPTIONS]
+    relative = os.path.relpath(script)
+    shown = ["python", str(script) if relative.startswith("..") else relative, schedule, *OPTIONS]
     write_stdout(f"\n$ {shlex.join(shown)}\n")
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     with subprocess.Popen([sys.executable, str(script), schedule, *OPTIONS], env=environment) as process:

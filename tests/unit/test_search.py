@@ -30,7 +30,7 @@ def tiny(seed: int) -> Problem:
         ]
     )
     stages = len(pipes[0])
-    weights = tuple(r.randint(0, 3) for _ in range(stages))
+    activations = tuple(r.randint(0, 3) for _ in range(stages))
     free = Problem(
         2,
         stages,
@@ -38,11 +38,11 @@ def tiny(seed: int) -> Problem:
         kinds,
         tuple(tuple(r.randint(0, 5) for _ in range(stages)) for _ in kinds),
         ((0, r.randint(0, 4)), (r.randint(0, 4), 0)),
-        weights,
+        activations,
         (None, None),
     )
     limits = tuple(x + r.randint(0, 3) for x in free.least_limits())
-    return Problem(2, stages, free.pipes, kinds, free.durations, free.links, weights, limits)
+    return Problem(2, stages, free.pipes, kinds, free.durations, free.links, activations, limits)
 
 
 def least_makespan(problem: Problem) -> int:
@@ -61,10 +61,10 @@ def least_makespan(problem: Problem) -> int:
                 continue
             held, limit = 0, problem.limits[r]
             for _, s, _, k in order:
-                held += problem.weights[s] * (k == kinds[0])
+                held += problem.activations[s] * (k == kinds[0])
                 if limit is not None and held > limit:
                     break
-                held -= problem.weights[s] * (k == kinds[-1])
+                held -= problem.activations[s] * (k == kinds[-1])
             else:
                 yield order
 

@@ -35,7 +35,7 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     if written := _WRITE.match(line):
         at = text.at(int(written[1]), int(written[2])) if written[1] else start
         old, new = written[4] or written[5], written[3] or ""
-        found = re.compile(r"\s+".join(map(re.escape, old.split()))).match(text.text, at)  # in a help the old text is on one line
+        found = re.compile(r"\s+".join(map(re.escape, old.split()))).match(text.text, at)  # help has it on one line
         return (at, found.end(), new) if found else None
     if appended := _AT_END.match(line):
         number = int(appended[2])

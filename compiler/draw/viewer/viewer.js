@@ -3,17 +3,17 @@
 const byId = (id) => document.getElementById(id);
 let panels = []; // the programs that are shown
 let total = 1; // the longest time of them, in units
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const dark = matchMedia("(prefers-color-scheme: dark)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
 const state = {
   panels,
   view: { from: 0, to: total },
   scroll: 0,
   layout: null,
-  selected: null,
-  hovered: null,
-  explained: null,
+  selected: null, // {panel, row}
+  hovered: null, // {panel, row}
+  explained: null, // the moment that is explained: {panel, k, from, to}
   show: {
     bubbles: true,
     path: false,
@@ -23,16 +23,16 @@ const state = {
     memory: true,
     differences: false,
   },
-  chosen: new Set(), // what the reader has switched on or off: it stays so for other programs
+  chosen: new Set(), // what the user has switched on or off: it stays so for other programs
 };
 
 const figure = byId("figure");
 const lanes = new Lanes(byId("lanes"));
 const axis = byId("axis");
 const overview = byId("overview");
-let frameTimes = [];
-let drawn = 0;
-let asked = false;
+let frameTimes = []; // milliseconds that the last frames took to draw
+let drawn = 0; // frames so far
+let asked = false; // a frame will be drawn soon
 let overviewImage = null;
 
 /** Draw a frame soon. */
@@ -95,7 +95,7 @@ function drawAxis() {
   c.fillStyle = colours.dim;
   const unit = panels[0].unit;
   c.fillText(unit ? `time in ${unit}` : "time", 8, 12);
-  const distance = markDistance(1 / lanes.perUnit, 70);
+  const distance = markDistance(1 / lanes.pixelsPerUnit, 70);
   c.strokeStyle = colours.line;
   c.textAlign = "center";
   for (let k = Math.ceil(state.view.from / distance); k * distance <= state.view.to; k++) {
@@ -176,13 +176,14 @@ function busyShares(p, wide) {
 
 let moving = null; // the view that an animation leads to
 
+/** Show the time between two times in units; it is moved and resized so that it is not empty and not far outside the whole time. */
 function setView(from, to, animated = false) {
   const least = total / 1e6;
   const size = Math.min(Math.max(to - from, least), total * 1.1);
   const middle = (from + to) / 2;
   from = Math.max(-0.05 * total, Math.min(middle - size / 2, 1.05 * total - size));
   const goal = { from, to: from + size };
-  if (!animated || calm.matches) {
+  if (!animated || reducedMotion.matches) {
     moving = null;
     state.view = goal;
     redraw();
@@ -202,6 +203,7 @@ function setView(from, to, animated = false) {
   next();
 }
 
+/** Show `factor` times as much time. The time at pixel x keeps its place; null: that of zoomCentre. */
 function zoom(factor, x = null, animated = true) {
   const { from, to } = moving ?? state.view;
   const at = x === null ? zoomCentre(from, to) : lanes.timeAt(x);
@@ -218,6 +220,7 @@ function zoomCentre(from, to) {
   return (from + to) / 2;
 }
 
+/** Move the view by a share of the time that it shows. */
 function pan(share, animated = true) {
   const { from, to } = moving ?? state.view;
   setView(from + share * (to - from), to + share * (to - from), animated);
@@ -251,10 +254,11 @@ function reveal(p, row) {
 
 // --- selection ------------------------------------------------------------------------------------------------------
 
-function select(p, row, shown = true) {
+/** Select a row; p null: nothing. revealed: move the view so that the row is in it. */
+function select(p, row, revealed = true) {
   state.selected = p ? { panel: p, row } : null;
   state.hovered = null;
-  if (p && shown) reveal(p, row);
+  if (p && revealed) reveal(p, row);
   showDetails();
   byId("spoken").textContent = p ? spoken(p, row) : "Nothing is selected.";
   redraw();
@@ -317,9 +321,9 @@ function showDetails() {
   );
 }
 
-/** Select the neighbour of the selected row in its stream. */
+/** Select the neighbour of the selected row in its stream. by: 1 for the next one, -1 for the one before. */
 function neighbour(by, tasksOnly) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const rank = p.rankOf[row];
   let next = row + by;
@@ -329,7 +333,7 @@ function neighbour(by, tasksOnly) {
 
 /** Select what runs at the same time on the rank above or below. */
 function otherRank(by) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const at = state.layout.rows.findIndex((r) => r.panel === p && r.rank === p.rankOf[row]) + by;
   const found = state.layout.rows[at];
@@ -341,7 +345,8 @@ function otherRank(by) {
   return select(found.panel, rows[Math.min(k, rows.length - 1)]);
 }
 
-function begin() {
+/** Select the first task of rank 0 in view. */
+function selectFirst() {
   const p = panels[0];
   const from = state.view.from * p.scale;
   const rows = p.tasks.of(0);
@@ -349,9 +354,9 @@ function begin() {
   if (p.size) select(p, rows.length ? rows[Math.min(k, rows.length - 1)] : 0);
 }
 
-/** Select what the selected row waits for last, or what waits for it first. */
+/** Select what the selected row waits for last; with `later`, what waits for it first. */
 function follow(later) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const found = later ? waitedForBy(p, row) : waitsFor(p, row);
   if (!found.length) return say(later ? "Nothing waits for it." : "It waits for nothing.");
@@ -369,7 +374,7 @@ function search(backwards) {
   if (!words.length || !panels.length) return;
   const p = state.selected?.panel ?? panels[0];
   const direction = backwards ? -1 : 1;
-  const from = state.selected ? state.selected.row : backwards ? 0 : -1;
+  const from = state.selected ? state.selected.row : backwards ? 0 : -1; // then the last or the first row is the next
   const matches = (row) => {
     const name = p.isTask[p.op[row]] ? label(p, row).toLowerCase() : "";
     const text = ` ${instructionText(p, row)} rank ${p.rankOf[row]} `.toLowerCase();
@@ -434,8 +439,8 @@ function tipLines({ panel: p, row, bar }) {
 // --- mouse, wheel and touch -----------------------------------------------------------------------------------------
 
 let range = null; // of the time axis, while it is dragged, in pixels
-const pointers = new Map();
-let dragged = false;
+const pointers = new Map(); // where each pressed pointer was last
+let dragged = false; // a pointer has moved since it was pressed
 
 figure.addEventListener("wheel", (event) => {
   const x = event.clientX - figure.getBoundingClientRect().left;
@@ -527,6 +532,7 @@ axis.addEventListener("pointermove", (event) => {
 });
 axis.addEventListener("pointerup", () => range && endRange());
 
+/** Move the view to the time at a point of the overview. */
 function lookAt(event) {
   const at = ((event.offsetX - MARGIN) / (lanes.width - MARGIN)) * total;
   const size = state.view.to - state.view.from;
@@ -587,7 +593,7 @@ const KEYS = {
 };
 
 function edgeOfStream(first) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const rank = p.rankOf[row];
   return select(p, first ? p.offsets[rank] : p.offsets[rank + 1] - 1);
@@ -611,10 +617,10 @@ document.addEventListener("keydown", (event) => {
 
 // --- theme, help, toolbar -------------------------------------------------------------------------------------------
 
-let theme = null; // 'dark' or 'light', as it was chosen; null: as the system has it
+let theme = null; // 'dark' or 'light', as the user chose; null: as the system has it
 
 function isDark() {
-  return theme === null ? dark.matches : theme === "dark";
+  return theme === null ? systemIsDark.matches : theme === "dark";
 }
 
 function applyTheme() {
@@ -642,7 +648,7 @@ function setTheme(name) {
   applyTheme();
 }
 
-dark.addEventListener("change", applyTheme);
+systemIsDark.addEventListener("change", applyTheme);
 
 function showHelp() {
   byId("help").showModal();
@@ -734,8 +740,8 @@ function showLegend() {
 
 // --- the explanation ------------------------------------------------------------------------------------------------
 
-let moments = [];
-let playing = null;
+let moments = []; // the times of momentsOf; moment k is from the k-th to the next one
+let playing = null; // the timer that goes to the next moment
 
 function explain(on) {
   if (on && !panels.length) return;
@@ -771,7 +777,7 @@ function showMoment(k) {
   if (moments.length < 2) return;
   k = Math.max(0, Math.min(k, moments.length - 2));
   state.explained = { panel: p, k, from: moments[k], to: moments[k + 1] };
-  const found = explained(p, moments, k);
+  const found = describeMoment(p, moments, k);
   byId("moments").value = String(k);
   byId("moment").textContent = `Moment ${k + 1} of ${moments.length - 1}. ${found.head}`;
   const items = found.sentences.map(({ rank, text }) => element("li", { class: found.idle.has(rank) ? "idle" : "" }, text));
@@ -859,7 +865,7 @@ function showParameters() {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-/** Show the numbers of each program as tables, which readers of the screen can read cell by cell. */
+/** Show the numbers of each program as tables, which screen readers can read cell by cell. */
 function showTables() {
   const box = byId("tables");
   box.replaceChildren();
@@ -918,10 +924,10 @@ function bubbleText(p) {
 
 // --- start ----------------------------------------------------------------------------------------------------------
 
-/** Show these programs: panels as page.py has them. */
-function open(found) {
-  PAGE.panels = found;
-  panels = found.filter((panel) => !panel.reason).map(readPanel);
+/** Show programs. rawPanels: as page.py writes them. */
+function open(rawPanels) {
+  PAGE.panels = rawPanels;
+  panels = rawPanels.filter((panel) => !panel.reason).map(readPanel);
   total = Math.max(...panels.map((p) => p.total), 0) || 1;
   Object.assign(state, { panels, selected: null, hovered: null });
   endExplanation();
@@ -954,27 +960,27 @@ function open(found) {
  * Show other programs in the place of the present ones. The selected instruction stays selected if its rank has it, and a part
  * of the time that was zoomed to stays in view.
  */
-function replace(found) {
+function replace(rawPanels) {
   const { view, selected } = state;
-  const [oldTotal, part] = [total, selected && instructionOf(selected)];
-  open(found);
+  const [oldTotal, wanted] = [total, selected && instructionOf(selected)];
+  open(rawPanels);
   const zoomed = view.to - view.from < 0.99 * oldTotal;
   if (zoomed) setView(view.from, view.to);
   else setView(-0.004 * total, 1.004 * total);
-  const p = part && panels[part.panel];
-  const row = p && part.rank < p.ranks ? rowOf(p, part) : -1;
+  const p = wanted && panels[wanted.panel];
+  const row = p && wanted.rank < p.ranks ? rowOf(p, wanted) : -1;
   if (row >= 0) {
     state.selected = { panel: p, row };
     showDetails();
   }
 }
 
-/** Return what identifies an instruction in another program: the numbers of its panel, its rank and in its stream, and its text. */
+/** Return what identifies an instruction in another program: {panel, rank, at, text}, `at` its number in its stream. */
 function instructionOf({ panel: p, row }) {
   return { panel: p.number, rank: p.rankOf[row], at: row - p.offsets[p.rankOf[row]], text: instructionText(p, row) };
 }
 
-/** Return the row of an instruction of another program, -1 if there is none. One at the same place of its stream comes first. */
+/** Return the row with the text of an instruction of another program, if possible at the same place of its stream; -1 if there is none. */
 function rowOf(p, { rank, at, text }) {
   const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
   if (low + at < high && instructionText(p, low + at) === text) return low + at;

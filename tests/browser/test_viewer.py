@@ -228,7 +228,7 @@ def test_two_programs_share_one_axis(opened: Opener, capsys: pytest.CaptureFixtu
 def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 4}).program
     s = simulate(p)
-    # Nanoseconds. A unit of cost takes 5 ms, and each instruction from row 3 on 1 ms more. The last bar ends 3 ms before the end.
+    # Nanoseconds. A unit of cost takes 5 ms, each instruction from row 3 on 1 ms more. The last bar ends 3 ms before the end.
     begin = 10**9
     end = s.timeline.end * 5_000_000 + begin
     end[3:] += 1_000_000

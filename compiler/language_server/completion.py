@@ -26,7 +26,7 @@ class Proposal:
 
 
 def proposals(text: Text, offset: int) -> list[Proposal]:
-    """Return the words that may be written at an offset. If it is in or after a word, they replace the word's part before it.
+    """Return the words that may be written at an offset. Each replaces the part of a word that is before the offset.
 
     After a syntax error above, the parser cannot tell what is allowed: then all keywords and names are proposed.
     """

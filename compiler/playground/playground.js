@@ -3,13 +3,14 @@
 import { Editor, describe, span } from "./editor.js";
 import { Settings } from "./settings.js";
 
-// Milliseconds without a change, after which the text is sent: the least and the most. They grow with the time that the viewer needs
-// for a drawing, so that a large program is drawn only in pauses of typing.
+// Milliseconds without a change, after which the text is sent: the least and the most. The wait grows with the time
+// that the viewer needs for a drawing, so that a large program is drawn only in pauses of typing.
 const WAIT = 120, MOST_WAIT = 1000;
 const TEXT_PRODUCT = "0"; // the value of the text itself in the menu of products
 const part = (id) => document.getElementById(id);
-// name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: its milliseconds; busy: an answer
-// is awaited; waiting: the text has changed meanwhile; answer: the last one, null if it has findings. schedules, products: see begin().
+// name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: milliseconds
+// until then; busy: an answer is awaited; waiting: the text has changed meanwhile; answer: the last one, null if it has findings;
+// schedules, products: what the menus offer.
 const state = { name: "", opened: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null, schedules: [], products: [] };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), tooltip: part("tooltip") }, changed);

@@ -13,7 +13,7 @@ from chimerac.compiler.given import COSTS, cost_from_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 
 NAME = "the text"  # of the source, in messages
-MAGNITUDE = 2**63  # an integer that is passed on to the compiler is smaller; the compiler has lower limits
+MAGNITUDE = 2**63  # smaller integers are passed on to the compiler, which has lower limits
 PARAMETERS = 256  # of a request
 COST = 100  # characters of a cost
 

@@ -60,7 +60,7 @@ export class Settings {
     parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
   }
 
-  /** Show the costs of an answer. A slider goes up to 4 or twice the cost, in quarters as long as that is at most POSITIONS. */
+  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost, in quarters or in POSITIONS larger parts. */
   showCosts(costs) {
     const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
       this.give("costs", name, text.trim() || undefined)));

@@ -123,7 +123,7 @@ function waitsFor(p, row) {
   });
 }
 
-/** Return what waits for a row, in the form of waitsFor. time: its start; of a RECV: the arrival of its message. */
+/** Return what waits for a row, in the form of waitsFor. time: when it starts, or when its message arrives if it is a RECV. */
 function waitedForBy(p, row) {
   const message = p.messageAt[row];
   const name = p.forms[p.op[row]].op;

@@ -176,7 +176,7 @@ function busyShares(p, wide) {
 
 let moving = null; // the view that an animation leads to
 
-/** Show the time between two times in units; it is moved and resized so that it is not empty and not far outside the whole time. */
+/** Show the times from `from` to `to`, in units. A range that is too short, too long or outside the time axis is adjusted. */
 function setView(from, to, animated = false) {
   const least = total / 1e6;
   const size = Math.min(Math.max(to - from, least), total * 1.1);

@@ -63,8 +63,9 @@ def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -
     if last in _DEFINING:
         return
     if (last == "stage" and kind == "pipe") or (last == "rank" and len(before) > 1 and before[-2].text == "for"):
-        yield Proposal(last[0], "name", CONVENTIONS[last[0]])
+        yield Proposal(last[0], "name", CONVENTIONS[last[0]])  # `s` for a stage, `r` for a rank
         return
+    # The word that begins the statement or the clause in which the offset is.
     statement = next((w.text for w in reversed(before) if w.text in {*STATEMENTS, "prefer", "then", "group", "fill"}), "")
     if last == "limit" and not kind:
         yield from (Proposal(word, "limit", about) for word, about in LIMITS.items())

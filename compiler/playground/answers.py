@@ -133,15 +133,16 @@ def _candidates(value: int) -> list[int]:
 
 
 def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of the parameters that can be computed."""
+    """Return the values of the parameters above the first expression that cannot be computed; not of those without a value."""
     env: dict[str, ExprValue] = {}
     found: dict[str, int] = {}
     budget = Budget(limits.OPERATIONS)
     for s in schedule.statements:
         try:
-            if isinstance(s, n.Param) and (s.name.name in given or s.default is not None):
-                value = given[s.name.name] if s.default is None or s.name.name in given else evaluate(s.default, env, budget)
-                env[s.name.name] = found[s.name.name] = int(value)
+            if isinstance(s, n.Param) and s.name.name in given:
+                env[s.name.name] = found[s.name.name] = given[s.name.name]
+            elif isinstance(s, n.Param) and s.default is not None:
+                env[s.name.name] = found[s.name.name] = int(evaluate(s.default, env, budget))
             elif isinstance(s, n.Let):
                 env[s.name.name] = evaluate(s.value, env, budget)
         except ChimeraError:

@@ -125,6 +125,7 @@ export class Editor {
     if (column) column.style.transform = `translateY(${-this.text.scrollTop}px)`;
   }
 
+  /** Handle a key: Enter indents like the line before, and more after a brace; F8 goes to the next finding; Escape hides the tooltip. */
   key(event) {
     if (event.key === "Enter" && !event.ctrlKey && !event.metaKey && !event.isComposing) {
       const line = this.value.slice(0, this.text.selectionStart).split("\n").pop();
@@ -151,6 +152,7 @@ export class Editor {
     this.atCaret();
   }
 
+  /** Select the text of a finding. */
   goTo(found) {
     const x = this.findings.find((y) => y.found === found);
     if (x) this.select(x.begin);

@@ -60,7 +60,9 @@ function frame() {
 
 // --- sizes, axis and overview ---------------------------------------------------------------------------------------
 
+/** Lay everything out for the size of the window. */
 function resize() {
+  // 330: about the height in pixels of what is above and below the drawing.
   const available = PAGE.embedded ? Math.max(200, 0.55 * innerHeight) : Math.max(260, Math.min(innerHeight - 330, 1200));
   state.layout = layOut(panels, state.show, available);
   figure.style.height = `${Math.max(90, Math.min(available, state.layout.height))}px`;
@@ -438,7 +440,7 @@ function tipLines({ panel: p, row, bar }) {
 
 // --- mouse, wheel and touch -----------------------------------------------------------------------------------------
 
-let range = null; // of the time axis, while it is dragged, in pixels
+let range = null; // {from, to}: pixels of the range that is being dragged, to which the view then zooms
 const pointers = new Map(); // where each pressed pointer was last
 let dragged = false; // a pointer has moved since it was pressed
 
@@ -457,7 +459,7 @@ figure.addEventListener("pointerdown", (event) => {
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   dragged = false;
   if (event.shiftKey) range = { from: event.clientX - figure.getBoundingClientRect().left, to: 0 };
-  if (range) range.to = range.from;
+  if (range) range.to = range.from; // a range begins empty
 });
 
 figure.addEventListener("pointermove", (event) => {
@@ -743,6 +745,7 @@ function showLegend() {
 let moments = []; // the times of momentsOf; moment k is from the k-th to the next one
 let playing = null; // the timer that goes to the next moment
 
+/** Begin the explanation of what a bubble is, or end it. */
 function explain(on) {
   if (on && !panels.length) return;
   endExplanation();
@@ -772,6 +775,7 @@ function endExplanation() {
   byId("explain").setAttribute("aria-pressed", "false");
 }
 
+/** Show moment k of the explanation, or the nearest one that there is. */
 function showMoment(k) {
   const p = state.explained.panel;
   if (moments.length < 2) return;
@@ -798,6 +802,7 @@ function showMoment(k) {
   redraw();
 }
 
+/** Go to a later or an earlier moment. */
 function moment(by) {
   if (state.explained) showMoment(state.explained.k + by);
 }

@@ -6,8 +6,8 @@ BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
 
-# These decide how long `make proof` takes. EXAMPLES: a factor for the number of examples of each property test; PROGRAMS: how many
-# programs tests/proof/explorer.py explores.
+# These decide how long `make proof` takes. EXAMPLES: a factor for the number of examples of each property test; PROGRAMS: the
+# number of programs that tests/proof/explorer.py explores.
 EXAMPLES ?= 40
 PROGRAMS ?= 12000
 FUZZ_MINUTES ?= 60

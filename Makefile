@@ -6,8 +6,8 @@ BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
 
-# These decide how long `make proof` takes. EXAMPLES: a factor for the examples of each property test; PROGRAMS: how many the
-# explorers visit.
+# These decide how long `make proof` takes. EXAMPLES: a factor for the number of examples of each property test; PROGRAMS: the
+# number of programs that tests/proof/explorer.py explores.
 EXAMPLES ?= 40
 PROGRAMS ?= 12000
 FUZZ_MINUTES ?= 60
@@ -50,6 +50,7 @@ proof-explorer: $(READY)
 proof-kills: $(READY)
 	$(BIN)/python -m tests.proof.kills
 
+# The first line may fail, where atheris has no wheel: then only the project's own engine fuzzes.
 proof-fuzz: $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --only-binary atheris --editable '.[proof]'
 	$(BIN)/python -m tests.proof.fuzz --minutes $(FUZZ_MINUTES)

@@ -21,7 +21,7 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
         assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"
         return _download("program", request["suffix"], emitter.make_alone())
     setting = setting_of(request)
-    found, costs = setting.compiled(request["text"]), setting.numbers()
+    found, costs = setting.compiled(request["text"]), setting.cost_numbers()
     program, name = found.program, found.program.header.schedule
     path, words = f"{name}{request['suffix']}", (*setting.words(), *setting.cost_words())
     options = EmitOptions(

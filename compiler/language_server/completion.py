@@ -26,22 +26,22 @@ class Proposal:
 
 
 def proposals(text: Text, offset: int) -> list[Proposal]:
-    """Return the words that may be written at an offset, in the place of the part of a word before it.
+    """Return the words that may be written at an offset. Each replaces the part of a word that is before the offset.
 
     After a syntax error above, the parser cannot tell what is allowed: then all keywords and names are proposed.
     """
     if len(text.text) > limits.TEXT or len(text.words) > MAX_WORDS:
         return []
-    line = text.text.rfind("\n", 0, offset) + 1
-    if "#" in text.text[line:offset]:
+    line_start = text.text.rfind("\n", 0, offset) + 1
+    if "#" in text.text[line_start:offset]:  # in a comment
         return []
     start = offset
-    while start > line and (text.text[start - 1].isalnum() or text.text[start - 1] == "_"):
+    while start > line_start and (text.text[start - 1].isalnum() or text.text[start - 1] == "_"):
         start -= 1
     before = [w for w in text.words if w.end <= start]
     allowed = _terminals(text.text, start)
-    words = terminal_texts()
-    keywords = (words.get(t, "") for t in allowed) if allowed is not None else iter(KEYWORDS)
+    texts = terminal_texts()
+    keywords = (texts.get(terminal, "") for terminal in allowed) if allowed is not None else iter(KEYWORDS)
     found = [Proposal(word, "keyword", KEYWORDS[word]) for word in sorted(keywords) if word in KEYWORDS]
     if allowed is None or "NAME" in allowed:
         found += _names(Names(text), before, start, allowed is None or "INT" in allowed)
@@ -57,14 +57,15 @@ def _terminals(text: str, start: int) -> frozenset[str] | None:
 
 
 def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
-    """Yield the names that fit at an offset. before: the tokens above it."""
+    """Yield the names that fit at an offset. before: the tokens above it; in_expression: a number may be written there."""
     last = before[-1].text if before else ""
-    kind = names.block_at(offset)
+    kind = names.block_at(offset)  # of the block, such as 'ticks'
     if last in _DEFINING:
         return
     if (last == "stage" and kind == "pipe") or (last == "rank" and len(before) > 1 and before[-2].text == "for"):
-        yield Proposal(last[0], "name", CONVENTIONS[last[0]])
+        yield Proposal(last[0], "name", CONVENTIONS[last[0]])  # `s` for a stage, `r` for a rank
         return
+    # The word that begins the statement or the clause in which the offset is.
     statement = next((w.text for w in reversed(before) if w.text in {*STATEMENTS, "prefer", "then", "group", "fill"}), "")
     if last == "limit" and not kind:
         yield from (Proposal(word, "limit", about) for word, about in LIMITS.items())

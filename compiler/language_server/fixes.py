@@ -26,6 +26,7 @@ def edits_of(text: Text, finding: Mapping[str, Any]) -> list[Edit]:
 
 
 def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
+    """Return the edit that a line of the finding's help describes; None if it describes none, or one that does not fit."""
     start, end = finding["start"], finding["end"]
     if meant := _DID_YOU_MEAN.match(line):
         old = meant[2] or text.text[start:end]
@@ -34,7 +35,7 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     if written := _WRITE.match(line):
         at = text.at(int(written[1]), int(written[2])) if written[1] else start
         old, new = written[4] or written[5], written[3] or ""
-        found = re.compile(r"\s+".join(map(re.escape, old.split()))).match(text.text, at)  # a help has its text on one line
+        found = re.compile(r"\s+".join(map(re.escape, old.split()))).match(text.text, at)  # help has it on one line
         return (at, found.end(), new) if found else None
     if appended := _AT_END.match(line):
         number = int(appended[2])

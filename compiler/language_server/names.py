@@ -1,6 +1,6 @@
-"""Where the names of a text are defined, and where each definition holds. A text with syntax errors has them too.
+"""Where the names of a text are defined, and where each definition holds.
 
-Definitions are read from the tokens, without the parser.
+Definitions are read from the tokens, without the parser: so they are known for a text with syntax errors too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Names:
         self.partner = _partners(self.words)
         self.found: list[Definition] = []
         self._by_name: dict[str, list[Definition]] = {}
-        self._blocks: list[tuple[str, int]] = []  # the open blocks: the words before their brace, and the index of the brace
+        self._blocks: list[tuple[str, int]] = []  # the open blocks: the kind of each, and the token of its brace
         for k in range(len(self.words)):
             self._read(k)
 
@@ -52,7 +52,7 @@ class Names:
         """Return the definition that a name at an offset means; None if it has none."""
         known = self._by_name.get(name, [])
         here = [d for d in known if d.first <= offset <= d.last]
-        return next(iter(here or known), None)  # `known`: a use where the name does not hold, which is an error
+        return next(iter(here or known), None)  # where no definition holds, the use is an error, and any one is shown
 
     def holding_at(self, offset: int) -> list[Definition]:
         """Return the definitions that hold at an offset, each name once."""
@@ -72,6 +72,7 @@ class Names:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def _word(self, k: int) -> str:
+        """Return the text of token k; '' if there is no such token."""
         return self.words[k].text if 0 <= k < len(self.words) else ""
 
     def _ahead(self, k: int) -> range:
@@ -82,15 +83,15 @@ class Names:
         return next((j for j in self._ahead(k) if self._word(j) in texts), len(self.words))
 
     def _start(self, k: int) -> int:
+        """Return the offset of token k; the end of the text if k is past the last token."""
         return self.words[k].start if k < len(self.words) else len(self.text.text)
 
     def _add(self, k: int, what: str, first: int, last: int, statement: tuple[int, int]) -> None:
         """Add the name at token k. first, last: offsets; statement: its first token and one past its last token."""
         if self._word(k).isidentifier():
-            w, (a, b) = self.words[k], statement
-            shown = " ".join(
-                self.text.text[self._start(a) : self.words[max(a, min(b, a + MAX_SHOWN, len(self.words)) - 1)].end].split()
-            )
+            w, (begin, end) = self.words[k], statement
+            last_shown = max(begin, min(end, begin + MAX_SHOWN, len(self.words)) - 1)
+            shown = " ".join(self.text.text[self._start(begin) : self.words[last_shown].end].split())
             found = Definition(w.text, what, w.start, w.end, first, last, shown)
             self.found.append(found)
             if what != "schedule":
@@ -158,23 +159,25 @@ class Names:
                 break
 
     def _is_known(self, k: int) -> bool:
-        """Return whether the name at token k is defined above it; a number or a formula counts as known."""
+        """Return whether a definition of the name at token k holds there; a token that is no name counts as known."""
         word = self.words[k]
         same = self._by_name.get(word.text, [])
         return not word.text.isidentifier() or any(d.first <= word.start <= d.last for d in same)
 
     def _begins_rule(self, k: int) -> bool:
+        """Return whether the kind of task at token k begins a rule of a ticks order."""
         after = self._word(k + 1)
         return after == "(" or (after.isidentifier() and self._word(k + 2) in ("(", "["))
 
     def _rule_end(self, k: int) -> int:
-        """Return the token that ends the rule of a ticks order in which token k is."""
+        """Return one past the last token of the rule of a ticks order in which token k is."""
         for j in self._ahead(k):
             if self._word(j) in ("let", "fill", "}") or (self._word(j) in KINDS and self._begins_rule(j)):
                 return j
         return min(k + MAX_AHEAD, len(self.words))
 
     def _cost_end(self, k: int) -> int:
+        """Return one past the last token of the cost of one kind of task, from its '=' at token k on."""
         depth = 0
         for j in self._ahead(k):
             depth += (self._word(j) in _PAIRS) - (self._word(j) in _PAIRS.values())

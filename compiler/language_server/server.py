@@ -49,7 +49,7 @@ class Server(LanguageServer):
     """The server, with the documents that are open and the process that compiles them."""
 
     def __init__(self) -> None:
-        # Whole texts: a text is short, and so no line end can be counted differently here and in the editor.
+        # The editor sends whole texts, not changes: a text is short, and no position depends on how each side counts line ends.
         super().__init__("chimerac", _version(), text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
         self.documents: dict[str, Document] = {}
         self.compiling = Worker()
@@ -173,12 +173,14 @@ def hover_text(document: Document, offset: int) -> str:
 
 
 def _schedule(names: Names, offset: int) -> Definition | None:
+    """Return the definition of the schedule if its name is at the offset."""
     return next((d for d in names.found if d.what == "schedule" and d.start <= offset <= d.end), None)
 
 
 def _defined(document: Document, d: Definition) -> str:
     """Return what a name is: its kind, its value if it is known, and the statement that defines it."""
     result = document.result
+    # A name that holds only in a block may have several values. One that holds to the end of the text has one.
     value = (
         result.get("values", {}).get(d.name) if d.what in ("parameter", "value") and d.last == len(document.text.text) else None
     )

@@ -22,7 +22,7 @@ from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax.parse import parse
 
 MAX_FINDINGS = 100  # findings of a text that an editor gets
-MAX_SHOWN = 32  # ranks or micro-batches of a pipe that are named
+MAX_SHOWN = 32  # ranks or micro-batches of a pipe, and pipes of a family, that are listed
 MEMORY = 4 * 2**30  # bytes that a compilation may allocate
 
 
@@ -56,7 +56,10 @@ def formatted(name: str, text: str) -> dict[str, Any]:
 
 
 def check(name: str, text: str) -> dict[str, Any]:
-    """Return the findings of a text with default parameters, the values of its params and lets, and what its pipes are."""
+    """Return {"findings", "values", "pipes", "summary"} of a text with its default parameters.
+
+    They are what `_finding`, `_values`, `_pipes` and `_summary` return; a text with findings has no pipes and no summary.
+    """
     source = Source(name, text)
     try:
         compiled = compile_source(source, {})

@@ -23,31 +23,31 @@ from chimerac.compiler.verify import peaks
 
 
 def drawn(text: str, setting: Setting) -> dict[str, Any]:
-    """Return the timeline of a text with its sizes, parameters and costs, or its findings. Everything is made for JSON.
+    """Return the timeline of a text with its sizes, parameters and costs, or its findings, as values for JSON.
 
-    Times are integers: `scale` of them are one unit.
+    `panel` is what `viewed` returns. Its times are integers: `scale` of them are one unit.
     """
     try:
         results = setting.compiled(text)
-        s = simulate(results.program, setting.numbers())
+        simulation = simulate(results.program, setting.cost_numbers())
     except ChimeraError as error:
-        return {**findings(error, setting), "parameters": _parameters_of_wrong(text, setting.parameters)}
+        return {**findings(error, setting), "parameters": _sliders_of_wrong_text(text, setting.parameters)}
     program = results.program
-    h = program.header
-    panel = viewed(s, h.schedule, ordered=results.ordered, most=limits.ROWS)
+    header = program.header
+    panel = viewed(simulation, header.schedule, ordered=results.ordered, most=limits.ROWS)
     return {
         "parameters": sliders(results.schedule, setting.parameters),
-        "costs": _costs(s, setting.costs),
+        "costs": _costs(simulation, setting.costs),
         "ranks": program.world,
-        "stages": h.stages,
-        "microBatches": h.micro_batches,
+        "stages": header.stages,
+        "microBatches": header.micro_batches,
         "instructions": len(program),
         "digest": program.digest,
-        "unit": s.unit,
-        "makespanText": s.time(s.makespan),
-        "untilText": None if panel["until"] is None else s.time(panel["until"]),
-        "bubbleRatio": s.bubble_ratio,
-        "idle": [s.time(x) for x in s.wall_bubbles],
+        "unit": simulation.unit,
+        "makespanText": simulation.time(simulation.makespan),
+        "untilText": None if panel["until"] is None else simulation.time(panel["until"]),
+        "bubbleRatio": simulation.bubble_ratio,
+        "idle": [simulation.time(x) for x in simulation.wall_bubbles],
         "activations": list(peaks(program).activations),
         "panel": panel,
     }
@@ -76,8 +76,8 @@ def _finding(d: Diagnostic, setting: Setting) -> dict[str, Any]:
 
 
 def _fields(d: Diagnostic, setting: Setting) -> list[str]:
-    """Return the fields of the page that a finding is about: of costs, of the number of replicas, of the machine."""
-    if d.code == "E002":  # of one cost, or of all costs together
+    """Return the names of the page's fields that a finding is about: fields of costs, 'width' or 'machine'."""
+    if d.code == "E002":  # about one cost, or about all costs together
         wrong = setting.wrong_costs()
         own = [name for name, error in wrong.items() if d in error.diagnostics]
         return [f"cost-{name}" for name in own or setting.costs]
@@ -86,12 +86,12 @@ def _fields(d: Diagnostic, setting: Setting) -> list[str]:
     return ["machine"] if d.code.startswith("E4") and setting.machine != "window" else []
 
 
-def _costs(s: Simulation, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the costs of the tasks that a program has, of its transfers, and those that are given.
+def _costs(simulation: Simulation, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the costs that the page shows: of each kind of task in the program, of a transfer, and the given ones.
 
-    value: the text that is given, else the program's own cost: '1 to 3' where it differs by stage.
+    `value`: the text that is given, else the program's own cost, such as '1 to 3' where it differs by stage.
     """
-    program, names = s.program, {form.letter: Op(op) for op, form in enumerate(FORMS) if form.letter}
+    program, names = simulation.program, {form.letter: Op(op) for op, form in enumerate(FORMS) if form.letter}
     used = {name for name, op in names.items() if (program.table.op == op).any()}
     used |= {"hop"} | ({"R"} if program.recomputed_stages else set())
 
@@ -108,9 +108,10 @@ def _costs(s: Simulation, given: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return the parameters of a schedule, each with its value and with the values that its requirements allow.
+    """Return the parameters of a schedule, each with its value and with the values that its slider offers.
 
-    A value is None if it cannot be computed. given: values in the place of defaults.
+    A slider offers values that the schedule's requirements allow. `value` is None if it cannot be computed. given: values that
+    replace defaults, by name.
     """
     values, found = _values(schedule, given), []
     names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
@@ -124,22 +125,24 @@ def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, An
 
 
 def _candidates(value: int) -> list[int]:
-    """Return the values that a slider may offer: from 0 to four times the present one, which is among them."""
+    """Return the values that a slider may offer: evenly spaced from 0 to four times the present value, at least to 16, and
+    the present value."""
     end = max(4 * abs(value), 16)
     step = -(-end // limits.VALUES)
     return sorted({*range(0, end + 1, step), value})
 
 
 def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of the parameters that can be computed."""
+    """Return the values of the parameters above the first expression that cannot be computed; not of those without a value."""
     env: dict[str, ExprValue] = {}
     found: dict[str, int] = {}
     budget = Budget(limits.OPERATIONS)
     for s in schedule.statements:
         try:
-            if isinstance(s, n.Param) and (s.name.name in given or s.default is not None):
-                value = given[s.name.name] if s.default is None or s.name.name in given else evaluate(s.default, env, budget)
-                env[s.name.name] = found[s.name.name] = int(value)
+            if isinstance(s, n.Param) and s.name.name in given:
+                env[s.name.name] = found[s.name.name] = given[s.name.name]
+            elif isinstance(s, n.Param) and s.default is not None:
+                env[s.name.name] = found[s.name.name] = int(evaluate(s.default, env, budget))
             elif isinstance(s, n.Let):
                 env[s.name.name] = evaluate(s.value, env, budget)
         except ChimeraError:
@@ -147,7 +150,7 @@ def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _parameters_of_wrong(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
+def _sliders_of_wrong_text(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
     """Return the sliders of a text with findings; None if its parameters are wrong themselves."""
     try:
         schedule, found = parse(Source(NAME, text)), Findings()

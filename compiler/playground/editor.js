@@ -1,28 +1,28 @@
 // The editor: a textarea, and below it a layer with the same text that has the colours and the underlines. Both have the same
 // font and the same wrapping, so the browser itself puts every underline below its word, also with tabs and wide characters.
 
-const MAX_COLOURED = 60000; // characters of a text with colours
-const LINE = 20; // pixels between two lines, as in playground.css
-const CLASSES = ["comment", "keyword", "literal"]; // of the groups of Editor.tokens
+const MAX_COLOURED = 60000; // characters; a longer text is shown without colours
+const LINE = 20; // height of a line in pixels, as in playground.css
+const CLASSES = ["comment", "keyword", "literal"]; // the CSS class of each group of the expression Editor.tokens
 
 export class Editor {
   constructor(parts, onChange) {
-    Object.assign(this, parts); // text, layer, gutter, bubble
-    this.findings = [];
-    this.marks = [];
+    Object.assign(this, parts); // the elements text, layer, gutter and tooltip
+    this.findings = []; // {found, begin, end}: findings that have a place, with the offsets of their text
+    this.marks = []; // {node, found}: the underlined elements of the layer
     this.text.addEventListener("input", () => { this.findings = this.moved(); this.paint(); onChange(); });
-    this.text.addEventListener("scroll", () => { this.align(); this.hideBubble(); });
+    this.text.addEventListener("scroll", () => { this.align(); this.hideTooltip(); });
     this.text.addEventListener("keydown", (event) => this.key(event));
     this.text.addEventListener("mousemove", (event) => this.hover(event));
-    this.text.addEventListener("mouseleave", () => this.hideBubble());
-    this.text.addEventListener("blur", () => this.hideBubble());
+    this.text.addEventListener("mouseleave", () => this.hideTooltip());
+    this.text.addEventListener("blur", () => this.hideTooltip());
     document.addEventListener("selectionchange", () => { if (document.activeElement === this.text) this.atCaret(); });
     new ResizeObserver(() => this.align()).observe(this.text);
   }
 
   get value() { return this.text.value; }
 
-  /** Take the words that are coloured as keywords. */
+  /** Set the words that are coloured as keywords. */
   setKeywords(words) { this.tokens = new RegExp(`(#[^\\n]*)|\\b(${words.join("|")})\\b|\\b([0-9]+)\\b`, "g"); }
 
   /** Replace the whole text. The browser's undo still leads back to the text before. */
@@ -47,24 +47,23 @@ export class Editor {
     this.findings = findings.filter((found) => found.place).map((found) => {
       const [line, column, endLine, endColumn] = found.place;
       const begin = offset(lines, starts, line, column, this.value.length);
-      return { found, begin, end: Math.max(offset(lines, starts, endLine, endColumn, this.value.length), begin), line };
+      return { found, begin, end: Math.max(offset(lines, starts, endLine, endColumn, this.value.length), begin) };
     });
     this.text.setAttribute("aria-invalid", String(findings.length > 0));
     this.paint();
     if (document.activeElement === this.text) this.atCaret();
   }
 
-  /** Return the findings after a change of the text: those behind it move with their text, and those that it touches are left out. */
+  /** Return the findings after a change of the text: those after it move with their text, and those that it touches are removed. */
   moved() {
     const now = this.value, before = this.painted ?? "";
-    let same = 0;
+    let head = 0, tail = 0; // characters at the beginning and at the end that have not changed
     const shorter = Math.min(now.length, before.length);
-    while (same < shorter && now[same] === before[same]) same += 1;
-    let tail = 0;
-    while (tail < shorter - same && now[now.length - 1 - tail] === before[before.length - 1 - tail]) tail += 1;
+    while (head < shorter && now[head] === before[head]) head += 1;
+    while (tail < shorter - head && now[now.length - 1 - tail] === before[before.length - 1 - tail]) tail += 1;
     const by = now.length - before.length;
     return this.findings.flatMap((x) => {
-      if (x.end < same) return [x];
+      if (x.end < head) return [x];
       if (x.begin >= before.length - tail) return [{ ...x, begin: x.begin + by, end: x.end + by }];
       return [];
     });
@@ -73,19 +72,19 @@ export class Editor {
   /** Fill the layer with the text, in pieces that have one colour and one set of underlines, and the gutter with numbers. */
   paint() {
     const value = this.painted = this.value;
-    const pieces = this.tokens && value.length <= MAX_COLOURED ? coloured(value, this.tokens) : [];
-    const wrong = this.findings.map((x, k) => ({ begin: x.begin, end: Math.max(x.end, x.begin + 1), k }))
+    const coloured = this.tokens && value.length <= MAX_COLOURED ? colouredParts(value, this.tokens) : [];
+    const wrong = this.findings.map(({ found, begin, end }) => ({ found, begin, end: Math.max(end, begin + 1) }))
       .sort((a, b) => a.begin - b.begin || b.end - a.end);
     const cuts = new Set([0, value.length]);
-    for (const x of [...pieces, ...wrong]) { cuts.add(x.begin); cuts.add(Math.min(x.end, value.length)); }
+    for (const x of [...coloured, ...wrong]) { cuts.add(x.begin); cuts.add(Math.min(x.end, value.length)); }
     const points = [...cuts].sort((a, b) => a - b);
     const nodes = [];
     this.marks = [];
-    let p = 0;
+    let p = 0; // the first coloured part that does not end before the piece
     for (let k = 0; k + 1 < points.length || (k === 0 && !value); k += 1) {
       const begin = points[k], end = points[k + 1] ?? begin;
-      while (p < pieces.length && pieces[p].end <= begin) p += 1;
-      const kind = pieces[p] && pieces[p].begin <= begin && begin < pieces[p].end ? pieces[p].kind : "";
+      while (p < coloured.length && coloured[p].end <= begin) p += 1;
+      const kind = coloured[p] && coloured[p].begin <= begin && begin < coloured[p].end ? coloured[p].kind : "";
       const inside = wrong.filter((x) => x.begin <= begin && begin < x.end);
       const shown = value.slice(begin, end);
       if (!inside.length) { nodes.push(kind ? span(kind, shown) : shown); continue; }
@@ -93,12 +92,12 @@ export class Editor {
       const text = shown === "\n" ? " \n" : shown;
       const node = span(`wrong ${kind}`.trim(), text);
       nodes.push(node);
-      for (const x of inside) this.marks.push({ node, found: this.findings[x.k].found });
+      for (const { found } of inside) this.marks.push({ node, found });
     }
-    for (const x of wrong.filter((y) => y.begin >= value.length)) { // at the end of the text
+    for (const { found } of wrong.filter((x) => x.begin >= value.length)) { // at the end of the text
       const node = span("wrong", " ");
       nodes.push(node);
-      this.marks.push({ node, found: this.findings[x.k].found });
+      this.marks.push({ node, found });
     }
     this.layer.replaceChildren(...nodes, "\n");
     this.number();
@@ -126,6 +125,7 @@ export class Editor {
     if (column) column.style.transform = `translateY(${-this.text.scrollTop}px)`;
   }
 
+  /** Handle a key: Enter indents like the line before, and more after a brace; F8 goes to the next finding; Escape hides the tooltip. */
   key(event) {
     if (event.key === "Enter" && !event.ctrlKey && !event.metaKey && !event.isComposing) {
       const line = this.value.slice(0, this.text.selectionStart).split("\n").pop();
@@ -137,7 +137,7 @@ export class Editor {
       const next = this.findings.map((x) => x.begin).sort((a, b) => a - b);
       if (next.length) this.select(next.find((x) => x > this.text.selectionStart) ?? next[0]);
     }
-    if (event.key === "Escape") this.hideBubble();
+    if (event.key === "Escape") this.hideTooltip();
   }
 
   /** Select the text of the finding that begins at an offset, in view. */
@@ -152,6 +152,7 @@ export class Editor {
     this.atCaret();
   }
 
+  /** Select the text of a finding. */
   goTo(found) {
     const x = this.findings.find((y) => y.found === found);
     if (x) this.select(x.begin);
@@ -161,7 +162,7 @@ export class Editor {
   hover(event) {
     const over = this.marks.filter(({ node }) => [...node.getClientRects()].some((r) =>
       event.clientX >= r.left - 2 && event.clientX <= r.right + 2 && event.clientY >= r.top && event.clientY <= r.bottom + 3));
-    if (over.length) this.showBubble(over); else if (document.activeElement !== this.text) this.hideBubble(); else this.atCaret();
+    if (over.length) this.showTooltip(over); else if (document.activeElement !== this.text) this.hideTooltip(); else this.atCaret();
   }
 
   /** Show the findings at the caret. */
@@ -169,26 +170,26 @@ export class Editor {
     const at = this.text.selectionStart;
     const here = this.findings.filter((x) => x.begin <= at && at <= Math.max(x.end, x.begin + 1)).map((x) => x.found);
     const marks = this.marks.filter((m) => here.includes(m.found));
-    if (marks.length) this.showBubble(marks); else this.hideBubble();
+    if (marks.length) this.showTooltip(marks); else this.hideTooltip();
   }
 
-  /** Show the findings of some underlines beside the first one, below it where there is room. */
-  showBubble(marks) {
+  /** Show the findings of some marks at the first mark: below it if there is room, else above it. */
+  showTooltip(marks) {
     const found = [...new Set(marks.map((m) => m.found))];
-    this.bubble.replaceChildren(...found.map((x) => describe(x, false)));
-    this.bubble.hidden = false;
+    this.tooltip.replaceChildren(...found.map((x) => describe(x, false)));
+    this.tooltip.hidden = false;
     const r = marks[0].node.getBoundingClientRect(), field = this.text.getBoundingClientRect();
-    if (r.bottom < field.top || r.top > field.bottom || r.right < field.left) { this.hideBubble(); return; }
-    const size = this.bubble.getBoundingClientRect();
+    if (r.bottom < field.top || r.top > field.bottom || r.right < field.left) { this.hideTooltip(); return; }
+    const size = this.tooltip.getBoundingClientRect();
     const below = r.bottom + 8 + size.height < window.innerHeight ? r.bottom + 8 : r.top - size.height - 8;
-    this.bubble.style.left = `${Math.max(8, Math.min(Math.max(r.left, field.left), window.innerWidth - size.width - 8))}px`;
-    this.bubble.style.top = `${Math.max(8, below)}px`;
+    this.tooltip.style.left = `${Math.max(8, Math.min(Math.max(r.left, field.left), window.innerWidth - size.width - 8))}px`;
+    this.tooltip.style.top = `${Math.max(8, below)}px`;
   }
 
-  hideBubble() { this.bubble.hidden = true; }
+  hideTooltip() { this.tooltip.hidden = true; }
 }
 
-/** Return the elements of a finding. full: with its notes. */
+/** Return an element that shows a finding. full: with its notes. */
 export function describe(found, full) {
   const box = document.createElement("div");
   if (found.code) box.append(span("code", found.code), " ");
@@ -212,8 +213,8 @@ export function span(kind, text) {
   return node;
 }
 
-/** Return the parts of a text that have a colour. */
-function coloured(value, tokens) {
+/** Return the coloured parts of a text: offsets and CSS class. */
+function colouredParts(value, tokens) {
   const found = [];
   for (const match of value.matchAll(tokens)) {
     const kind = CLASSES[match[1] !== undefined ? 0 : match[2] !== undefined ? 1 : 2];
@@ -222,7 +223,7 @@ function coloured(value, tokens) {
   return found;
 }
 
-/** Return the index of a line and a column, which count from 1 and count whole characters. */
+/** Return the offset of a line and a column, which count from 1, and count characters. starts: the offset of each line; length: of the text. */
 function offset(lines, starts, line, column, length) {
   if (line > lines.length) return length;
   const text = lines[line - 1];

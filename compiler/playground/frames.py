@@ -7,23 +7,24 @@ import os
 CANCEL = b""  # the message that stops the compilation of the last request
 
 
-def send(file: int, message: bytes) -> None:
-    """Write a message to a pipe. Raises OSError if its reader is gone."""
+def send(descriptor: int, message: bytes) -> None:
+    """Write a message to a file descriptor. Raises OSError if its reader is gone."""
     rest = memoryview(len(message).to_bytes(4, "big") + message)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        rest = rest[os.write(descriptor, rest) :]
 
 
-def receive(file: int) -> bytes | None:
-    """Return the next message of a pipe, None at its end."""
-    head = _exactly(file, 4)
-    return None if head is None else _exactly(file, int.from_bytes(head, "big"))
+def receive(descriptor: int) -> bytes | None:
+    """Return the next message of a file descriptor; None at its end."""
+    head = _read(descriptor, 4)
+    return None if head is None else _read(descriptor, int.from_bytes(head, "big"))
 
 
-def _exactly(file: int, size: int) -> bytes | None:
+def _read(descriptor: int, size: int) -> bytes | None:
+    """Return the next `size` bytes of a file descriptor; None if it ends before."""
     parts, missing = [], size
     while missing:
-        part = os.read(file, min(missing, 2**20))
+        part = os.read(descriptor, min(missing, 2**20))
         if not part:
             return None
         parts.append(part)

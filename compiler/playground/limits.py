@@ -4,16 +4,16 @@ from __future__ import annotations
 
 BODY = 2**20 + 2**16  # bytes of a request: a text of `chimera_ir.limits.TEXT` characters in ASCII, and its parameters
 ANSWER = 2**26  # bytes of an answer
-COMPILING_S = 5.0  # of one compilation and its drawing
-EXPORTING_S = 20.0  # of one product of --emit: the schedule is compiled, and the product is made
+COMPILING_S = 5.0  # for one compilation and its drawing
+EXPORTING_S = 20.0  # for one product of --emit: the schedule is compiled, and the product is made
 MEMORY = 2**30  # bytes of the address space of a process that compiles
 WORKERS = 2  # compilations at the same time
 WAITING_S = 10.0  # for a worker that is free
-REQUEST_S = 10.0  # to send a request, from its connection on; to receive an answer, the same again
+REQUEST_S = 10.0  # for a client to send its request, counted from its connection on; as long again to receive the answer
 CONNECTIONS = 32  # at the same time
-GRACE_S = 3.0  # that a worker has beyond the time of a compilation, before the worker itself is replaced
+GRACE_S = 3.0  # a worker that has not answered so long after the limit of its request is replaced
 
 ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
-VALUES = 160  # about so many values of a parameter are tried for its slider
-OPERATIONS = 2**18  # of a budget: one computes the parameters, another is divided among the sliders
+VALUES = 160  # of a parameter that are tried for its slider, approximately
+OPERATIONS = 2**18  # of expressions: so many to compute the parameters, and as many again for all sliders together

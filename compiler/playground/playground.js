@@ -3,22 +3,25 @@
 import { Editor, describe, span } from "./editor.js";
 import { Settings } from "./settings.js";
 
-// Milliseconds without a change, after which the text is sent: more where a large program takes long to be drawn, so that it is
-// drawn in the pauses of typing.
+// Milliseconds without a change, after which the text is sent: the least and the most. The wait grows with the time
+// that the viewer needs for a drawing, so that a large program is drawn only in pauses of typing.
 const WAIT = 120, MOST_WAIT = 1000;
+const TEXT_PRODUCT = "0"; // the value of the text itself in the menu of products
 const part = (id) => document.getElementById(id);
-// name, shipped: of the text that was opened, and that text; timer: of the next compilation; wait: until then; waiting: the text has
-// changed while an answer is awaited; answer: the last one, null if it has findings.
-const state = { name: "", shipped: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null };
+// name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: milliseconds
+// until then; busy: an answer is awaited; waiting: the text has changed meanwhile; answer: the last one, null if it has findings;
+// schedules, products: what the menus offer.
+const state = { name: "", opened: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null, schedules: [], products: [] };
 
-const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), bubble: part("bubble") }, changed);
+const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), tooltip: part("tooltip") }, changed);
 const settings = new Settings(
   { sliders: part("sliders"), costs: part("costs"), width: part("width"), machine: part("machine"), arrange: part("arrange"), error: part("setting-error") },
   () => { keep(); compile(); },
 );
 const frame = part("viewer"); // the viewer of --emit html, without its header
-let viewer = null; // of the frame's window: {replace, setTheme}
+let viewer = null; // the functions replace and setTheme of the frame's window
 
+/** Return the server's answer. kind: "draw" or "export". Throws TypeError if there is no server, Error if it refuses the request. */
 async function ask(kind, body) {
   const answer = await fetch(kind, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   const data = await answer.json();
@@ -36,13 +39,13 @@ function changed() {
 async function compile() {
   if (state.busy) { state.waiting = true; return; }
   state.busy = true;
-  const text = editor.value, begin = performance.now();
+  const text = editor.value, sent = performance.now();
   const slow = setTimeout(() => say("compiling ...", false), 400);
   try {
     const answer = await ask("draw", { text, ...settings.given });
-    if (text === editor.value) receive(answer, performance.now() - begin);
+    if (text === editor.value) receive(answer, performance.now() - sent);
   } catch (error) {
-    const gone = error instanceof TypeError;
+    const gone = error instanceof TypeError; // fetch could not connect
     say(gone ? "the server does not answer: has chimerac serve ended?" : error.message, true);
     part("right").classList.add("old");
   } finally {
@@ -52,15 +55,16 @@ async function compile() {
   }
 }
 
+/** Show an answer. taken: milliseconds since its request was sent. */
 function receive(answer, taken) {
   const findings = answer.findings ?? [];
   editor.show(findings);
   part("findings").replaceChildren(...findings.map(item));
   part("right").classList.toggle("old", findings.length > 0);
-  part("download").disabled = findings.length > 0 && part("products").value !== "0";
+  part("download").disabled = findings.length > 0 && part("products").value !== TEXT_PRODUCT;
   if (answer.parameters) settings.showParameters(answer.parameters);
   if (answer.costs) settings.showCosts(answer.costs);
-  settings.showErrors(findings, inPlace);
+  settings.showErrors(findings, settingError);
   if (findings.length) {
     const hidden = answer.count - findings.length;
     const errors = answer.count === 1 ? "1 error" : `${answer.count} errors`;
@@ -76,14 +80,15 @@ function receive(answer, taken) {
     state.wait = Math.min(MOST_WAIT, Math.max(WAIT, 3 * (performance.now() - before)));
   }
   command();
-  document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);
 }
 
+/** Show a message in the status line. bad: it is about an error. */
 function say(message, bad) {
   part("status").textContent = message;
   part("status").classList.toggle("bad", bad);
 }
 
+/** Return the entry of a finding in the list below the editor. */
 function item(found) {
   const row = document.createElement("li"), button = document.createElement("button");
   button.type = "button";
@@ -96,7 +101,7 @@ function item(found) {
 }
 
 /** Return '3', or '1 to 4' for different numbers. */
-function spanText(numbers) {
+function rangeText(numbers) {
   const sorted = [...numbers].sort((a, b) => Number(a) - Number(b)), least = sorted[0], greatest = sorted.at(-1);
   return least === greatest ? String(least) : `${least} to ${greatest}`;
 }
@@ -105,8 +110,8 @@ function figures(answer) {
   const rows = [
     ["Makespan", `${answer.makespanText}${answer.unit ? ` ${answer.unit}` : ""}`],
     ["Bubble ratio", `${(answer.bubbleRatio * 100).toFixed(1)} %`],
-    ["Idle per rank", spanText(answer.idle)],
-    ["Activations at the peak", spanText(answer.activations)],
+    ["Idle per rank", rangeText(answer.idle)],
+    ["Activations at the peak", rangeText(answer.activations)],
     ["Ranks", answer.ranks], ["Stages", answer.stages], ["Micro-batches", answer.microBatches],
     ["Instructions", answer.instructions.toLocaleString("en")],
   ];
@@ -119,8 +124,8 @@ function figures(answer) {
   }));
 }
 
-/** Return the element of a finding that is shown below the fields it is about. */
-function inPlace(found) {
+/** Return the element of a finding about settings, which is shown below their fields. */
+function settingError(found) {
   const row = document.createElement("li");
   row.append(...describe(found, true).childNodes);
   return row;
@@ -128,7 +133,7 @@ function inPlace(found) {
 
 /** Show the command line that draws the same. */
 function command() {
-  const file = editor.value === state.shipped ? state.name : `${state.name || "mine"}.sched`;
+  const file = editor.value === state.opened ? state.name : `${state.name || "mine"}.sched`;
   part("command").textContent = `chimerac ${file}${settings.words()} --emit timeline`;
 }
 
@@ -165,23 +170,24 @@ async function choose(name) {
   part("schedules").focus();
 }
 
-/** Take the name and the shipped text of what the editor shows from now on. */
+/** Note the name and the text of the schedule that the editor shows from now on. */
 function open(name, text) {
   state.name = name;
-  state.shipped = text;
+  state.opened = text;
   const entry = state.schedules.find((x) => x.name === name);
   part("title").textContent = part("title").title = entry?.title ?? "";
   part("schedules").value = entry ? name : "";
   document.title = `${name} - chimerac playground`;
 }
 
-/** Save the text and the parameters, so that they are there after a reload of the page. */
+/** Save the text and the settings, so that they are there after a reload of the page. */
 function keep() {
   try {
-    sessionStorage.setItem("draft", JSON.stringify({ name: state.name, text: editor.value, shipped: state.shipped, settings: settings.given }));
+    sessionStorage.setItem("draft", JSON.stringify({ name: state.name, text: editor.value, opened: state.opened, settings: settings.given }));
   } catch { /* the page works without it */ }
 }
 
+/** Return what was saved before a reload of the page, else null. */
 function kept() {
   try { return JSON.parse(sessionStorage.getItem("draft")); } catch { return null; }
 }
@@ -191,6 +197,7 @@ function isDark() {
   return choice === "Dark" || (choice === "Auto" && matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
+/** Set the colours. choice: "Auto", "Light" or "Dark". */
 function theme(choice) {
   part("theme").textContent = choice;
   part("theme").setAttribute("aria-label", `Colours: ${choice === "Auto" ? "as the system has them" : choice.toLowerCase()}`);
@@ -221,7 +228,7 @@ function divide(percent) {
 async function begin() {
   theme("Auto");
   await connect();
-  theme("Auto");
+  theme("Auto"); // now for the viewer too
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(part("theme").textContent));
   part("theme").addEventListener("click", () => theme({ Auto: "Light", Light: "Dark", Dark: "Auto" }[part("theme").textContent]));
   const offered = await (await fetch("offered.json")).json();
@@ -233,7 +240,7 @@ async function begin() {
   part("schedules").append(own, ...offered.schedules.map((x) => Object.assign(new Option(x.name), { title: x.title })));
   part("products").append(...state.products.map((x, k) => Object.assign(new Option(x.emit ? `${x.emit} (${x.suffix})` : "the text (.sched)", k), { title: x.what })));
   part("schedules").addEventListener("change", () => choose(part("schedules").value));
-  part("products").addEventListener("change", () => { part("download").disabled = part("products").value !== "0" && !state.answer; });
+  part("products").addEventListener("change", () => { part("download").disabled = part("products").value !== TEXT_PRODUCT && !state.answer; });
   part("download").addEventListener("click", download);
   part("machine").append(...offered.machines.map((name) => new Option(name)));
   part("copy").addEventListener("click", async () => { await navigator.clipboard.writeText(part("command").textContent); part("copy").textContent = "Copied"; setTimeout(() => { part("copy").textContent = "Copy"; }, 1500); });
@@ -249,7 +256,7 @@ async function begin() {
   document.addEventListener("keydown", saveKey);
   const draft = kept();
   settings.take(draft?.settings ?? {});
-  if (draft) { open(draft.name, draft.shipped); editor.text.value = draft.text; }
+  if (draft) { open(draft.name, draft.opened); editor.text.value = draft.text; }
   else { open(offered.first.name, offered.first.text); editor.text.value = offered.first.text; }
   editor.paint();
   compile();

@@ -39,15 +39,15 @@ class Worker:
     def ask(self, request: bytes, seconds: float, client: socket.socket | None) -> bytes:
         """Return the answer to a request.
 
-        seconds: that the worker allows for it. client: if it closes its connection, the request is cancelled. Raises
-        GoneError, LostError.
+        seconds: the limit that the worker sets for it. client: the connection that the answer is for; if it is closed, the
+        request is cancelled. Raises GoneError, LostError.
         """
         try:
             frames.send(self._input, request)
-            is_gone = not self._wait(seconds + limits.GRACE_S, client)
+            is_gone = not self._wait_for_answer(seconds + limits.GRACE_S, client)
             if is_gone:
                 frames.send(self._input, frames.CANCEL)
-                self._wait(limits.GRACE_S, None)
+                self._wait_for_answer(limits.GRACE_S, None)
             answer = frames.receive(self._output)
         except OSError:
             answer = None
@@ -57,7 +57,7 @@ class Worker:
             raise GoneError
         return answer
 
-    def _wait(self, seconds: float, client: socket.socket | None) -> bool:
+    def _wait_for_answer(self, seconds: float, client: socket.socket | None) -> bool:
         """Return True when the answer begins, False when the client is gone. Raises LostError when the time is over."""
         deadline = time.monotonic() + seconds
         watched: list[int | socket.socket] = [self._output, *([client] if client else [])]
@@ -68,11 +68,11 @@ class Worker:
             if client in ready:
                 if _is_closed(client):
                     return False
-                watched = [self._output]  # it sends more than its request
+                watched = [self._output]  # it sent more than its request, so its end cannot be seen
         raise LostError
 
     def end(self) -> None:
-        """End the process and its child, which sees that its parent's input is closed."""
+        """End the process: it sees that its input is closed, and ends its child first. After a second it is killed."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with suppress(OSError):
@@ -97,9 +97,9 @@ class Pool:
     """limits.WORKERS workers. They are started at once, so that the first request finds the compiler loaded."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
-        self._start = (tuple(command), dict(os.environ if environment is None else environment))
+        self._worker_arguments = (tuple(command), dict(os.environ if environment is None else environment))
         self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
-        self._all = [Worker(*self._start) for _ in range(limits.WORKERS)]
+        self._all = [Worker(*self._worker_arguments) for _ in range(limits.WORKERS)]
         for worker in self._all:
             self._idle.put(worker)
 
@@ -114,7 +114,7 @@ class Pool:
         except LostError:
             worker.end()
             self._all.remove(worker)
-            worker = Worker(*self._start)
+            worker = Worker(*self._worker_arguments)
             self._all.append(worker)
             raise
         finally:

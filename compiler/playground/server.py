@@ -1,8 +1,8 @@
-"""The server of the playground: it answers one page, on this host only.
+"""The server of the playground: it serves one page, to this host only.
 
-Every address begins with a random token. A request whose Host or Origin is another one is refused, so a page of another origin,
-or a name that is made to lead here (DNS rebinding), reaches nothing. No request names a file: the page's files and the shipped
-schedules are in memory before the first request.
+Every path begins with a random token. A request whose Host or Origin is not this server is refused, so a page of another origin
+reaches nothing, also if its name is made to resolve to this host (DNS rebinding). No request names a file: the page's files and
+the shipped schedules are in memory before the first request.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer. kind: its type; policy: of content security."""
+    """An answer of the server. kind: its media type; policy: its Content-Security-Policy."""
 
     kind: str
     data: bytes
@@ -69,7 +69,10 @@ class Page:
 
 
 class Playground(ThreadingHTTPServer):
-    """The server. Raises OSError if the port cannot be used; port 0 is any that is free."""
+    """The server. pool_command, environment: how its workers are started.
+
+    Raises OSError if the port cannot be used; port 0 is any that is free.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -130,7 +133,7 @@ class Playground(ThreadingHTTPServer):
 
 
 def _pages(content: Content) -> dict[str, Page]:
-    """Return everything that GET answers, by what follows the token."""
+    """Return every answer to GET, by the part of the path after the token."""
     folder = files(__package__)
     pages = {name: Page(kind, folder.joinpath(name).read_bytes()) for name, kind in _TYPES.items()}
     pages[""] = pages.pop("playground.html")
@@ -181,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Write no log."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that http.server refuses, as this server does."""
+        """Answer a request that http.server refuses in the form of this server's other refusals."""
         self.close_connection = True
         status = HTTPStatus(code)
         self._send(status, _error(message or status.phrase))
@@ -206,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, page)
 
     def _send(self, status: HTTPStatus, page: Page) -> None:
-        self.request_version = "HTTP/1.0"  # an answer has its headers also where the request's version was not read
+        self.request_version = "HTTP/1.0"  # so an answer has headers also if the request's version is not known
         self.connection.settimeout(limits.REQUEST_S)  # for all of the answer together
         self.send_response(status)
         own = {"Content-Security-Policy": page.policy, "Content-Type": page.kind, "Content-Length": str(len(page.data))}
@@ -217,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.data)
 
     def _checked_path(self) -> str:
-        """Return what follows the token. Raises RefusedError for a request from elsewhere, and without the token."""
+        """Return the part of the path after the token. Raises RefusedError for a request from another origin, or without the
+        token."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts():
             raise RefusedError(HTTPStatus.FORBIDDEN, "the header Host names another server")

@@ -13,8 +13,8 @@ from chimerac.compiler.given import COSTS, cost_from_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 
 NAME = "the text"  # of the source, in messages
-MAGNITUDE = 2**63  # of an integer that is passed on to the compiler, which has smaller limits
-PARAMETERS = 256  # of a text
+MAGNITUDE = 2**63  # smaller integers are passed on to the compiler, which has lower limits
+PARAMETERS = 256  # of a request
 COST = 100  # characters of a cost
 
 
@@ -32,12 +32,12 @@ class Setting:
     arrange: bool = False
 
     def compiled(self, text: str) -> Compiled:
-        """Return a verified program and its passes. Raises ChimeraError with the findings of the first pass with any."""
+        """Return the results of all passes for a text. Raises ChimeraError with the findings of the first pass that has any."""
         source = Source(NAME, text.replace("\r\n", "\n").replace("\r", "\n"))
         return compile_source(source, self.parameters, self.width, self.machine, self.arrange)
 
-    def numbers(self) -> dict[str, Fraction]:
-        """Return the costs by name. Raises ChimeraError with all that are wrong (E002)."""
+    def cost_numbers(self) -> dict[str, Fraction]:
+        """Return the costs as numbers, by name. Raises ChimeraError with the findings of all wrong costs (E002)."""
         if wrong := self.wrong_costs():
             raise ChimeraError([d for error in wrong.values() for d in error.diagnostics])
         return {name: _cost(name, text) for name, text in self.costs.items()}
@@ -64,7 +64,7 @@ class Setting:
 
 
 def setting_of(request: Mapping[str, Any]) -> Setting:
-    """Return the setting of a request, checked field by field; fields that it has not are as by default. Raises ValueError."""
+    """Return the setting of a request, checked field by field; a missing field has its default. Raises ValueError."""
     parameters, costs = request.get("parameters", {}), request.get("costs", {})
     width, machine, arrange = request.get("width", 1), request.get("machine", "window"), request.get("arrange", False)
     if not (isinstance(parameters, dict) and len(parameters) <= PARAMETERS and all(map(_is_integer, parameters.values()))):

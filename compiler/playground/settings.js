@@ -1,11 +1,11 @@
 // The fields beside the editor: a slider for each parameter and each cost, the number of replicas, and the machine.
 
-const QUARTERS = 4; // positions of a cost's slider for 1
-const POSITIONS = 400; // at most, of such a slider
+const QUARTERS = 4; // positions of a cost's slider for a cost of 1
+const POSITIONS = 400; // of such a slider, at most
 
-/** What is compiled besides the text, as setting.py has it, and its fields. */
+/** The settings with which the text is compiled, as in setting.py, and their fields on the page. */
 export class Settings {
-  /** parts: elements sliders, costs, width, machine, arrange, error; onChange: is called when a reader has changed something. */
+  /** parts: elements sliders, costs, width, machine, arrange, error; onChange: is called when the user has changed a setting. */
   constructor(parts, onChange) {
     Object.assign(this, parts);
     this.onChange = onChange;
@@ -17,7 +17,7 @@ export class Settings {
     this.arrange.addEventListener("change", () => this.set({ arrange: this.arrange.checked }));
   }
 
-  /** Take settings, such as those that were kept; what is missing is as by default. */
+  /** Set all settings, such as those of before a reload. A missing one gets its default. */
   take({ parameters = {}, costs = {}, width = 1, machine = "window", arrange = false }) {
     this.given = { parameters, costs, width, machine, arrange };
     this.width.value = width;
@@ -42,7 +42,7 @@ export class Settings {
     ].join("");
   }
 
-  /** Give a parameter or a cost; undefined: restore its default. kind: 'parameters' or 'costs'. */
+  /** Set a parameter or a cost. value: undefined restores its default. kind: 'parameters' or 'costs'. */
   give(kind, name, value) {
     if (value === undefined) delete this.given[kind][name];
     else this.given[kind][name] = value;
@@ -60,7 +60,7 @@ export class Settings {
     parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
   }
 
-  /** Show the costs of an answer. A slider has quarters up to 4, or up to twice the cost. */
+  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost, in quarters or in POSITIONS larger parts. */
   showCosts(costs) {
     const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
       this.give("costs", name, text.trim() || undefined)));
@@ -93,7 +93,7 @@ function numberOf(text) {
   return found ? Number(found[1]) / Number(found[2] ?? 1) || 0 : 0;
 }
 
-/** Return the rows of a box, one for each name. They are made anew only for other names: one that is in use stays. */
+/** Return the rows of a box, one for each name. The row of a name that it had before is kept, since it may be in use. make: returns a new row. */
 function rowsOf(box, names, make) {
   if (names.join(" ") !== box.dataset.names) {
     box.dataset.names = names.join(" ");
@@ -103,7 +103,7 @@ function rowsOf(box, names, make) {
   return [...box.children];
 }
 
-/** Return a row with a slider and a field. what: its name for readers of the screen; give: takes a text, '' for the default. */
+/** Return a row with a slider and a field. what: its name for screen readers; give: is called with the text of a new value, '' for the default. */
 function slider(name, id, what, give) {
   const row = document.createElement("div"), label = document.createElement("label");
   row.className = "slider";
@@ -125,11 +125,11 @@ function slider(name, id, what, give) {
   return row;
 }
 
-/** Show a value in a row. The slider and the field that are in use stay as they are. */
+/** Show a value in a row. values: what its slider offers. A slider or field that is in use stays as it is. */
 function showValue(row, { name, value, text = value, given }, values) {
   const [range, field] = row.querySelectorAll("input");
   row.classList.toggle("given", given);
-  // The values of a slider in use stay as they are: otherwise its end would move away from the pointer.
+  // Otherwise the position of a slider in use would move away from the pointer.
   const inUse = document.activeElement === range && row.allowed?.includes(value);
   if (!inUse) row.allowed = values;
   range.disabled = row.allowed.length < 2;

@@ -1,7 +1,7 @@
 """A worker: a process that has the compiler loaded, and forks for every request a child with limits of time and memory.
 
-The child cannot write files, and it cannot open any for a compilation. Its parent kills it when its time is over, when the
-server cancels the request, and when the server is gone.
+The child cannot write files. To compile and draw a text it cannot open files either; for a product it can. Its parent kills
+it when its time is over, when the server cancels the request, and when the server is gone.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Exporter = Callable[[Mapping[str, Any]], dict[str, Any]]  # a request for a prod
 
 
 def work(export: Exporter) -> None:
-    """Answer the requests on stdin, on stdout, until stdin ends. export: makes the products that are downloaded."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the server decides
+    """Read requests from stdin and write their answers to stdout, until stdin ends. export: makes the products."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the server ends its workers
     _load()
     gc.collect()
     gc.freeze()  # the children share these pages
     while (message := frames.receive(0)) is not None:
-        if message != frames.CANCEL:  # a request that has ended already
+        if message != frames.CANCEL:  # it came too late: the request had its answer already
             frames.send(1, _in_child(message, export))
 
 
@@ -46,7 +46,8 @@ def _load() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     "\x1b".encode("unicode_escape")  # imports the codec, which messages need
-    importlib.import_module("numpy.ma")  # which np.unique imports itself only when it is called
+    importlib.import_module("numpy.ma")  # np.unique imports it only when it is called
+    # A syntax error and an unknown name: what their findings need is loaded too.
     for text in ("schedule x\nparm D = 1\n", "schedule x\nparam D = 2\nranks D\nstages d\n"):
         with contextlib.suppress(ChimeraError):
             drawn(text, Setting({}, {}))
@@ -89,11 +90,11 @@ def _read(reader: int, deadline: float) -> bytes | None:
 
 
 def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float, writer: int) -> None:
-    """Write the answer and end this process, the child. export: makes the product; None: the timeline is asked for."""
+    """Write the answer and end this process, the child. export: makes the product; None: the request is for the timeline."""
     status = 1
     try:
         os.close(0)
-        os.dup2(2, 1)  # what a package prints is no answer
+        os.dup2(2, 1)  # what a package prints must not mix with answers
         setting = setting_of(request)
         _limit(seconds, may_open=export is not None)
         try:
@@ -114,11 +115,11 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
 
 
 def _limit(seconds: float, may_open: bool) -> None:
-    """Limit this process. may_open: whether it may open files: packages and their data, for products."""
-    ceiling = int(seconds) + 2
+    """Limit this process. may_open: whether it may open files: a product needs packages and their data."""
+    processor_s = int(seconds) + 2
     bounds = {
         resource.RLIMIT_AS: limits.MEMORY,
-        resource.RLIMIT_CPU: ceiling,
+        resource.RLIMIT_CPU: processor_s,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }

@@ -78,11 +78,11 @@ def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page:
     assert "did you mean 'param'?" in page.locator("#findings li").inner_text()
     # The caret is behind the word and a blank; F8 goes to the error, whose help then is beside it.
     page.keyboard.press("F8")
-    assert "did you mean 'param'?" in page.locator("#bubble").inner_text()
+    assert "did you mean 'param'?" in page.locator("#tooltip").inner_text()
     place(page, "parm")
     page.keyboard.type("param")
     page.locator("#status", has_text="compiled and verified").wait_for()
-    assert page.locator(".wrong").count() == 0 and page.locator("#bubble").is_hidden()
+    assert page.locator(".wrong").count() == 0 and page.locator("#tooltip").is_hidden()
 
 
 def test_an_underline_is_below_its_word_after_tabs_wide_characters_and_scrolling(page: Any) -> None:

@@ -2,7 +2,7 @@
 
 // What page_colours of compiler/draw/shades.py returns.
 const { shades: SHADES, texts: TEXTS, lines: LINES } = PAGE.colours;
-// Lines over the bars of a pipe, and over idle time by cause.
+// Patterns over the tasks of each pipe, and over idle time by its cause.
 const PIPE_PATTERNS = ["none", "rising", "dots", "falling", "crossed"];
 const CAUSE_PATTERNS = {
   fill: "rising",
@@ -13,7 +13,8 @@ const CAUSE_PATTERNS = {
   drain: "falling",
 };
 
-const NAMES = [
+// The colours that viewer.css defines for drawings. in, out: of arrows to what an instruction waits for, and to what waits for it.
+const COLOUR_NAMES = [
   "back", "lane", "line", "text", "dim", "accent", "path", "in", "out", "select", "late", "early", "memory", "message",
   ...Object.keys(CAUSE_PATTERNS).map((cause) => `idle-${cause.replace("_", "-")}`),
 ];
@@ -21,12 +22,12 @@ const NAMES = [
 /** Return the colours of the page's style, by name. */
 function themeColours() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  return Object.fromEntries(COLOUR_NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
 const patterns = new Map();
 
-/** Return lines in a colour as a fill of a canvas. */
+/** Return a pattern as a fill style of a canvas. kind: one of PIPE_PATTERNS or CAUSE_PATTERNS, except "none". */
 function pattern(context, kind, colour) {
   const key = `${kind} ${colour}`;
   if (!patterns.has(key)) {
@@ -84,7 +85,7 @@ function arrow(c, x0, y0, x1, y1, colour, dashed) {
   c.restore();
 }
 
-/** Return the distance of the marks of an axis: 1, 2 or 5 times a power of ten, at least `pixels` apart. */
+/** Return the time between two marks of an axis: 1, 2 or 5 times a power of ten, at least `pixels` wide. perPixel: time of a pixel. */
 function markDistance(perPixel, pixels) {
   const least = perPixel * pixels;
   const power = 10 ** Math.floor(Math.log10(least));

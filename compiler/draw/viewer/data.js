@@ -12,7 +12,10 @@ function decode(column) {
   return new types[column.type](bytes.buffer);
 }
 
-/** Return lists of `values` by key from 0 to n - 1: `of(key)` is one of them, in the order of the columns. */
+/**
+ * Return the lists of values that have the same key. keys, values: columns of one length, keys from 0 to n - 1; values null: the
+ * indices of the columns. `of(key)`: its values in the order of the columns; `all`: all lists, one after another.
+ */
 function grouped(n, keys, values) {
   const first = new Int32Array(n + 1);
   for (const key of keys) first[key + 1]++;
@@ -20,10 +23,10 @@ function grouped(n, keys, values) {
   const at = first.slice(0, n);
   const found = new Int32Array(keys.length);
   for (let i = 0; i < keys.length; i++) found[at[keys[i]]++] = values === null ? i : values[i];
-  return { of: (key) => found.subarray(first[key], first[key + 1]), first, all: found };
+  return { of: (key) => found.subarray(first[key], first[key + 1]), all: found };
 }
 
-/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none. It is true for all later ones. */
+/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none. `holds` must be true for all later ones. */
 function firstIndex(low, high, holds) {
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -51,15 +54,15 @@ function readPanel(raw, number) {
   p.isTask = p.forms.map((form) => form.letter !== "");
   const tasks = [];
   for (let row = 0; row < p.size; row++) if (p.isTask[p.op[row]]) tasks.push(row);
-  p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks);
-  p.idleOf = grouped(p.ranks, p.idle.rank, null);
-  p.sources = grouped(p.size, p.edges.target, p.edges.source);
-  p.targets = grouped(p.size, p.edges.source, p.edges.target);
-  p.messageAt = new Int32Array(p.size).fill(-1);
+  p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks); // of a rank
+  p.idleOf = grouped(p.ranks, p.idle.rank, null); // of a rank: the indices of its idle bars
+  p.sources = grouped(p.size, p.edges.target, p.edges.source); // of a task: the tasks whose values it reads
+  p.targets = grouped(p.size, p.edges.source, p.edges.target); // of a task: the tasks that read its values
+  p.messageAt = new Int32Array(p.size).fill(-1); // the message of a SEND or RECV
   p.messages.send.forEach((row, message) => (p.messageAt[row] = message));
   p.messages.receive.forEach((row, message) => (p.messageAt[row] = message));
-  p.consumed = grouped(p.size, p.values.consumer, p.values.message);
-  p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer);
+  p.consumed = grouped(p.size, p.values.consumer, p.values.message); // of a task: the messages that it reads
+  p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer); // of a message: the tasks that read it
   p.pathPartOf = new Map(); // the index of a row in the critical path
   p.path.row.forEach((row, part) => p.pathPartOf.set(row, part));
   const members = [];
@@ -70,16 +73,18 @@ function readPanel(raw, number) {
       joined.push(p.operand[row]);
     }
   }
-  p.members = grouped(p.collectives.length, joined, members);
+  p.members = grouped(p.collectives.length, joined, members); // of a collective: the ALLREDUCE of each rank
   p.mostMemory = p.memory.during.reduce((most, amount) => Math.max(most, amount), 0);
   if (raw.measured) p.measured = readMeasured(p, raw.measured);
   p.last = p.until ?? p.makespan; // the last time that is drawn
-  p.total = Math.max(p.last, p.measured ? p.measured.makespan : 0, 1) / p.scale;
+  p.total = Math.max(p.last, p.measured ? p.measured.makespan : 0, 1) / p.scale; // the length of the time axis, in units
   return p;
 }
 
-/** Return the measured bars. start, end: in the integers of the panel's times; late: how much later each row ended;
- * makespan: until its iteration ended. */
+/**
+ * Return the measured bars. ownStart, ownEnd: in the integers of the measurement; start, end, makespan: in those of the panel's
+ * times; late: how much later than predicted each row ended; mostLate: the greatest such difference of a task, later or earlier.
+ */
 function readMeasured(p, raw) {
   const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), mostLate: 0 };
   m.makespan = raw.makespan * raw.factor;
@@ -92,7 +97,10 @@ function readMeasured(p, raw) {
   return m;
 }
 
-/** Return the messages and tasks that a row waits for: [{row, time, message}], `time` in integers, `message` -1 for none. */
+/**
+ * Return what a row waits for: [{row, time, message}]. row: an instruction; time: its end, or the arrival of its message, in integers;
+ * message: the message, -1 for none.
+ */
 function waitsFor(p, row) {
   const name = p.forms[p.op[row]].op;
   const message = p.messageAt[row];
@@ -115,7 +123,7 @@ function waitsFor(p, row) {
   });
 }
 
-/** Return the rows that wait for a row, in the same form. */
+/** Return what waits for a row, in the form of waitsFor. time: when it starts, or when its message arrives if it is a RECV. */
 function waitedForBy(p, row) {
   const message = p.messageAt[row];
   const name = p.forms[p.op[row]].op;

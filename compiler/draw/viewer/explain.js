@@ -2,9 +2,9 @@
 
 const MOST_SENTENCES = 16; // of one moment
 
-/** Return the times at which a task of a panel starts or ends, ascending, each once. */
+/** Return the times at which a task of a panel starts or ends, with 0 and the last time that is drawn, ascending, each once. */
 function momentsOf(p) {
-  const times = new Float64Array(2 * p.tasks.all.length + 2);
+  const times = new Float64Array(2 * p.tasks.all.length + 2); // one stays 0
   p.tasks.all.forEach((row, i) => {
     times[2 * i] = p.start[row];
     times[2 * i + 1] = p.end[row];
@@ -22,7 +22,7 @@ function sentence(p, rank, from) {
   return `Rank ${rank} is idle (${causeOf(p, bar)[1]}): ${reason(p, rank, bar, from)}.`;
 }
 
-/** Return why a rank is idle at a time. */
+/** Return why a rank is idle from a time on. bar: its idle bar. */
 function reason(p, rank, bar, from) {
   const cause = p.causes[p.idle.cause[bar]];
   if (cause === "drain") return `its tasks are done; the iteration ends at ${time(p, p.makespan)}, with the last rank`;
@@ -64,11 +64,11 @@ function countsSlots(p) {
 }
 
 /** Return what is said about moment k: its times, a sentence for each rank, and the idle time so far. */
-function explained(p, moments, k) {
+function describeMoment(p, moments, k) {
   const [from, to] = [moments[k], moments[k + 1]];
   const ranks = Array.from({ length: p.ranks }, (_, rank) => rank);
   const idle = ranks.filter((rank) => taskAt(p, rank, from) < 0);
-  // Of many ranks those that are idle come first: they are what this is about.
+  // Of many ranks the idle ones come first, since the explanation is about them.
   const ordered = p.ranks > MOST_SENTENCES ? [...idle, ...ranks.filter((rank) => !idle.includes(rank))] : ranks;
   const sentences = ordered.slice(0, MOST_SENTENCES).map((rank) => ({ rank, text: sentence(p, rank, from) }));
   const who = idle.length === 0 ? "All ranks work." : `${idle.length} of ${p.ranks} ranks ${idle.length === 1 ? "is" : "are"} idle.`;
@@ -94,6 +94,7 @@ function summary(p) {
   return `In all: ${counted(p, total)} of ${slotsOrTime(p, of)}, which is ${share} %. By cause: ${parts.join(", ")}.`;
 }
 
+/** Return a time as a number of slots if idle time is counted in them, else with its unit. */
 function slotsOrTime(p, integer) {
   return countsSlots(p) ? String(Math.round(integer / p.slot)) : withUnit(p, integer);
 }

@@ -1,20 +1,25 @@
 // The lanes of ranks: where they are, what is drawn in them, and which instruction is at a point.
 
-const MARGIN = 76; // of the names of ranks, in pixels
-const LABEL = 11; // pixels of a label's letters
-const FINE = 5; // pixels of an average bar, from which on bars are drawn one by one
+const MARGIN = 76; // pixels at the left for the names of ranks
+const LABEL = 11; // size of a label's font in pixels
+const FINE = 5; // pixels: if the mean width of the bars is less, they are drawn as shares of the time
 const MOST_BARS = 9000; // drawn one by one in a frame
 const MOST_ARROWS = 1500; // of messages in a frame
-const MOST_SIGNS = 4000; // of instructions without a length in a frame
+// A sign is the mark of an instruction that is no task: it takes no time of its rank.
+const SIGN = 11; // pixels between two signs
+const MOST_SIGNS = 4000; // in a frame
 
-/** Return where everything is: [{panel, rank, top, height, lanes: {name: [top, height]}}], and the height of all. */
+/**
+ * Return where everything is, in pixels: {rows, titles, height}. rows: [{panel, rank, top, height, lanes: {name: [top, height]}}], one
+ * for each rank; titles: [{panel, top}] if there are several panels. available: the height in which all ranks should fit.
+ */
 function layOut(panels, show, available) {
   const ranks = panels.reduce((sum, p) => sum + p.ranks, 0);
-  const extra = (p) =>
+  const extra = (p) => // pixels of a rank besides its tasks
     (show.signs ? 13 : 0) + (p.measured ? 17 + (show.differences ? 20 : 0) : 0) + (show.memory ? 26 : 0) + 7;
   const heads = panels.length > 1 ? 30 * panels.length : 4;
   const others = panels.reduce((sum, p) => sum + extra(p) * p.ranks, heads);
-  const task = Math.max(17, Math.min(44, Math.floor((available - others) / ranks)));
+  const taskHeight = Math.max(17, Math.min(44, Math.floor((available - others) / ranks)));
   const rows = [];
   const titles = [];
   let top = 4;
@@ -24,14 +29,14 @@ function layOut(panels, show, available) {
       top += 26;
     }
     for (let rank = 0; rank < panel.ranks; rank++) {
-      const lanes = { tasks: [top, task] };
-      let end = top + task;
+      const lanes = { tasks: [top, taskHeight] };
+      let end = top + taskHeight;
       const add = (name, height, gap) => {
         lanes[name] = [end + gap, height];
         end += height + gap;
       };
       if (panel.measured) {
-        add("measured", Math.max(15, Math.round(task * 0.8)), 1);
+        add("measured", Math.max(15, Math.round(taskHeight * 0.8)), 1);
         if (show.differences) add("differences", 18, 2);
       }
       if (show.signs) add("signs", 12, 1);
@@ -55,7 +60,7 @@ class Lanes {
     this.channels = new Map();
   }
 
-  /** Take the colours of the page again. */
+  /** Read the colours of the page again. */
   retheme() {
     this.colours = themeColours();
     this.images.clear();
@@ -86,7 +91,7 @@ class Lanes {
     const { context: c, colours } = this;
     this.view = state.view;
     this.show = state.show;
-    this.perUnit = (this.width - MARGIN) / (state.view.to - state.view.from);
+    this.pixelsPerUnit = (this.width - MARGIN) / (state.view.to - state.view.from);
     c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     c.fillStyle = colours.back;
     c.fillRect(0, 0, this.width, this.height);
@@ -106,7 +111,7 @@ class Lanes {
     this.drawTitles(state);
   }
 
-  /** Return the indices in `rows` of the first bar in view and of the one after the last. */
+  /** Return the indices in `rows` of the first bar in view and of the one after the last. start, end: the times of each bar. */
   range(rows, start, end, scale) {
     const from = this.view.from * scale;
     const to = this.view.to * scale;
@@ -159,7 +164,10 @@ class Lanes {
     c.restore();
   }
 
-  /** Draw the tasks of a rank, and return whether they were drawn as shares of the time, together with the idle time. */
+  /**
+   * Draw the tasks of a rank, and return whether they were drawn as shares of the time. times: their {start, end}; withIdle: shares of
+   * the idle time are drawn too.
+   */
   drawTasks(p, rank, times, top, height, withIdle) {
     const rows = p.tasks.of(rank);
     const [first, stop] = this.range(rows, times.start, times.end, p.scale);
@@ -172,7 +180,7 @@ class Lanes {
     c.textBaseline = "middle";
     c.textAlign = "left";
     c.font = `${LABEL}px ui-monospace, Menlo, Consolas, monospace`;
-    const letter = LABEL * 0.602;
+    const letter = LABEL * 0.602; // the width of a letter of a monospaced font
     for (let i = first; i < stop; i++) {
       const row = rows[i];
       const from = Math.max(this.x(times.start[row] / p.scale), MARGIN - 3);
@@ -198,9 +206,9 @@ class Lanes {
     return false;
   }
 
-  /** Draw, for each pixel, how much of its time each kind of task takes: bars too small to be drawn one by one. */
+  /** Draw bars that are too small to be drawn one by one: in each column of pixels, how much of its time each kind of task takes. */
   drawShares(p, rank, rows, first, stop, times, top, height, withIdle) {
-    const { channelOf, causeOf, shades } = this.channelsOf(p);
+    const { channelOfKind, channelOfCause, shades } = this.channelsOf(p);
     const channels = shades.length;
     const { ratio } = this;
     const wide = Math.max(1, Math.round((this.width - MARGIN) * ratio));
@@ -225,7 +233,7 @@ class Lanes {
     };
     for (let i = first; i < stop; i++) {
       const row = rows[i];
-      add(times.start[row], times.end[row], channelOf[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
+      add(times.start[row], times.end[row], channelOfKind[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
     }
     if (withIdle) {
       const bars = p.idleOf.of(rank);
@@ -233,7 +241,7 @@ class Lanes {
       const begin = firstIndex(0, bars.length, (i) => end[bars[i]] > from);
       const limit = this.view.to * p.scale;
       for (let i = begin; i < bars.length && start[bars[i]] < limit; i++) {
-        add(start[bars[i]], end[bars[i]], causeOf[cause[bars[i]]]);
+        add(start[bars[i]], end[bars[i]], channelOfCause[cause[bars[i]]]);
       }
     }
     const image = this.image(wide, high);
@@ -264,17 +272,17 @@ class Lanes {
     return this.images.get(key);
   }
 
-  /** Return the kinds of bars of a panel: their shades, and for each kind of task and each cause the index of its shade. */
+  /** Return the shades of a panel's bars, and the index among them of each kind of task (a pipe and an operation) and of each cause. */
   channelsOf(p) {
     if (!this.channels.has(p)) {
       const shades = [];
-      const channelOf = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
+      const channelOfKind = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
       for (const row of p.tasks.all) {
         const kind = (p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row];
-        if (channelOf[kind] < 0) channelOf[kind] = shades.push(SHADES.flat()[kind]) - 1;
+        if (channelOfKind[kind] < 0) channelOfKind[kind] = shades.push(SHADES.flat()[kind]) - 1;
       }
-      const causeOf = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
-      this.channels.set(p, { channelOf, causeOf, shades: Uint32Array.from(shades.map(packed)) });
+      const channelOfCause = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
+      this.channels.set(p, { channelOfKind, channelOfCause, shades: Uint32Array.from(shades.map(packed)) });
     }
     return this.channels.get(p);
   }
@@ -310,7 +318,7 @@ class Lanes {
     c.textAlign = "left";
   }
 
-  /** Yield [row, x] of the instructions without a length of a rank in view; those at one time are side by side. */
+  /** Yield [row, x] of the signs of a rank in view. Signs at the same time are side by side. */
   *signs(p, rank) {
     const from = this.view.from * p.scale;
     const to = this.view.to * p.scale;
@@ -319,23 +327,23 @@ class Lanes {
     let last = -Infinity;
     for (; row < high && p.start[row] <= to; row++) {
       if (p.isTask[p.op[row]]) continue;
-      const x = Math.max(this.x(p.start[row] / p.scale), last + 11);
+      const x = Math.max(this.x(p.start[row] / p.scale), last + SIGN);
       last = x;
       yield [row, x];
     }
   }
 
-  /** Return the number of instructions of a rank in view. Tasks are counted too, so it is at least the number of signs. */
-  countOfSigns(p, rank) {
+  /** Return the number of instructions of a rank in view, tasks included: at least the number of its signs. */
+  countInView(p, rank) {
     const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
     const first = firstIndex(low, high, (i) => p.end[i] >= this.view.from * p.scale);
     return firstIndex(first, high, (i) => p.start[i] > this.view.to * p.scale) - first;
   }
 
-  /** Return whether the instructions of a rank without a length are drawn one by one. */
+  /** Return whether the signs of a rank are drawn: there is room for them. */
   drawsSigns(p, rank) {
-    const count = this.countOfSigns(p, rank);
-    return count * p.ranks <= MOST_SIGNS && count * 11 < 1.5 * (this.width - MARGIN);
+    const count = this.countInView(p, rank);
+    return count * p.ranks <= MOST_SIGNS && count * SIGN < 1.5 * (this.width - MARGIN);
   }
 
   drawSigns(p, rank, top, height) {
@@ -371,6 +379,7 @@ class Lanes {
     }
   }
 
+  /** Draw the memory of a rank as a curve. Of several values in one column of pixels, the least, the most and the last are drawn. */
   drawMemory(p, rank, top, height) {
     const { context: c, colours } = this;
     const { during, after } = p.memory;
@@ -446,7 +455,7 @@ class Lanes {
     }
   }
 
-  /** Return the y of the middle of a rank's tasks, or of its signs for other instructions. */
+  /** Return the y of the middle of the lane in which a row is drawn. */
   middle(state, p, row) {
     const found = state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
     const lane = p.isTask[p.op[row]] || !found.lanes.signs ? found.lanes.tasks : found.lanes.signs;
@@ -516,12 +525,12 @@ class Lanes {
     }
   }
 
-  /** Draw the moment of the explanation: the future is dimmed, and idle slots up to it are counted. */
+  /** Draw the moment of the explanation: what is after it is dimmed, and the idle slots up to it are numbered. */
   drawMoment(state) {
     const { context: c, colours } = this;
     const { panel: p, from, to } = state.explained;
     const rows = state.layout.rows.filter((r) => r.panel === p);
-    if (p.slot > 0 && (p.slot / p.scale) * this.perUnit >= 14) {
+    if (p.slot > 0 && (p.slot / p.scale) * this.pixelsPerUnit >= 14) {
       c.textAlign = "center";
       c.textBaseline = "middle";
       c.font = "600 11px system-ui, sans-serif";
@@ -533,7 +542,7 @@ class Lanes {
             count++;
             const x = this.x((t + p.slot / 2) / p.scale);
             if (x < MARGIN - 20 || x > this.width + 20) continue;
-            const width = Math.min((p.slot / p.scale) * this.perUnit - 4, 24);
+            const width = Math.min((p.slot / p.scale) * this.pixelsPerUnit - 4, 24);
             c.fillStyle = colours.back;
             c.fillRect(x - width / 2, top + height / 2 - 8 + this.offset, width, 16);
             c.strokeStyle = colours.text;

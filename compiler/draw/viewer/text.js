@@ -1,6 +1,6 @@
 // Words for instructions, times, waits and idle time.
 
-const WORDS = PAGE.words; // by letter of a task
+const WORDS = PAGE.words; // what each kind of task is called, by its letter
 // By cause of compiler/analyze/causes.py: its letter in the drawing, its name, and what a rank waits for.
 const CAUSES = {
   fill: ["S", "start-up", "its first task waits for a value that another rank has not computed yet"],
@@ -122,7 +122,7 @@ function signed(text) {
   return text.startsWith("-") ? text : `+${text}`;
 }
 
-/** Return one sentence for each thing that a row waits for; the one that came last is marked. */
+/** Return {row, text} for each row that a row waits for. The text says whether it decides when the row starts. */
 function waitSentences(p, row) {
   const waits = waitsFor(p, row);
   const last = Math.max(...waits.map((wait) => wait.time));
@@ -158,7 +158,7 @@ function amount(p, value) {
   return `${power ? (value / 1024 ** power).toFixed(value / 1024 ** power >= 100 ? 0 : 1) : value} ${units[power]}`;
 }
 
-/** Return all about a row in one sentence, for readers of the screen. */
+/** Return what is known about a row in one sentence, for screen readers. */
 function spoken(p, row) {
   const parts = [`${instructionText(p, row)}, ${placeText(p, row)}, ${timesText(p, row)}`];
   const idle = idleBefore(p, row);

@@ -3,17 +3,17 @@
 const byId = (id) => document.getElementById(id);
 let panels = []; // the programs that are shown
 let total = 1; // the longest time of them, in units
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const dark = matchMedia("(prefers-color-scheme: dark)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
 const state = {
   panels,
   view: { from: 0, to: total },
   scroll: 0,
   layout: null,
-  selected: null,
-  hovered: null,
-  explained: null,
+  selected: null, // {panel, row}
+  hovered: null, // {panel, row}
+  explained: null, // the moment that is explained: {panel, k, from, to}
   show: {
     bubbles: true,
     path: false,
@@ -23,16 +23,16 @@ const state = {
     memory: true,
     differences: false,
   },
-  chosen: new Set(), // what the reader has switched on or off: it stays so for other programs
+  chosen: new Set(), // what the user has switched on or off: it stays so for other programs
 };
 
 const figure = byId("figure");
 const lanes = new Lanes(byId("lanes"));
 const axis = byId("axis");
 const overview = byId("overview");
-let frameTimes = [];
-let drawn = 0;
-let asked = false;
+let frameTimes = []; // milliseconds that the last frames took to draw
+let drawn = 0; // frames so far
+let asked = false; // a frame will be drawn soon
 let overviewImage = null;
 
 /** Draw a frame soon. */
@@ -60,7 +60,9 @@ function frame() {
 
 // --- sizes, axis and overview ---------------------------------------------------------------------------------------
 
+/** Lay everything out for the size of the window. */
 function resize() {
+  // 330: about the height in pixels of what is above and below the drawing.
   const available = PAGE.embedded ? Math.max(200, 0.55 * innerHeight) : Math.max(260, Math.min(innerHeight - 330, 1200));
   state.layout = layOut(panels, state.show, available);
   figure.style.height = `${Math.max(90, Math.min(available, state.layout.height))}px`;
@@ -95,7 +97,7 @@ function drawAxis() {
   c.fillStyle = colours.dim;
   const unit = panels[0].unit;
   c.fillText(unit ? `time in ${unit}` : "time", 8, 12);
-  const distance = markDistance(1 / lanes.perUnit, 70);
+  const distance = markDistance(1 / lanes.pixelsPerUnit, 70);
   c.strokeStyle = colours.line;
   c.textAlign = "center";
   for (let k = Math.ceil(state.view.from / distance); k * distance <= state.view.to; k++) {
@@ -176,13 +178,14 @@ function busyShares(p, wide) {
 
 let moving = null; // the view that an animation leads to
 
+/** Show the times from `from` to `to`, in units. A range that is too short, too long or outside the time axis is adjusted. */
 function setView(from, to, animated = false) {
   const least = total / 1e6;
   const size = Math.min(Math.max(to - from, least), total * 1.1);
   const middle = (from + to) / 2;
   from = Math.max(-0.05 * total, Math.min(middle - size / 2, 1.05 * total - size));
   const goal = { from, to: from + size };
-  if (!animated || calm.matches) {
+  if (!animated || reducedMotion.matches) {
     moving = null;
     state.view = goal;
     redraw();
@@ -202,6 +205,7 @@ function setView(from, to, animated = false) {
   next();
 }
 
+/** Show `factor` times as much time. The time at pixel x keeps its place; null: that of zoomCentre. */
 function zoom(factor, x = null, animated = true) {
   const { from, to } = moving ?? state.view;
   const at = x === null ? zoomCentre(from, to) : lanes.timeAt(x);
@@ -218,6 +222,7 @@ function zoomCentre(from, to) {
   return (from + to) / 2;
 }
 
+/** Move the view by a share of the time that it shows. */
 function pan(share, animated = true) {
   const { from, to } = moving ?? state.view;
   setView(from + share * (to - from), to + share * (to - from), animated);
@@ -251,10 +256,11 @@ function reveal(p, row) {
 
 // --- selection ------------------------------------------------------------------------------------------------------
 
-function select(p, row, shown = true) {
+/** Select a row; p null: nothing. revealed: move the view so that the row is in it. */
+function select(p, row, revealed = true) {
   state.selected = p ? { panel: p, row } : null;
   state.hovered = null;
-  if (p && shown) reveal(p, row);
+  if (p && revealed) reveal(p, row);
   showDetails();
   byId("spoken").textContent = p ? spoken(p, row) : "Nothing is selected.";
   redraw();
@@ -317,9 +323,9 @@ function showDetails() {
   );
 }
 
-/** Select the neighbour of the selected row in its stream. */
+/** Select the neighbour of the selected row in its stream. by: 1 for the next one, -1 for the one before. */
 function neighbour(by, tasksOnly) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const rank = p.rankOf[row];
   let next = row + by;
@@ -329,7 +335,7 @@ function neighbour(by, tasksOnly) {
 
 /** Select what runs at the same time on the rank above or below. */
 function otherRank(by) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const at = state.layout.rows.findIndex((r) => r.panel === p && r.rank === p.rankOf[row]) + by;
   const found = state.layout.rows[at];
@@ -341,7 +347,8 @@ function otherRank(by) {
   return select(found.panel, rows[Math.min(k, rows.length - 1)]);
 }
 
-function begin() {
+/** Select the first task of rank 0 in view. */
+function selectFirst() {
   const p = panels[0];
   const from = state.view.from * p.scale;
   const rows = p.tasks.of(0);
@@ -349,9 +356,9 @@ function begin() {
   if (p.size) select(p, rows.length ? rows[Math.min(k, rows.length - 1)] : 0);
 }
 
-/** Select what the selected row waits for last, or what waits for it first. */
+/** Select what the selected row waits for last; with `later`, what waits for it first. */
 function follow(later) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const found = later ? waitedForBy(p, row) : waitsFor(p, row);
   if (!found.length) return say(later ? "Nothing waits for it." : "It waits for nothing.");
@@ -369,7 +376,7 @@ function search(backwards) {
   if (!words.length || !panels.length) return;
   const p = state.selected?.panel ?? panels[0];
   const direction = backwards ? -1 : 1;
-  const from = state.selected ? state.selected.row : backwards ? 0 : -1;
+  const from = state.selected ? state.selected.row : backwards ? 0 : -1; // then the last or the first row is the next
   const matches = (row) => {
     const name = p.isTask[p.op[row]] ? label(p, row).toLowerCase() : "";
     const text = ` ${instructionText(p, row)} rank ${p.rankOf[row]} `.toLowerCase();
@@ -433,9 +440,9 @@ function tipLines({ panel: p, row, bar }) {
 
 // --- mouse, wheel and touch -----------------------------------------------------------------------------------------
 
-let range = null; // of the time axis, while it is dragged, in pixels
-const pointers = new Map();
-let dragged = false;
+let range = null; // {from, to}: pixels of the range that is being dragged, to which the view then zooms
+const pointers = new Map(); // where each pressed pointer was last
+let dragged = false; // a pointer has moved since it was pressed
 
 figure.addEventListener("wheel", (event) => {
   const x = event.clientX - figure.getBoundingClientRect().left;
@@ -452,7 +459,7 @@ figure.addEventListener("pointerdown", (event) => {
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   dragged = false;
   if (event.shiftKey) range = { from: event.clientX - figure.getBoundingClientRect().left, to: 0 };
-  if (range) range.to = range.from;
+  if (range) range.to = range.from; // a range begins empty
 });
 
 figure.addEventListener("pointermove", (event) => {
@@ -527,6 +534,7 @@ axis.addEventListener("pointermove", (event) => {
 });
 axis.addEventListener("pointerup", () => range && endRange());
 
+/** Move the view to the time at a point of the overview. */
 function lookAt(event) {
   const at = ((event.offsetX - MARGIN) / (lanes.width - MARGIN)) * total;
   const size = state.view.to - state.view.from;
@@ -587,7 +595,7 @@ const KEYS = {
 };
 
 function edgeOfStream(first) {
-  if (!state.selected) return begin();
+  if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
   const rank = p.rankOf[row];
   return select(p, first ? p.offsets[rank] : p.offsets[rank + 1] - 1);
@@ -611,10 +619,10 @@ document.addEventListener("keydown", (event) => {
 
 // --- theme, help, toolbar -------------------------------------------------------------------------------------------
 
-let theme = null; // 'dark' or 'light', as it was chosen; null: as the system has it
+let theme = null; // 'dark' or 'light', as the user chose; null: as the system has it
 
 function isDark() {
-  return theme === null ? dark.matches : theme === "dark";
+  return theme === null ? systemIsDark.matches : theme === "dark";
 }
 
 function applyTheme() {
@@ -642,7 +650,7 @@ function setTheme(name) {
   applyTheme();
 }
 
-dark.addEventListener("change", applyTheme);
+systemIsDark.addEventListener("change", applyTheme);
 
 function showHelp() {
   byId("help").showModal();
@@ -734,9 +742,10 @@ function showLegend() {
 
 // --- the explanation ------------------------------------------------------------------------------------------------
 
-let moments = [];
-let playing = null;
+let moments = []; // the times of momentsOf; moment k is from the k-th to the next one
+let playing = null; // the timer that goes to the next moment
 
+/** Begin the explanation of what a bubble is, or end it. */
 function explain(on) {
   if (on && !panels.length) return;
   endExplanation();
@@ -766,12 +775,13 @@ function endExplanation() {
   byId("explain").setAttribute("aria-pressed", "false");
 }
 
+/** Show moment k of the explanation, or the nearest one that there is. */
 function showMoment(k) {
   const p = state.explained.panel;
   if (moments.length < 2) return;
   k = Math.max(0, Math.min(k, moments.length - 2));
   state.explained = { panel: p, k, from: moments[k], to: moments[k + 1] };
-  const found = explained(p, moments, k);
+  const found = describeMoment(p, moments, k);
   byId("moments").value = String(k);
   byId("moment").textContent = `Moment ${k + 1} of ${moments.length - 1}. ${found.head}`;
   const items = found.sentences.map(({ rank, text }) => element("li", { class: found.idle.has(rank) ? "idle" : "" }, text));
@@ -792,6 +802,7 @@ function showMoment(k) {
   redraw();
 }
 
+/** Go to a later or an earlier moment. */
 function moment(by) {
   if (state.explained) showMoment(state.explained.k + by);
 }
@@ -859,7 +870,7 @@ function showParameters() {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-/** Show the numbers of each program as tables, which readers of the screen can read cell by cell. */
+/** Show the numbers of each program as tables, which screen readers can read cell by cell. */
 function showTables() {
   const box = byId("tables");
   box.replaceChildren();
@@ -918,10 +929,10 @@ function bubbleText(p) {
 
 // --- start ----------------------------------------------------------------------------------------------------------
 
-/** Show these programs: panels as page.py has them. */
-function open(found) {
-  PAGE.panels = found;
-  panels = found.filter((panel) => !panel.reason).map(readPanel);
+/** Show programs. rawPanels: as page.py writes them. */
+function open(rawPanels) {
+  PAGE.panels = rawPanels;
+  panels = rawPanels.filter((panel) => !panel.reason).map(readPanel);
   total = Math.max(...panels.map((p) => p.total), 0) || 1;
   Object.assign(state, { panels, selected: null, hovered: null });
   endExplanation();
@@ -954,27 +965,27 @@ function open(found) {
  * Show other programs in the place of the present ones. The selected instruction stays selected if its rank has it, and a part
  * of the time that was zoomed to stays in view.
  */
-function replace(found) {
+function replace(rawPanels) {
   const { view, selected } = state;
-  const [oldTotal, part] = [total, selected && instructionOf(selected)];
-  open(found);
+  const [oldTotal, wanted] = [total, selected && instructionOf(selected)];
+  open(rawPanels);
   const zoomed = view.to - view.from < 0.99 * oldTotal;
   if (zoomed) setView(view.from, view.to);
   else setView(-0.004 * total, 1.004 * total);
-  const p = part && panels[part.panel];
-  const row = p && part.rank < p.ranks ? rowOf(p, part) : -1;
+  const p = wanted && panels[wanted.panel];
+  const row = p && wanted.rank < p.ranks ? rowOf(p, wanted) : -1;
   if (row >= 0) {
     state.selected = { panel: p, row };
     showDetails();
   }
 }
 
-/** Return what identifies an instruction in another program: the numbers of its panel, its rank and in its stream, and its text. */
+/** Return what identifies an instruction in another program: {panel, rank, at, text}, `at` its number in its stream. */
 function instructionOf({ panel: p, row }) {
   return { panel: p.number, rank: p.rankOf[row], at: row - p.offsets[p.rankOf[row]], text: instructionText(p, row) };
 }
 
-/** Return the row of an instruction of another program, -1 if there is none. One at the same place of its stream comes first. */
+/** Return the row with the text of an instruction of another program, if possible at the same place of its stream; -1 if there is none. */
 function rowOf(p, { rank, at, text }) {
   const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
   if (low + at < high && instructionText(p, low + at) === text) return low + at;

@@ -1,4 +1,4 @@
-"""The model and the data of a run. No other module of the interpreter names a model or a data set.
+"""The model and the data of a run, chosen from its settings.
 
 Importing torch takes 2.6 s. So modules that need it are imported inside functions, and a wrong option is reported before that.
 """
@@ -51,7 +51,7 @@ def model_of(settings: RunSettings, program: Program) -> Model:
         )
     from chimerac.models.families import preset  # imports torch: 2.6 s
 
-    name = _name(settings, program)
+    name = _model_name(settings, program)
     return preset(name, settings.seq_len, settings.dropout, vocabulary_of(settings, sizes_of(name).data))
 
 
@@ -68,7 +68,7 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
             text=lambda: _text(_fitting_source(settings, model.name, None)),
             images=lambda size: _fitting_source(settings, model.name, size).images(),
         )
-    name = _name(settings, program)
+    name = _model_name(settings, program)
     sizes, source = sizes_of(name), _source_of_preset(settings, name)
     if isinstance(sizes, Cnn):
         from chimerac.interpreter.data.images import image_data  # imports torch: 2.6 s
@@ -162,7 +162,7 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 
     if is_own(settings.model):
         return  # the layers of such a model are known when it has been traced
-    name, stages = _name(settings, program), program.header.stages
+    name, stages = _model_name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
 
@@ -172,7 +172,8 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
 
     model: a user's own model. Before it is known, its --split is left out and its --partition is not checked.
 
-    Raises ChimeraError: E706 a partition of another model, E707 no partition, E708 a split that does not fit.
+    Raises ChimeraError: E706 for a partition of another model, E707 for a file that is no partition, E708 for a split that does
+    not fit.
     """
     if settings.split is None and settings.partition is None:
         return program
@@ -183,7 +184,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     if settings.partition is not None:
         given = partition_from_json(read(settings.partition), str(settings.partition))
     if not is_own(settings.model):
-        name = given.model if settings.model is None and settings.partition is not None else _name(settings, program)
+        name = given.model if settings.model is None and settings.partition is not None else _model_name(settings, program)
         layers = sizes_of(name).layers
     elif model is not None:
         name, layers = model.name, len(model.layers)
@@ -195,7 +196,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     return program.with_partition(given)
 
 
-def _name(settings: RunSettings, program: Program) -> str:
+def _model_name(settings: RunSettings, program: Program) -> str:
     """Return the name of the model: that of --model, else that of the program's partition, else the default for its stages."""
     if settings.model is not None:
         return settings.model

@@ -66,7 +66,8 @@ def compare(
 def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
     """Raise ChimeraError for the first derived text that differs between two ranks.
 
-    by_rank: for each rank its derived texts by name. notes: the settings that differ, which may be the reason.
+    own: of this rank, with the codes; by_rank: for each rank its derived texts by name. notes: the settings that differ, which
+    may be the reason.
     """
     for code, name, _ in own:
         values = [derived.get(name, "none") for derived in by_rank]

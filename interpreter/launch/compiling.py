@@ -94,5 +94,5 @@ def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[Rank
 def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:
     """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
-    world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
+    world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))  # 0: not known
     return program_for(settings.schedule, dict(settings.parameters), width, world, tied, settings.recompute)

@@ -114,7 +114,7 @@ def error_text(error: Exception) -> str:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them."""
+    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them. processes: their ids."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

@@ -48,7 +48,7 @@ class RunSettings:
     schedule: Path = option(
         SCHEDULE,
         PROGRAM,
-        "a schedule, whose D is by default that for the number of processes; or a compiled program as JSON or compact text; "
+        "a schedule (its D is by default that for torchrun's number of processes), a compiled program as JSON or compact text, "
         "or a config file (.yaml)",
         "SCHEDULE",
     )

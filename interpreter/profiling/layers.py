@@ -101,7 +101,7 @@ class LayerBench:
         boundaries = [description.layers[k].boundary for k in self._chosen]
         self._layers = _Passes(stages, boundaries, model, batch, device)
         zeros = _micro_batch(inputs=(torch.zeros(1),), targets=(torch.zeros(1),), fields={}, samples=1)
-        self._rounds: list[tuple[Seconds, Seconds]] = []
+        self._rounds: list[tuple[Seconds, Seconds]] = []  # of each iteration: the times of the layers and of the empty stages
         self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), zeros, device)
 
     def measure(self, repeats: int, before_each: Callable[[], None] = lambda: None) -> MeasuredLayers:
@@ -145,7 +145,7 @@ def chosen_layers(layers: Sequence[Layer]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Medians:
-    """Seconds by operation."""
+    """The median seconds of each operation of a stage."""
 
     seconds: Mapping[Op, float]
 

@@ -58,8 +58,8 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
 
     paired = peer < transport.world
     seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, paired, repeats)
-    latency_s, rate = fitted({size: found / 2 for size, found in seconds.items()})
-    return Link(latency_s, rate)
+    latency_s, bytes_per_second = fitted({size: found / 2 for size, found in seconds.items()})
+    return Link(latency_s, bytes_per_second)
 
 
 def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]:

@@ -39,7 +39,7 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
         check_outputs(settings)
     check_options(settings)
     plan = _plan(settings, notify)
-    samples_per_micro_batch(plan.program, settings.micro_batch)
+    samples_per_micro_batch(plan.program, settings.micro_batch)  # raises E804
     check_depth(settings, plan.program)
     return plan
 

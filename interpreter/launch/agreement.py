@@ -39,8 +39,8 @@ def compare(
 ) -> None:
     """Compare the settings, and what is derived from them, between all ranks; called by all ranks together.
 
-    program, data: what is derived from the settings of each. defaults: by name, the values that stand for None. So an option
-    that is left out equals its default.
+    program, data: what the settings result in, for the program and for the data. defaults: by name, the values that stand for
+    None. So an option that is left out equals its default.
 
     Raises ChimeraError on all ranks if two of them differ: first with a code of `program`, then E809 for settings, then with a
     code of `data`.

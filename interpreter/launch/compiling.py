@@ -67,7 +67,7 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 
 
 def _terminates(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program also terminates on another machine. On a machine of --loopback it may hang.
+    """Return whether a verified program also terminates on another machine. With --loopback that may be one on which it hangs.
 
     on_machine: the program with the other machine in its header.
     """

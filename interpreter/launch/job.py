@@ -190,8 +190,8 @@ class TrainingJob:
 
     def _checkpoints(self, trainer: Trainer) -> Checkpoints:
         options = self.settings
-        wanted = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
-        return Checkpoints(trainer, wanted, self.data.identity)
+        checkpoint_settings = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
+        return Checkpoints(trainer, checkpoint_settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
         """Return the fields of the first line of the log: the settings and sizes of the run."""

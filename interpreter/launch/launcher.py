@@ -222,7 +222,7 @@ def _position(error_file: str | None) -> Position | None:
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
     """Return the position of a rank when it ended, as text.
 
-    texts: the messages of ranks; that of a rank that lost it names its instruction. error_file: its path, if it has one.
+    texts: the messages of ranks; some of them may name the rank that ended and its instruction. error_file: of this rank.
     """
     for text in texts:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):

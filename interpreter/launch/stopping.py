@@ -27,7 +27,7 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
     """Handle SIGTERM as a request to stop, in the context.
 
     notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch. Python handles
-    signals only in the main thread. If it is called from another thread, as in loopback, this does nothing.
+    signals only in the main thread. If this function is called in another thread, as in loopback, it does nothing.
     """
     global _is_accepting
     _requested.clear()
@@ -47,7 +47,7 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     listener = threading.Thread(target=listen, name="stop requests", daemon=True)
     listener.start()
-    # Python runs a handler only when the main thread is not inside torch. It writes the number of the signal to `send` at once.
+    # Python runs a handler only when the main thread is not inside torch, but writes the signal's number to `send` at once.
     previous_fd = signal.set_wakeup_fd(send, warn_on_full_buffer=False)
     previous_handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
     _is_accepting = True
@@ -63,8 +63,8 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
         os.close(receive)
 
 
-# In a forked process, such as a worker of a pool, SIGTERM has its default action, and is no request to stop. Forking blocks it:
-# before the child has reset its handler, a SIGTERM for the child would be written to the pipe of the parent.
+# In a forked process, such as a worker of a pool, SIGTERM has its default action and requests no stop. The signal is blocked
+# during a fork: until the child has reset its handler, a SIGTERM for the child would be written to the pipe of the parent.
 
 
 def _before_fork() -> None:

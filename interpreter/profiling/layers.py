@@ -118,7 +118,7 @@ class LayerBench:
     def result(self) -> MeasuredLayers:
         """Return the medians of all iterations after the warm-up."""
         rounds = self._rounds[WARM_UP:]
-        overhead = _medians([empty for _, empty in rounds], 1)  # of the middle one of three: the first and the last do less
+        overhead = _medians([empty for _, empty in rounds], number=1)  # the middle one of three: the others do less
         measured = {k: _medians([found for found, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
         return MeasuredLayers(overhead.layer_times(kept_bytes=0), self._spread(measured))
 
@@ -208,10 +208,10 @@ class _Passes:
         split += [(Op.BWD_WEIGHT, n, self._split[n].backward_weight) for n in reversed(numbers)]
         found = {**clock.seconds(split), **found}
         self._begin()
-        again: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
+        recomputing: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
         for n in reversed(numbers):
-            again += [(Op.RECOMPUTE, n, self._full[n].recompute), (Op.BWD, n, self._full[n].backward)]
-        return {**clock.seconds(again), **found}
+            recomputing += [(Op.RECOMPUTE, n, self._full[n].recompute), (Op.BWD, n, self._full[n].backward)]
+        return {**clock.seconds(recomputing), **found}
 
     def _begin(self) -> None:
         self._iteration.begin(self._batch)
@@ -242,7 +242,7 @@ _NUMBER = BoundaryTensor((1,), "float32", gradient=True)  # what an empty stage 
 
 
 class _Empty(nn.Module):
-    """A layer that only adds a number, so that its time is that of a stage without work."""
+    """The layer of an empty stage. It only adds a number, so that its time is that of a stage without work."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes
 WARM_UP = 3  # measurements of each size that are not counted
 MIN_SLOPE = 1e-18  # seconds per byte: the least that a profile may say
-# Between neighbours it has a channel in each direction. With one rank and W replicas it has an all-reduce over W ranks.
+# This schedule has a channel in each direction between neighbours, and with one rank and W replicas an all-reduce over W ranks.
 _CHAIN = """schedule chain
 param D = 2
 ranks D
@@ -57,9 +57,9 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
         return run
 
     paired = peer < transport.world
-    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, paired, repeats)
-    latency_s, bytes_per_second = fitted({size: found / 2 for size, found in seconds.items()})
-    return Link(latency_s, bytes_per_second)
+    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, takes_part=paired, repeats=repeats)
+    latency_s, bytes_per_s = fitted({size: both_ways / 2 for size, both_ways in seconds.items()})
+    return Link(latency_s, bytes_per_s)
 
 
 def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]:
@@ -77,7 +77,8 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
             buffer = torch.zeros(size // 4, device=transport.device)
             return lambda: transport.launch_all_reduce(members, buffer).wait()
 
-        seconds = _medians(transport, {size: reduce(size) for size in SIZES}, transport.rank < ranks, repeats)
+        takes_part = transport.rank < ranks
+        seconds = _medians(transport, {size: reduce(size) for size in SIZES}, takes_part, repeats)
         found.append(AllReduceTime(ranks, *fitted(seconds)))
     return tuple(found)
 

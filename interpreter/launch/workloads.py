@@ -84,9 +84,10 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E860, E861.
+    """Check the options that choose model and data. Only images need torch for it.
 
-    Prepared files are written here, so that a launcher writes them before it starts ranks.
+    Prepared files are written here, so that a launcher writes them before it starts ranks. Raises ChimeraError: E801 to E803,
+    E821, E860, E861. A model of the user's own: also E850 and E854.
     """
     if is_own(settings.model):
         check_own(str(settings.model))
@@ -98,7 +99,7 @@ def check_options(settings: RunSettings) -> None:
         source = source_of(settings, "text")
     else:
         source = _source_of_preset(settings, settings.model)
-        sizes_of(settings.model, vocabulary_of(settings, sizes_of(settings.model).data))
+        sizes_of(settings.model, vocabulary_of(settings, sizes_of(settings.model).data))  # raises E861
     if source.has_images:
         source.images()
     elif settings.data is not None:
@@ -127,7 +128,7 @@ def source_of(settings: RunSettings, default: str) -> Source:
         (settings.work_dir or Path()) / PREPARED,
         settings.tokenizer,
         settings.text_column,
-        settings.timeout,
+        limit_s=settings.timeout,
     )
 
 

@@ -194,8 +194,8 @@ def is_text(head: bytes) -> bool:
 
 
 def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
-    files, hidden = _files(root)
-    found, other, size = [], 0, 0
+    files, hidden_count = _files(root)
+    found, other_count, size = [], 0, 0
     for file in _in_order(root, files):
         with file.open("rb") as opened:
             head = opened.read(CHECKED_BYTES)
@@ -203,8 +203,8 @@ def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
             found.append(file)
             size += len(head)
         else:
-            other += 1
-    skipped = [f"{count} {what}" for count, what in ((hidden, "hidden"), (other, "not text")) if count]
+            other_count += 1
+    skipped = [f"{count} {what}" for count, what in ((hidden_count, "hidden"), (other_count, "not text")) if count]
     note = f"{len(found)} {'file' if len(found) == 1 else 'files'} read"
     note += f", {' and '.join(skipped)} skipped" if skipped else ""
     if not size:

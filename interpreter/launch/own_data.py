@@ -29,7 +29,7 @@ def own_data(
 
     fields = model.example(1).fields
     name, first = next(iter(fields.items()))
-    if first.is_floating_point():
+    if first.is_floating_point():  # pixels (b, channels, side, side)
         return named(image_data(images((first.shape[-1], first.shape[1])), settings.seed, settings.augment), name)
     data = text_data(text(), settings.seq_len, settings.seed)
     if "decoder_input_ids" in fields:

@@ -146,7 +146,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
-    if SIZES.get(source.name) == image_size:
+    if SIZES.get(source.name) == image_size:  # None for a text
         return source
     if settings.data is None:
         known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())

@@ -1,4 +1,4 @@
-"""What a process of a run does first. From then on it ends at once at Ctrl-C, and a rank ends when its launcher ends.
+"""What a process of a run does first: from then on it ends at once at Ctrl-C, and a rank ends when its launcher ends.
 
 Both must hold before torch is imported. So this module imports nothing that takes time. It also raises the limit of open files.
 """

@@ -39,9 +39,9 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """One instruction of one rank failed.
 
-    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. name: of the rank in the
-    message; by default its number. place: rank, number and text, as one text. cause: the error itself; its class decides
-    whether the message has a traceback.
+    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. name: what the message
+    calls the rank; by default `rank` and its number. place: name, number and text, as one text. cause: the error itself; its
+    class decides whether the message has a traceback.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:

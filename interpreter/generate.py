@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= given.seed < 2**63:
         parser.error(f"argument --seed: expected a number from 0 to 2^63 - 1, found {given.seed}")
     try:
-        # torch takes 2 s to import. Errors in options are reported before that.
+        # torch takes 2.6 s to import. Errors in options are reported before that.
         from chimerac.interpreter.launch.generating import Sampling, generator_of
 
         generator = generator_of(given.weights, given.model, given.seq_len, given.tokenizer)
@@ -56,7 +56,7 @@ def _parser() -> Parser:
         help="divides the logits; 0: always the likeliest token (default: %(default)s)",
     )
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only (default: from all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: %(default)s)")
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of the training, if it had one")
     parser.add_argument("--model", help="the model, where the file does not name it (.pt)")
     parser.add_argument("--seq-len", type=int, help="--seq-len of the training, where the file does not say it (.pt)")

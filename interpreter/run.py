@@ -69,7 +69,7 @@ def _settings(prints: bool) -> RunSettings:
 
 
 def _check_environment() -> None:
-    """Raise InterpreterError if RANK is set, as torchrun does, but not the other variables that it sets."""
+    """Raise InterpreterError if the environment has RANK, but lacks other variables that torchrun sets together with it."""
     if missing := [name for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]:
         raise InterpreterError(
             f"the environment has RANK, as of a process that torchrun started, but lacks {', '.join(missing)}: "

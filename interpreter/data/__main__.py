@@ -51,7 +51,7 @@ def _parser() -> Parser:
         variable = f"CHIMERAC_{name.upper()}_DIR"
         default = Path(os.environ[variable]) if os.environ.get(variable) else None
         preparing.add_argument(
-            f"--{name}-dir", type=Path, default=default, metavar="PATH", help=f"as of run.py (default: ${variable})"
+            f"--{name}-dir", type=Path, default=default, metavar="PATH", help=f"as in run.py (default: ${variable})"
         )
     preparing.set_defaults(run=_prepare)
     return parser
@@ -85,10 +85,10 @@ def _unwritable(output: Path, why: str) -> ChimeraError:
 
 
 def _prepare(given: argparse.Namespace) -> None:
-    root: Path | None = given.data_dir
-    tokenizer = None if given.tokenizer is None else below(given.tokenizer, root)
+    data_dir: Path | None = given.data_dir
+    tokenizer = None if given.tokenizer is None else below(given.tokenizer, data_dir)
     prepared_dir = below(Path(PREPARED), given.work_dir)
-    source = Source(name_below(given.data, root), root or Path(), prepared_dir, tokenizer, given.text_column)
+    source = Source(name_below(given.data, data_dir), data_dir or Path(), prepared_dir, tokenizer, given.text_column)
     if source.has_images:
         images = source.images()
         print(f"{images.name}: {len(images.train):,} images, {len(images.held_out):,} held out; {images.identity}")

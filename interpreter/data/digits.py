@@ -24,7 +24,7 @@ def digits() -> ImageSet:
     pixels = found.images.astype(np.uint8)[:, None]  # whole numbers from 0 to 16
     classes = found.target.astype(np.uint8)
     count = len(pixels)
-    places = np.array([sample_at(0, k, count) for k in range(count)])
+    places = np.array([sample_at(seed=0, number=k, count=count) for k in range(count)])
     held_out, train = places[: count // HELD_OUT], places[count // HELD_OUT :]
     digest = hashlib.sha256(pixels.tobytes() + classes.tobytes()).hexdigest()[:12]
     return ImageSet(

@@ -14,7 +14,7 @@ from chimerac.interpreter.data.prepared import Writer, key_of, prepared
 from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard_library, text_files
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
-PIECE = 2**18  # characters of a piece, up to the end of its line
+PIECE = 2**18  # characters of a piece, which then goes on to the end of its line
 GROUP = 2**22  # characters that are tokenized at a time
 LINE_END = 10  # the byte after each document, without a tokenizer
 
@@ -47,7 +47,7 @@ def key_of_files(root: Path, files: Iterable[Path]) -> str:
 
 
 def text_documents(path: Path | None) -> Documents:
-    """Return the documents of a file or a folder, each file one; None: of Python's standard library.
+    """Return the documents of a file or a folder, in which each file is one. path: None for Python's standard library.
 
     Raises ChimeraError E802 as `load_text` does.
     """
@@ -108,9 +108,10 @@ def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]
         parts: list[Array] = []
         for piece, tokens in zip(group, encode([piece.text for piece in group]), strict=True):
             parts.append(tokens)
-            documents += piece.ends
-            if piece.ends and end is not None:
-                parts.append(np.array([end], np.uint32))
+            if piece.ends:
+                documents += 1
+                if end is not None:
+                    parts.append(np.array([end], np.uint32))
         writer.append(np.concatenate(parts))
     return documents
 

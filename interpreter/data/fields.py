@@ -15,7 +15,7 @@ from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 TARGETS = 0.15  # share of the tokens that a masked language model predicts
-MASK = 0  # without a tokenizer: the byte in their place, which texts do not have
+MASK = 0  # the byte that replaces such a token if there is no tokenizer; texts do not have it
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Named(Samples):
 
 @dataclass(frozen=True)
 class Continued(Named):
-    """For an encoder and a decoder: the encoder reads the first half of a text, and the decoder predicts the second one.
+    """For an encoder and a decoder: the encoder reads the first half of a sample, and the decoder predicts the second half.
 
-    The decoder reads `decoder`: for each target the token before it. half: tokens of a half. The last token of a sample with
-    an odd number of them is left out. Every token of the source has a target.
+    The decoder reads the field `decoder`: for each target the token before it. half: tokens of a half. The last token of a
+    sample with an odd number of them is left out. Every token of the source must have a target.
     """
 
     half: int
@@ -77,7 +77,7 @@ class Continued(Named):
 class Masked(Named):
     """For a masked language model: some tokens are replaced by `mask`, and these are the targets (Devlin et al. 2019).
 
-    Which tokens is a function of the number of the sample alone.
+    Which tokens these are is a function of the number of the sample alone.
     """
 
     mask: int = MASK
@@ -98,6 +98,7 @@ class Masked(Named):
 
     @staticmethod
     def _places(numbers: Sequence[int], length: int) -> Tensor:
+        """Return whether each token of these samples is masked (b, length)."""
         return torch.from_numpy(np.stack([np.random.default_rng(k).random(length) < TARGETS for k in numbers]))
 
 

@@ -24,11 +24,11 @@ ENDINGS = ".parquet", ".arrow", ".jsonl", ".jsonl.gz"
 HELD_OUT = ("validation", "valid", "val", "dev"), ("test",)
 ROWS = 256  # read at a time
 
-Rows = Callable[[], Iterator[str]]
+Rows = Callable[[], Iterator[str]]  # a function that reads the texts of a file or a split, one for each row
 
 
 def folder_documents(folder: Path, column: str) -> Documents:
-    """Return the documents of a data set in a local folder, each row one.
+    """Return the documents of a data set in a local folder. Each row is one.
 
     column: the one that has the texts. A split of HELD_OUT is held out, if there is one. Raises ChimeraError E802 for a folder
     or a column that is not there or cannot be read.
@@ -106,7 +106,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[Rows]]:
-    """Return the splits of plain files: the first word of a name, or of the name of its folder, may be that of a split."""
+    """Return the splits of plain files.
+
+    The first word of a file's name, or of the name of a folder that it is in, may be a name of HELD_OUT. This is then the split
+    of the file, otherwise it is `train`.
+    """
     if not files:
         raise _refused(folder, f"it has no file that ends in {', '.join(ENDINGS)}, and datasets has not saved it")
     splits: dict[str, list[Rows]] = {}
@@ -212,9 +216,10 @@ def _library(name: str) -> Any:
         datasets.disable_progress_bars()
         return datasets
     except ImportError:
-        raise refuse("E802", f"{name} is not installed, which reads this data set", help="pip install 'chimerac[hf]'") from None
+        what = f"this data set is read with {name}, which is not installed"
+        raise refuse("E802", what, help="pip install 'chimerac[hf]'") from None
 
 
 def _refused(folder: Path, why: str) -> ChimeraError:
-    help = f"give --data hf:FOLDER a folder of datasets' save_to_disk, or one with {', '.join(ENDINGS)} files"
+    help = f"give --data hf:FOLDER a folder that save_to_disk of datasets has written, or one with {', '.join(ENDINGS)} files"
     return refuse("E802", f"the data set hf:{folder} cannot be read: {why}", help=help)

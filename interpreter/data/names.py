@@ -9,9 +9,9 @@ SIZES = {"digits": (8, 1), "cifar10": (32, 3)}  # data sets of images: side and 
 
 
 def below(path: Path, root: Path | None) -> Path:
-    """Return a path as it is found from `root`, which becomes absolute; None: from the folder in which the command runs.
+    """Return a relative path as a path below `root`, which becomes absolute. Other paths stay as they are.
 
-    A path that begins with `~` is below the home folder.
+    root: None leaves all paths as they are. A path that begins with `~` is below the home folder.
     """
     path = _expanded(path)
     return path if root is None else _expanded(root).absolute() / path
@@ -25,7 +25,7 @@ def _expanded(path: Path) -> Path:
 
 
 def name_below(name: str, root: Path | None) -> str:
-    """Return the name of a source in which a relative path is resolved as `below` does."""
+    """Return the name of a source, in which the path, if there is one, is replaced as by `below`."""
     if name == TEXT or name in SIZES:
         return name
     prefix = next((prefix for prefix in (FOLDER, TEXT_AT) if name.startswith(prefix)), "")

@@ -1,4 +1,4 @@
-"""The order in which samples are read: a permutation for each epoch, of which any place is computed alone.
+"""The order in which samples are read: a permutation for each epoch, of which each place is computed without the others.
 
 It is a Feistel network over the smallest even number of bits that holds the count, at least 8. A value that is not below the
 count is put through the network again (cycle walking: Black and Rogaway 2002). So no memory grows with the number of samples,
@@ -16,7 +16,7 @@ _WORD = 2**64 - 1
 
 
 def sample_at(seed: int, number: int, count: int) -> int:
-    """Return which of `count` samples has this number. Each pass over the samples has another order."""
+    """Return which of `count` samples is read as sample `number`. Each pass over the samples has another order."""
     epoch, place = divmod(number, count)
     half = max(4, ((count - 1).bit_length() + 1) // 2)
     keys = _keys(seed, epoch)

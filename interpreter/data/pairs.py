@@ -2,9 +2,10 @@
 
     [CLS] first sentence [SEP] second sentence [SEP] [PAD] ...
 
-A sentence is a number of consecutive tokens. In half of the pairs the second one follows the first in the text, otherwise it
-is from any place. One in ten pairs is shorter than the others and padded. Of the words, 15 % are targets: of these 80 % are
-replaced by [MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function of the seed and k alone.
+A sentence is a number of consecutive tokens of the text, which are called words here. In half of the pairs the second sentence
+follows the first in the text, otherwise it is from any place. One in ten pairs is shorter than the others and padded. 15 % of
+the words are targets: of these 80 % are replaced by [MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function
+of the seed and k alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from chimerac.interpreter.runtime.model import IGNORED, Values
 SPECIAL_COUNT = 3  # special tokens of a sample, without padding: one [CLS] and two [SEP]
 TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1  # shares: of the words that are targets; of the targets, by what replaces them
 SHORT = 0.1  # share of the pairs that are padded
-SHORTEST = 8  # tokens of a sample
+SHORTEST = 8  # the smallest number of tokens of a sample, without padding
 
 Array = npt.NDArray[np.int64]
 
@@ -38,7 +39,8 @@ Array = npt.NDArray[np.int64]
 class Pair(NamedTuple):
     """One sample of L tokens.
 
-    tokens, types, targets: (L,); is_token: (L,), False for padding; is_random: 1 if the second sentence is from any place,
+    tokens: (L,), in which targets are replaced; types: (L,), 1 in the second sentence, otherwise 0; is_token: (L,), False for
+    padding; targets: (L,), the words to predict, IGNORED elsewhere; is_random: 1 if the second sentence is from any place,
     otherwise 0.
     """
 
@@ -73,8 +75,8 @@ class Pairs(TextSamples):
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many words are targets, and how many pairs there are. Nothing of the text is read for it."""
-        words = (_words(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
-        return sum(map(_target_count, words)), len(numbers)
+        word_counts = (_draw_word_count(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
+        return sum(map(_target_count, word_counts)), len(numbers)
 
     @cached_property
     def special(self) -> SpecialTokens:
@@ -90,21 +92,21 @@ class Pairs(TextSamples):
         return [_pair(self, number) for number in numbers]
 
 
-def _words(draws: np.random.Generator, length: int) -> int:
-    """Draw how many words the two sentences of a sample have together."""
+def _draw_word_count(draws: np.random.Generator, length: int) -> int:
+    """Draw how many words the two sentences of a sample of `length` tokens have together: the first draw of a sample."""
     total = length - SPECIAL_COUNT
     return int(draws.integers(SHORTEST - SPECIAL_COUNT, total + 1)) if draws.random() < SHORT else total
 
 
-def _target_count(words: int) -> int:
-    return max(1, round(TARGETS * words))
+def _target_count(word_count: int) -> int:
+    return max(1, round(TARGETS * word_count))
 
 
 @lru_cache(maxsize=4096)  # a rank reads the fields, the inputs and the targets of a sample one after the other
 def _pair(source: Pairs, number: int) -> Pair:
     """Return one sample."""
     draws, special = np.random.default_rng([source.seed, number]), source.special
-    word_count = _words(draws, source.length)
+    word_count = _draw_word_count(draws, source.length)
     first_start = sample_at(source.seed, number, source.count) * source.length
     first_length, second_length = word_count // 2, word_count - word_count // 2
     is_random = int(draws.random() < 0.5)
@@ -113,10 +115,10 @@ def _pair(source: Pairs, number: int) -> Pair:
     second = source.text.read(second_start, second_start + second_length)
     original = np.full(source.length, special.pad, np.int64)
     original[: word_count + SPECIAL_COUNT] = [special.start, *first, special.separator, *second, special.separator]
-    places = np.arange(source.length)
-    is_token = places < word_count + SPECIAL_COUNT
-    types = ((places >= first_length + 2) & is_token).astype(np.int64)
-    is_word = (places > 0) & (places < word_count + SPECIAL_COUNT - 1) & (places != first_length + 1)
+    places, first_separator, last_separator = np.arange(source.length), first_length + 1, word_count + SPECIAL_COUNT - 1
+    is_token = places <= last_separator
+    types = ((places > first_separator) & is_token).astype(np.int64)
+    is_word = (places > 0) & (places < last_separator) & (places != first_separator)
     chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(word_count)]
     tokens, targets = original.copy(), np.full(source.length, IGNORED, np.int64)
     targets[chosen] = original[chosen]
@@ -136,7 +138,7 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
         message = f"samples of {length} tokens are too short for two sentences and {SPECIAL_COUNT} special tokens"
         raise refuse("E803", message, help=f"give --seq-len {SHORTEST} or more")
     unit = text.encoding.unit
-    special_tokens_of(text.encoding)
+    special_tokens_of(text.encoding)  # raises E861
     train, held_out = (Pairs(part, length, seed) for part in split_text(text, length))
     return Data(
         train,

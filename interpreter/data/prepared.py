@@ -27,7 +27,7 @@ from chimerac.chimera_ir.files import reason, short_path
 FORMAT, VERSION = "chimera-data", 1
 HEADER_BYTES = 4096
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32}
-POLL_S = 0.1
+POLL_S = 0.1  # interval at which a waiting process tries to get the lock
 
 Array = npt.NDArray[Any]
 

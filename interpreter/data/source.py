@@ -18,7 +18,7 @@ class Data:
     held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
     compare it. summary, sample: descriptions of all the data and of one sample; tokens: of one sample, an image counts as one;
     target: the unit that the loss is a mean over, such as `byte`; encoding: of a text, None for images.
-    baselines: from a number of held-out samples, the losses of simple predictions of them.
+    baselines: a function that returns the losses of simple predictions of the first held-out samples; it gets their number.
     """
 
     train: Samples

@@ -64,9 +64,9 @@ class Source:
     def images(self) -> ImageSet:
         """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""
         if self.name == "digits":
-            from chimerac.interpreter.data.digits import digits  # imports torch: 2 s
+            from chimerac.interpreter.data.digits import digits  # imports torch: 2.6 s
 
             return digits()
-        from chimerac.interpreter.data.cifar import cifar10  # imports torch: 2 s
+        from chimerac.interpreter.data.cifar import cifar10  # imports torch: 2.6 s
 
         return cifar10(self.data_dir, self.prepared_dir, self.limit_s)

@@ -27,10 +27,11 @@ Array = npt.NDArray[Any]  # of unsigned integers
 
 DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
 CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
+HASHED_TOKENS = 2**16  # at the beginning and at the end of a text, whose digest identifies it
 MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
 COUNTED = 2**22  # tokens that are counted at a time
 HELD_OUT = 20  # one token in 20 is held out, at the end of the text
-# Installed packages, tests, and files that are tables rather than text.
+# Folders of the standard library that are not read: installed packages, tests, and files that are tables rather than text.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
 
@@ -70,7 +71,7 @@ BYTES = Encoding(256, "byte", "bytes", SpecialTokens(256, 257, 258, 259), tuple(
 
 
 def special_tokens_of(encoding: Encoding) -> SpecialTokens:
-    """Return the special tokens of an encoding. Raises ChimeraError E861 for a tokenizer that does not have all of them."""
+    """Return the special tokens of an encoding. Raises ChimeraError E861 for one that does not have all of them."""
     if encoding.special is None:
         message = f"{encoding.name} has not all of the tokens {', '.join(SPECIAL_NAMES)}"
         raise refuse("E861", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
@@ -100,12 +101,12 @@ class Text:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, begin: int, end: int) -> Array:
-        """Return tokens `begin` to `end`."""
+        """Return tokens `begin` to `end - 1`."""
         found = list(self._cut(begin, end))
         return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint8), *found])
 
     def part(self, begin: int, end: int) -> Text:
-        """Return the text of tokens `begin` to `end`, without loading it."""
+        """Return the text of tokens `begin` to `end - 1`, without loading it."""
         return Text(self._cut(begin, end), encoding=self.encoding)
 
     def counts(self) -> npt.NDArray[np.int64]:
@@ -122,12 +123,13 @@ class Text:
         """
         digest = self._digest
         if digest is None:
-            ends = (self.read(0, min(trained, CHECKED_BYTES)), self.read(max(0, trained - CHECKED_BYTES), trained))
-            digest = hashlib.sha256(b"".join(end.tobytes() for end in ends)).hexdigest()
+            read = (self.read(0, min(trained, HASHED_TOKENS)), self.read(max(0, trained - HASHED_TOKENS), trained))
+            digest = hashlib.sha256(b"".join(tokens.tobytes() for tokens in read)).hexdigest()
         encoding = "" if self.encoding == BYTES else f", {self.encoding.name}"
         return f"{digest[:12]}, of {trained} {self.encoding.unit}s{encoding}"
 
     def _cut(self, begin: int, end: int) -> Iterator[Array]:
+        """Yield tokens `begin` to `end - 1`, as one array for each part that has some of them."""
         for k in range(int(np.searchsorted(self._ends, begin, "right")), len(self._parts)):
             start = int(self._ends[k]) - len(self._parts[k])
             if start >= end:
@@ -168,7 +170,7 @@ def text_files(path: Path | None) -> tuple[list[Path], str]:
 
 @contextmanager
 def reading(path: Path | None) -> Iterator[None]:
-    """Turn errors of the file system into ChimeraError E802."""
+    """Turn errors of the file system into ChimeraError E802. path: of the data, for the message; None: of Python's library."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -192,8 +194,8 @@ def is_text(head: bytes) -> bool:
 
 
 def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
-    files, hidden = _files(root)
-    found, other, size = [], 0, 0
+    files, hidden_count = _files(root)
+    found, other_count, size = [], 0, 0
     for file in _in_order(root, files):
         with file.open("rb") as opened:
             head = opened.read(CHECKED_BYTES)
@@ -201,8 +203,8 @@ def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
             found.append(file)
             size += len(head)
         else:
-            other += 1
-    skipped = [f"{count} {what}" for count, what in ((hidden, "hidden"), (other, "not text")) if count]
+            other_count += 1
+    skipped = [f"{count} {what}" for count, what in ((hidden_count, "hidden"), (other_count, "not text")) if count]
     note = f"{len(found)} {'file' if len(found) == 1 else 'files'} read"
     note += f", {' and '.join(skipped)} skipped" if skipped else ""
     if not size:

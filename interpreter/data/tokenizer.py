@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bpe", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SPECIAL: dict[Kind, tuple[str, ...]] = {
+SPECIAL: dict[Kind, tuple[str, ...]] = {  # the special tokens of every new tokenizer
     "bpe": ("<|endoftext|>",),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 }
@@ -79,12 +79,13 @@ def train_tokenizer(
 ) -> str:
     """Return the tokenizer.json of a new tokenizer, trained on texts.
 
-    kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. special: tokens besides those of SPECIAL. lowercase: of
-    wordpiece, whether capital letters and accents are dropped. Raises ChimeraError E861 for a vocabulary that is too small.
+    kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. vocabulary: the largest number of tokens. special: tokens
+    besides those of SPECIAL. lowercase: of wordpiece, whether capital letters and accents are dropped. Raises ChimeraError E861
+    for a vocabulary that is too small.
     """
     library = _library()
     names = [*dict.fromkeys((*SPECIAL[kind], *special))]
-    least = len(names) + (256 if kind == "bpe" else 1)
+    least = len(names) + (256 if kind == "bpe" else 1)  # bpe has a token for each byte
     if vocabulary < least:
         what = f"a vocabulary of {vocabulary} tokens is too small for {kind} and {len(names)} special tokens"
         raise _refused(what, f"give --vocabulary {least} or more")

@@ -26,11 +26,11 @@ class Windows(TextSamples):
 
     def inputs(self, numbers: Sequence[int]) -> Values:
         """Return the tokens of these samples (b, L)."""
-        return (self._read(numbers, 0),)
+        return (self._read(numbers, offset=0),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
         """Return for each token the next one (b, L)."""
-        return (self._read(numbers, 1),)
+        return (self._read(numbers, offset=1),)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many targets these samples have: every token counts."""

@@ -26,7 +26,7 @@ NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 COMPARED_INDIRECTLY = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
 HELP = "start every rank with the same files, options and versions"
 
-# What is derived from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
+# Something derived from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
 Derived = tuple[str, str, str]
 
 
@@ -39,10 +39,11 @@ def compare(
 ) -> None:
     """Compare the settings, and what is derived from them, between all ranks; called by all ranks together.
 
-    defaults: by name, the values of settings that are None. So an option that is left out equals its default.
+    program, data: what the settings result in, for the program and for the data. defaults: by name, the values that stand for
+    None. So an option that is left out equals its default.
 
-    Raises ChimeraError on all ranks where two differ: first the codes of `program`, then E809 for settings, then the codes
-    of `data`.
+    Raises ChimeraError on all ranks if two of them differ: first with a code of `program`, then E809 for settings, then with a
+    code of `data`.
     """
     given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in NOT_COMPARED}
     values = {name: _text(defaults.get(name) if value is None else value) for name, value in given.items()}
@@ -63,7 +64,11 @@ def compare(
 
 
 def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
-    """Raise ChimeraError for the first derived text that differs between two ranks."""
+    """Raise ChimeraError for the first derived text that differs between two ranks.
+
+    own: of this rank, with the codes; by_rank: for each rank its derived texts by name. notes: the settings that differ, which
+    may be the reason.
+    """
     for code, name, _ in own:
         values = [derived.get(name, "none") for derived in by_rank]
         if len(set(values)) > 1:
@@ -100,7 +105,7 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case (float() | int(), *_):
             return " ".join(map(str, value))
-        case tuple():  # parameters, in any order
+        case tuple():  # parameters, which are equal in any order
             return " ".join(f"{name}={number}" for name, number in sorted(value)) or "not given"
         case str() | int() | float() | Path():
             return str(value)

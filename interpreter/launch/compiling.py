@@ -1,4 +1,4 @@
-"""What a run gets from the compiler: the program, the program of evaluations, and the predicted times."""
+"""What a run gets from the compiler: its plan, with programs, predicted times and memory, and pictures of its timelines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compiled_plan(
 ) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again.
 
-    tied: sets of tied parameters besides those of the schedule. model: of a user's own model, when it is known.
+    tied: sets of tied parameters besides those of the schedule. model: the description of a user's own model, when it is known.
     """
     program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied), model)
     check_kind(program)
@@ -67,9 +67,9 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 
 
 def _terminates(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program also terminates on another machine. A run in loopback may be on one where it hangs.
+    """Return whether a verified program also terminates on another machine. With --loopback that may be one on which it hangs.
 
-    on_machine: the program with this machine in its header.
+    on_machine: the program with the other machine in its header.
     """
     if on_machine.header.machine == program.header.machine:
         return True
@@ -94,5 +94,5 @@ def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[Rank
 def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:
     """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
-    world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
+    world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))  # 0: not known
     return program_for(settings.schedule, dict(settings.parameters), width, world, tied, settings.recompute)

@@ -20,8 +20,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
-EXIT_DELAY_S = 20  # torchrun ends all ranks when one has exited, so the rank that reports must exit before the others
-HOST_DELAY_S = 1.0  # if rank 0 hosts the store, how long it waits after its report, so that the others see the report
+# How long ranks wait for the rank that reports to exit first. torchrun ends all ranks when one has exited.
+EXIT_DELAY_S = 20
+HOST_DELAY_S = 1.0  # how long the rank that hosts the store waits before it exits, so that the others see that one has reported
 LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # in the environment of ranks whose launcher prints the message for killed ranks
 
 
@@ -46,7 +47,7 @@ class JobEnd(Protocol):
 
 
 def end(code: int, after_s: float = 0) -> NoReturn:
-    """End this process at once. A normal exit would wait for transfers whose peers may never post them."""
+    """End this process without waiting for transfers, whose peers may never post them. after_s: how long it sleeps before."""
     time.sleep(after_s)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # what is left in the buffer of a closed or full stream is lost
@@ -95,7 +96,7 @@ def _headline(error: Exception) -> str:
 
 
 def end_silently(text: str, job: JobEnd | None) -> NoReturn:
-    """End this process with code 1 and the whole job, without a message. text: the reason, for the error file."""
+    """End this process with code 1, and with it the whole job, without a message. text: the reason, for the error file."""
     if job is not None:
         job.fail()
         job.claim_report()
@@ -113,7 +114,7 @@ def error_text(error: Exception) -> str:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them."""
+    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them. processes: their ids."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

@@ -67,7 +67,7 @@ class TextGenerator:
 
 
 def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> int:
-    """Draw a token. logits: (vocabulary,)."""
+    """Draw a token; take the likeliest one if the temperature is too small to divide by it. logits: (vocabulary,)."""
     if sampling.temperature < torch.finfo(logits.dtype).tiny:
         return int(logits.argmax())
     if sampling.top_k is not None and sampling.top_k < len(logits):
@@ -79,18 +79,18 @@ def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> i
 def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> TextGenerator:
     """Return the language model whose weights a file has.
 
-    model, length, tokenizer: as in the training, where the file does not name them. Raises ChimeraError: E862 for a file that
-    cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
+    model, length, tokenizer: as in the training; needed where the file does not name them. Raises ChimeraError: E862 for a file
+    that cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
     """
     weights, about = _read(path)
     named_length = about.get("sequence_length", "")
-    if not length and named_length.isdecimal() and len(named_length) < 10:
+    if not length and named_length.isdecimal() and len(named_length) < 10:  # any program may have written the file
         length = int(named_length)
     name = model or about.get("model")
     if not name or not length:
         raise _refused(path, "the file does not say what was trained", "give --model and --seq-len of the training")
     if sizes_of(name).data != "text":
-        raise _refused(path, f"{name} is no model of the next token", "export one that is trained on text")
+        raise _refused(path, f"{name} does not predict the next token", "export a model that does")
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     trained, given = about.get("encoding", ""), BYTES.name if loaded is None else loaded.encoding.name
     if trained and trained != given:

@@ -80,7 +80,7 @@ def training_settings(settings: RunSettings) -> Settings:
 
 
 def training_defaults(settings: RunSettings) -> dict[str, object]:
-    """Return the values of the settings that the trainer needs, if they are not given."""
+    """Return the values of the settings for which the trainer has defaults: those given, else the defaults."""
     training = training_settings(settings)
     return {"iterations": training.iterations, "warm_up": training.warm_up_iterations}
 
@@ -115,8 +115,8 @@ def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
 def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> dict[str, object]:
     """Return the fields that the line of every iteration has: the figures of each rank.
 
-    predicted: by the simulator, in units of cost. To compare them with seconds, a unit gets the length with which the tasks of
-    all ranks together take the measured time.
+    predicted: by the simulator, in units of cost. The seconds of a unit are chosen so that the tasks of all ranks together take
+    as long as measured.
     """
     predictions: dict[str, object] = {}
     if predicted is not None:
@@ -138,7 +138,11 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
 
 
 class TrainingJob:
-    """A training run, the same for every rank. ranks_here: how many ranks this host has."""
+    """A training run, the same for every rank.
+
+    ranks_here: how many ranks this host has. oversubscribed: whether these are more than its processors. size: samples of a
+    micro-batch of the program.
+    """
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
         self.settings, self.data = settings, data
@@ -152,7 +156,7 @@ class TrainingJob:
             check_sum(str(settings.model), model.loss, description.layers[-1].boundary, data.train.targets([0]))
         self.plan = plan = fitted(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
-        # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.
+        # In bfloat16, gradients that are summed in another order differ by their rounding, which is no sign of an error.
         checks_by_default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
         self.check_gradients = checks_by_default if settings.check_gradients is None else settings.check_gradients
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
@@ -167,17 +171,17 @@ class TrainingJob:
             "check_gradients": self.check_gradients,
         }
         compare(transport, self.settings, derived(self.plan, self.model), data, defaults)
-        options, settings = self.settings, training_settings(self.settings)
+        options, training = self.settings, training_settings(self.settings)
         trainer = Trainer(
             self.plan.program,
             self.model,
             self.data.train,
             transport,
-            settings,
+            training,
             self.plan.evaluation,
             profile_ranges=options.profile_ranges,
         )
-        record = Record(transport.rank, settings.iterations, options.log_file, self._log_header(), options.tensorboard)
+        record = Record(transport.rank, training.iterations, options.log_file, self._log_header(), options.tensorboard)
         self._print_header(record)
         try:
             return Training(self, trainer, record, self._checkpoints(trainer)).run()
@@ -186,8 +190,8 @@ class TrainingJob:
 
     def _checkpoints(self, trainer: Trainer) -> Checkpoints:
         options = self.settings
-        settings = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
-        return Checkpoints(trainer, settings, self.data.identity)
+        checkpoint_settings = CheckpointSettings(options.save_dir, options.save_every, options.keep, options.async_save)
+        return Checkpoints(trainer, checkpoint_settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
         """Return the fields of the first line of the log: the settings and sizes of the run."""
@@ -276,7 +280,7 @@ class Training:
         return 0
 
     def _exported(self) -> dict[str, str]:
-        """Return what an exported file says about the training, with which text can be generated."""
+        """Return what an exported file says about the training: what generate.py needs to know."""
         job, data = self.job, self.job.data
         about = {"model": job.model.model.name}
         if data.encoding is not None:

@@ -50,7 +50,7 @@ from chimerac.interpreter.launch.stopping import STOPPED
 from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
 RUN = Path(__file__).parents[1] / "run.py"
-_programs = Progress()  # the programs of run.py, with which a position is written as text; it has no position of its own
+_programs = Progress()  # has the programs of run.py, with which the position of a rank is written as text
 
 
 class Agent(LocalElasticAgent):
@@ -125,7 +125,7 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
     options = _options(arguments)
     logging.disable(logging.CRITICAL)
     os.environ[LAUNCHER] = "1"
-    if os.environ.get(LOG_LEVEL) == LAUNCHER_LEVEL:  # torch has read it in this process; ranks print errors, as those of NCCL
+    if os.environ.get(LOG_LEVEL) == LAUNCHER_LEVEL:  # torch has read it already: the change is for the ranks, which inherit it
         os.environ[LOG_LEVEL] = RANK_LEVEL
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun does the same with a warning; start.py sets torch's threads
     # Ctrl-C ends this process at once, and the ranks end with it. torch would forward it to the ranks and wait for them.
@@ -220,7 +220,10 @@ def _position(error_file: str | None) -> Position | None:
 
 
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
-    """Return the position of a rank when it ended, as text. texts: of the ranks that lost it; they name its instruction."""
+    """Return the position of a rank when it ended, as text.
+
+    texts: the messages of ranks; some of them may name the rank that ended and its instruction. error_file: of this rank.
+    """
     for text in texts:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):
             return f", {found[1]}"

@@ -51,7 +51,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
     """Return the settings of a command line and its config file; exits with code 2 if one of them is wrong."""
     parser = _parser()
     given = vars(parser.parse_args(arguments))
-    config, prints = given.pop("config", None), given.pop("print_config", False)
+    config, prints_config = given.pop("config", None), given.pop("print_config", False)
     if Path(given.get("schedule", "")).suffix in CONFIG_SUFFIXES:
         if config is not None:
             parser.error(f"{given['schedule']} is a config file, too: leave out --config, or give a schedule")
@@ -64,7 +64,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
         settings = settings_of(values | from_environment() | given)
     except ValueError as error:
         parser.error(str(error))
-    if prints:
+    if prints_config:
         print(as_yaml(settings), end="")
         parser.exit()
     return resolved(settings)
@@ -151,13 +151,13 @@ def _parameters(words: Sequence[str]) -> dict[str, str]:
 def _check_together(settings: RunSettings) -> None:
     """Raise ValueError for options that exclude or need each other."""
     s = settings
-    timed, no_folder = s.timed is not None, s.save_dir is None
+    timed, no_save_dir = s.timed is not None, s.save_dir is None
     files = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}
     by_path: dict[Path, list[str]] = {}
     for name, path in files.items():
         if path is not None:
             by_path.setdefault(path.absolute(), []).append(name)
-    one_file = next((" and ".join(found) for found in by_path.values() if len(found) > 1), "")
+    same_file = next((" and ".join(names) for names in by_path.values() if len(names) > 1), "")
     written = {**files, "--export": s.export, "--save-dir": s.save_dir, "--tensorboard": s.tensorboard}
     to_stdout = next((name for name, path in written.items() if path == Path("-")), "")
     for applies, message in (
@@ -166,13 +166,13 @@ def _check_together(settings: RunSettings) -> None:
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
         (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
-        (one_file, f"{one_file} are the same file: give each its own path"),
+        (same_file, f"{same_file} are the same file: give each its own path"),
         (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),
         (timed and (s.split or s.partition), "--timed has stages that sleep, and no layers: leave out --split and --partition"),
-        (s.save_every and no_folder, "--save-every needs --save-dir"),
-        (s.keep and no_folder, "--keep needs --save-dir"),
-        (s.async_save and no_folder, "--async-save needs --save-dir"),
-        (s.resume == "auto" and no_folder, "--resume auto needs --save-dir: it takes the last checkpoint of that folder"),
+        (s.save_every and no_save_dir, "--save-every needs --save-dir"),
+        (s.keep and no_save_dir, "--keep needs --save-dir"),
+        (s.async_save and no_save_dir, "--async-save needs --save-dir"),
+        (s.resume == "auto" and no_save_dir, "--resume auto needs --save-dir: it takes the last checkpoint of that folder"),
     ):
         if applies:
             raise ValueError(message)

@@ -19,8 +19,8 @@ def own_data(
 ) -> Data:
     """Return the data of a user's model: images if it reads pixels, otherwise a text, as its fields need it.
 
-    text, images: load the data; images gets the side and the number of channels. Raises ChimeraError: E802 no data that fits,
-    E803 a text that is too short, E861 a tokenizer without a mask token for a masked language model.
+    text, images: functions that load the data; `images` gets the side and the number of channels. Raises ChimeraError: E802 if
+    no data fits, E803 for a text that is too short, E861 for a tokenizer without a mask token for a masked language model.
     """
     # These import torch, which takes 2.6 s.
     from chimerac.interpreter.data.fields import continued, masked, named
@@ -29,7 +29,7 @@ def own_data(
 
     fields = model.example(1).fields
     name, first = next(iter(fields.items()))
-    if first.is_floating_point():
+    if first.is_floating_point():  # pixels (b, channels, side, side)
         return named(image_data(images((first.shape[-1], first.shape[1])), settings.seed, settings.augment), name)
     data = text_data(text(), settings.seq_len, settings.seed)
     if "decoder_input_ids" in fields:

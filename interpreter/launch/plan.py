@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does
 
 
 class RankBytes(NamedTuple):
-    """Bytes of a rank, as the compiler predicts them. others: activations, messages and buffers, when they are largest."""
+    """Bytes of a rank at its peak, as the compiler predicts them. others: activations, messages and buffers."""
 
     weights: int
     gradients: int
@@ -27,8 +27,9 @@ class RankBytes(NamedTuple):
 class Plan:
     """The program of a run, and what the compiler derives from it: None if not needed, or if the compiler is not installed.
 
-    evaluation: the program of evaluations. predicted: the simulator's times, in units of cost. memory: returns the bytes of
-    each rank for a model that is trained with AdamW, and for whether the holders of a stage share the optimizer's state.
+    evaluation: the program of evaluations. predicted: the simulator's times, in units of cost; also None if the program hangs
+    on the machine of the run. memory: a function that returns the bytes of each rank when AdamW trains. Its arguments are the
+    model, and whether the holders of a stage share the optimizer's state.
     """
 
     program: Program
@@ -38,6 +39,6 @@ class Plan:
 
 
 def check_kind(program: Program) -> None:
-    """Raise ChimeraError E814 where the program does not train."""
+    """Raise ChimeraError E814 for a program that does not train."""
     if program.header.kind != "training":
         raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")

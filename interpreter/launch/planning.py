@@ -39,7 +39,7 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
         check_outputs(settings)
     check_options(settings)
     plan = _plan(settings, notify)
-    samples_per_micro_batch(plan.program, settings.micro_batch)
+    samples_per_micro_batch(plan.program, settings.micro_batch)  # raises E804
     check_depth(settings, plan.program)
     return plan
 
@@ -47,8 +47,9 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
 def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> Plan:
     """Return the plan for a user's own model, whose layers and tied parameters are known only from its description.
 
-    It has the partition of --split, and a schedule also ties the parameters that stages of the model share. A compiled program
-    keeps its ties. Raises ChimeraError: E706 a partition of another model, E708 a split that does not fit.
+    Its program has the partition of --split or --partition. If it was compiled from a schedule here, the parameters that stages
+    of the model share are also tied; a compiled program keeps its ties. Raises ChimeraError: E706 for a partition of another
+    model, E708 for a split that does not fit.
     """
     if not is_own(settings.model):
         return plan
@@ -80,7 +81,7 @@ def check_outputs(settings: RunSettings) -> None:
 
 
 def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
-    """Return the plan, by the compiler if it is installed."""
+    """Return the plan, made by the compiler if it is installed."""
     text = _program_text(settings.schedule)
     if text is not None and (settings.parameters or settings.width is not None):
         raise refuse(
@@ -132,4 +133,4 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
         note = "only the compiler can check whether it ends there"
         ranks, help = f"ranks over {settings.transport}", f"where the compiler is: {arrange_command(path)}"
         raise wrong_machine(program, str(path), ranks, PROCESSES, note, help)
-    return Plan(program, None, None)
+    return Plan(program, evaluation=None, predicted=None)

@@ -38,9 +38,10 @@ OUTPUTS = {  # option -> what it writes, for messages
 class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
-    log: the file of the JSON lines, to which this run appends; header: more fields of the first line, such as the settings;
-    tensorboard: the folder of the same numbers for TensorBoard. Raises ChimeraError E811 if they cannot be opened, E840 without
-    the package tensorboard.
+    iterations: of the run; log: the file of the JSON lines, to which this run appends; header: more fields of the first line,
+    such as the settings; tensorboard: the folder of the same numbers for TensorBoard.
+
+    Raises ChimeraError E811 if they cannot be opened, E840 without the package tensorboard.
     """
 
     def __init__(

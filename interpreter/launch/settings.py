@@ -16,14 +16,15 @@ from chimerac.interpreter.errors import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
 TransportName = Literal["gloo", "staged", "nccl"]
-MAX_COUNT = 2**31 - 1  # of samples, tokens, iterations and layers; the size of a tensor is a product of them, and has 64 bits
+MAX_COUNT = 2**31 - 1  # of samples, tokens, iterations and layers: sizes of tensors are products of them, and have 64 bits
 Count = Annotated[int, Ge(1), Le(MAX_COUNT)]
 CountFromZero = Annotated[int, Ge(0), Le(MAX_COUNT)]
 PositiveNumber = Annotated[float, Gt(0), Lt(math.inf)]
 Share = Annotated[float, Ge(0), Lt(1)]
 ShareOrOne = Annotated[float, Ge(0), Le(1)]
 
-SCHEDULE = Path("schedules/chimera.sched")
+SCHEDULE = Path("schedules/chimera.sched")  # the default
+# The groups of options in --help.
 PROGRAM, DATA, TRAINING = "what runs", "data and storage", "training"
 CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 
@@ -31,8 +32,8 @@ CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 def option(default: Any, group: str, help: str, metavar: str | None = None, folder: str | None = None) -> Any:
     """Return a field of RunSettings.
 
-    group: the title above it in --help; metavar: the name of its value in --help, None for switches and choices; folder: the
-    field with the folder to which its path is relative (storage.py).
+    group: the title of its group in --help; metavar: the name of its value in --help, None for switches and choices; folder:
+    for a path, the name of the field with the folder from which a relative path starts (storage.py).
     """
     return field(default=default, metadata={"group": group, "help": help, "metavar": metavar, "folder": folder})
 
@@ -47,7 +48,8 @@ class RunSettings:
     schedule: Path = option(
         SCHEDULE,
         PROGRAM,
-        "a schedule, or a compiled program as JSON or compact text; D from the number of processes; or a config file (.yaml)",
+        "a schedule (its D is by default that for torchrun's number of processes), a compiled program as JSON or compact text, "
+        "or a config file (.yaml)",
         "SCHEDULE",
     )
     parameters: tuple[tuple[str, int], ...] = option((), PROGRAM, "set a parameter of the schedule; repeatable", "NAME=VALUE")

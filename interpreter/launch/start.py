@@ -81,7 +81,7 @@ def _join(settings: RunSettings, local_rank: int) -> Processes:
 
 
 def run_loopback(plan: Plan, settings: RunSettings) -> int:
-    """Run all ranks in this process, one at a time; return the exit code."""
+    """Run all ranks in this process, one at a time; return the largest of their exit codes."""
     job = make_job(plan, settings, ranks_here=plan.program.world)
     machine = settings.machine or plan.program.header.machine
     return max(run_in_loopback(plan.program, job.run, settings.seed, machine))

@@ -1,6 +1,6 @@
-"""What a process of a run does first: from then on it ends with the process that started it, and at once at Ctrl-C.
+"""What a process of a run does first: from then on it ends at once at Ctrl-C, and a rank ends when its launcher ends.
 
-Both must hold before torch is imported. So this module imports nothing that takes time. The process may also open many files.
+Both must hold before torch is imported. So this module imports nothing that takes time. It also raises the limit of open files.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _kill_with_parent() -> bool:
 
 
 def _store_accepts() -> bool:
-    """Return whether the store of torchrun may exist. If it refuses connections, the process that hosted it has ended."""
+    """Return False if the store of torchrun refuses connections: then the process that hosted it has ended."""
     try:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         socket.create_connection(address, CONNECT_S).close()

@@ -24,9 +24,10 @@ def stop_requested() -> bool:
 
 @contextmanager
 def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Handle SIGTERM as a request to stop. notify: called at the first one, in another thread, also while this one is in torch.
+    """Handle SIGTERM as a request to stop, in the context.
 
-    Python handles signals only in the main thread. In another thread, as in loopback, this does nothing.
+    notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch. Python handles
+    signals only in the main thread. If this function is called in another thread, as in loopback, it does nothing.
     """
     global _is_accepting
     _requested.clear()
@@ -46,15 +47,15 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     listener = threading.Thread(target=listen, name="stop requests", daemon=True)
     listener.start()
-    # Python runs the handler only when the main thread is not inside torch. The number of the signal is written at once.
+    # Python runs a handler only when the main thread is not inside torch, but writes the signal's number to `send` at once.
     previous_fd = signal.set_wakeup_fd(send, warn_on_full_buffer=False)
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    previous_handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
     _is_accepting = True
     try:
         yield
     finally:
         _is_accepting = False
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGTERM, previous_handler)
         signal.set_wakeup_fd(previous_fd)
         os.write(send, b"\0")  # ends the listener; the end of the pipe would not come while a forked process has it open
         listener.join()
@@ -62,8 +63,8 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
         os.close(receive)
 
 
-# A forked process, such as a worker of a pool, takes no part: SIGTERM has its default action there, and is no request to stop.
-# It is blocked during the fork, because until the reset a SIGTERM for the child would be written to the pipe of the parent.
+# In a forked process, such as a worker of a pool, SIGTERM has its default action and requests no stop. The signal is blocked
+# during a fork: until the child has reset its handler, a SIGTERM for the child would be written to the pipe of the parent.
 
 
 def _before_fork() -> None:

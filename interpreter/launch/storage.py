@@ -1,4 +1,4 @@
-"""Storage: the folders of a run, and against which of them a relative path of its settings is resolved."""
+"""Storage: the folders --data-dir and --work-dir of a run, from which relative paths of its other settings start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimerac.chimera_ir.files import reason, short_path
 from chimerac.interpreter.data.names import below, name_below
 from chimerac.interpreter.launch.settings import RunSettings
 
-# Environment variables that give a folder where the command line does not.
+# Field of RunSettings -> the environment variable that gives this folder where the command line does not.
 VARIABLES = {"work_dir": "CHIMERAC_WORK_DIR", "data_dir": "CHIMERAC_DATA_DIR"}
 
 
@@ -22,10 +22,10 @@ def from_environment() -> dict[str, Path]:
 
 
 def resolved(settings: RunSettings) -> RunSettings:
-    """Return the settings with paths that are relative to --work-dir or --data-dir resolved. The two folders become absolute.
+    """Return the settings with resolved paths: relative ones are below --work-dir or --data-dir, which become absolute.
 
-    Without such a folder a path stays as it is: relative to the folder in which the command runs. A path that begins with `~`
-    is below the home folder.
+    Where that folder is not given, a path stays as it is: relative to the folder in which the command runs. A path that begins
+    with `~` is below the home folder.
     """
     changed: dict[str, Any] = {}
     for field in fields(settings):

@@ -32,13 +32,14 @@ class RankSummary:
         """
         if self._last is None:
             return ""
-        means = (self._sums / max(1, self._count - 1)).T
+        means = (self._sums / max(1, self._count - 1)).T  # (ranks, figures): the columns between the rank and the memory
         peaks = self._last.peak_memory_bytes
         rows = [
             (str(rank), f"{bubble:.3f}", *(f"{1000 * s:.2f} ms" for s in times), f"{peak / 1e6:,.0f} MB")
             for rank, ((bubble, *times), peak) in enumerate(zip(means.tolist(), peaks, strict=True))
         ]
-        recomputes = means[:, 1].any()
-        lines = [[cell for k, cell in enumerate(row) if k != 2 or recomputes] for row in (HEAD, *rows)]
+        column = HEAD.index("recomputes")
+        hidden = None if means[:, column - 1].any() else column
+        lines = [[cell for k, cell in enumerate(row) if k != hidden] for row in (HEAD, *rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("   ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in lines)

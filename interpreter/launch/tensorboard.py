@@ -56,7 +56,7 @@ class Scalars:
         """Write a picture for an iteration. png: the bytes of a PNG file. Raises OSError if it cannot be written."""
         # A PNG begins with 8 bytes, the length and the name of its first part, then the width and the height of the picture.
         width, height = (int.from_bytes(png[k : k + 4], "big") for k in (16, 20))
-        image = self._summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
+        image = self._summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)  # 4: RGBA
         self._write(step=iteration, summary=self._summary(value=[self._summary.Value(tag=name, image=image)]))
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Scalars:
 
 
 def check_package() -> None:
-    """Raise ChimeraError E840 if the package tensorboard is not installed. It is not imported."""
+    """Raise ChimeraError E840 if the package tensorboard is not installed. The package is not imported for this check."""
     try:
         importlib.metadata.version("tensorboard")
     except importlib.metadata.PackageNotFoundError:

@@ -27,7 +27,7 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, 
 
 
 def _show_pictures(program: Program, timeline: Path, record: Record, iteration: int) -> None:
-    """Write the pictures of the timeline in a file for TensorBoard. The file is read so that no other rank takes part."""
+    """Write pictures for TensorBoard. timeline: the file that was just written; it has the times of all ranks."""
     try:
         # The compiler may not be installed. Its import takes 0.2 s, which a run without pictures does not need.
         from chimerac.interpreter.launch.compiling import timeline_pictures

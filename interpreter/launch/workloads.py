@@ -1,4 +1,4 @@
-"""The model and the data of a run. No other module of the interpreter names a model or a data set.
+"""The model and the data of a run, chosen from its settings.
 
 Importing torch takes 2.6 s. So modules that need it are imported inside functions, and a wrong option is reported before that.
 """
@@ -51,7 +51,7 @@ def model_of(settings: RunSettings, program: Program) -> Model:
         )
     from chimerac.models.families import preset  # imports torch: 2.6 s
 
-    name = _name(settings, program)
+    name = _model_name(settings, program)
     return preset(name, settings.seq_len, settings.dropout, vocabulary_of(settings, sizes_of(name).data))
 
 
@@ -68,7 +68,7 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
             text=lambda: _text(_fitting_source(settings, model.name, None)),
             images=lambda size: _fitting_source(settings, model.name, size).images(),
         )
-    name = _name(settings, program)
+    name = _model_name(settings, program)
     sizes, source = sizes_of(name), _source_of_preset(settings, name)
     if isinstance(sizes, Cnn):
         from chimerac.interpreter.data.images import image_data  # imports torch: 2.6 s
@@ -84,9 +84,10 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E860, E861.
+    """Check the options that choose model and data. Only images need torch for it.
 
-    Prepared files are written here, so that a launcher writes them before it starts ranks.
+    Prepared files are written here, so that a launcher writes them before it starts ranks. Raises ChimeraError: E801 to E803,
+    E821, E860, E861. A model of the user's own: also E850 and E854.
     """
     if is_own(settings.model):
         check_own(str(settings.model))
@@ -98,7 +99,7 @@ def check_options(settings: RunSettings) -> None:
         source = source_of(settings, "text")
     else:
         source = _source_of_preset(settings, settings.model)
-        sizes_of(settings.model, vocabulary_of(settings, sizes_of(settings.model).data))
+        sizes_of(settings.model, vocabulary_of(settings, sizes_of(settings.model).data))  # raises E861
     if source.has_images:
         source.images()
     elif settings.data is not None:
@@ -127,7 +128,7 @@ def source_of(settings: RunSettings, default: str) -> Source:
         (settings.work_dir or Path()) / PREPARED,
         settings.tokenizer,
         settings.text_column,
-        settings.timeout,
+        limit_s=settings.timeout,
     )
 
 
@@ -145,7 +146,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
-    if SIZES.get(source.name) == image_size:
+    if SIZES.get(source.name) == image_size:  # None for a text
         return source
     if settings.data is None:
         known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())
@@ -162,7 +163,7 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 
     if is_own(settings.model):
         return  # the layers of such a model are known when it has been traced
-    name, stages = _name(settings, program), program.header.stages
+    name, stages = _model_name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
 
@@ -172,7 +173,8 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
 
     model: a user's own model. Before it is known, its --split is left out and its --partition is not checked.
 
-    Raises ChimeraError: E706 a partition of another model, E707 no partition, E708 a split that does not fit.
+    Raises ChimeraError: E706 for a partition of another model, E707 for a file that is no partition, E708 for a split that does
+    not fit.
     """
     if settings.split is None and settings.partition is None:
         return program
@@ -183,7 +185,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     if settings.partition is not None:
         given = partition_from_json(read(settings.partition), str(settings.partition))
     if not is_own(settings.model):
-        name = given.model if settings.model is None and settings.partition is not None else _name(settings, program)
+        name = given.model if settings.model is None and settings.partition is not None else _model_name(settings, program)
         layers = sizes_of(name).layers
     elif model is not None:
         name, layers = model.name, len(model.layers)
@@ -195,7 +197,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     return program.with_partition(given)
 
 
-def _name(settings: RunSettings, program: Program) -> str:
+def _model_name(settings: RunSettings, program: Program) -> str:
     """Return the name of the model: that of --model, else that of the program's partition, else the default for its stages."""
     if settings.model is not None:
         return settings.model

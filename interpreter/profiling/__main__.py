@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # torch and the modules that use it take 2.6 s to import. Errors in options are reported before that.
     if "RANK" not in os.environ:
         return _launch(parser, options.ranks, options.device, options.output, given)
-    from chimerac.interpreter.launch.failures import end_with  # imports torch: 2.6 s
+    from chimerac.interpreter.launch.failures import end_with
     from chimerac.interpreter.profiling.measure import Choice, measure
     from chimerac.interpreter.transport.rendezvous import rendezvous
 
@@ -76,7 +76,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
     """Start the ranks, and return the exit status."""
     import torch
 
-    from chimerac.interpreter.launch.launcher import launch  # imports torch: 2.6 s
+    from chimerac.interpreter.launch.launcher import launch
 
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda needs a GPU, and torch finds none")
@@ -88,7 +88,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
 
 
 def _samples(parser: Parser, text: str) -> list[int]:
-    """Return the sizes of --micro-batch."""
+    """Return the sizes of micro-batches. text: the value of --micro-batch."""
     words = text.split(",")
     if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 2**31 for word in words):
         parser.error(f"--micro-batch {text}: expected numbers of samples, for instance 1,2,4")
@@ -109,7 +109,7 @@ def _parser() -> Parser:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where layers compute (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=20, help="iterations of each measurement (default: %(default)s)")
     parser.add_argument(
-        "--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="whose state counts (default: %(default)s)"
+        "--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="the one whose state is counted (default: %(default)s)"
     )
     parser.add_argument("-o", metavar="PATH", dest="output", required=True, help="the file of the profile")
     return parser

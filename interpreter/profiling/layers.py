@@ -29,8 +29,8 @@ from chimerac.interpreter.runtime.work import Iteration, Work
 
 ALIKE = 3  # of equal layers that follow each other, how many are measured
 WARM_UP = 3  # iterations that are not counted
-Seconds = dict[tuple[Op, int], float]  # by operation and number in the chain
-Call = tuple[Op, int, Callable[[], None]]
+Seconds = dict[tuple[Op, int], float]  # by operation and number of the stage
+Call = tuple[Op, int, Callable[[], None]]  # operation, number of the stage, and the function that is measured
 
 
 class Clock(Protocol):
@@ -96,14 +96,13 @@ class LayerBench:
         inputs, targets, fields = model.example(description.samples)
         if targets is None:
             why = "its last layer is measured with its loss"
-            raise ValueError(f"the targets of {model.name} are not known, but {why}: give cut the targets")
-        samples = tuple(range(description.samples))
-        batch = TensorBatch(inputs, targets, fields, 1, [1.0], [Draws(0, 0, samples)])
+            raise ValueError(f"the targets of {model.name} are not known, but {why}: give the targets to `cut`")
+        batch = _micro_batch(inputs, targets, fields, description.samples)
         boundaries = [description.layers[k].boundary for k in self._chosen]
         self._layers = _Passes(stages, boundaries, model, batch, device)
-        empty = TensorBatch((torch.zeros(1),), (torch.zeros(1),), {}, 1, [1.0], [Draws(0, 0, (0,))])
-        self._rounds: list[tuple[Seconds, Seconds]] = []
-        self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), empty, device)
+        zeros = _micro_batch(inputs=(torch.zeros(1),), targets=(torch.zeros(1),), fields={}, samples=1)
+        self._rounds: list[tuple[Seconds, Seconds]] = []  # of each iteration: the times of the layers and of the empty stages
+        self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), zeros, device)
 
     def measure(self, repeats: int, before_each: Callable[[], None] = lambda: None) -> MeasuredLayers:
         """Return the medians of `repeats` iterations after a warm-up. before_each: called before each iteration."""
@@ -119,9 +118,9 @@ class LayerBench:
     def result(self) -> MeasuredLayers:
         """Return the medians of all iterations after the warm-up."""
         rounds = self._rounds[WARM_UP:]
-        overhead = _medians([empty for _, empty in rounds], 1)  # of the middle stage: the first and the last one do less
+        overhead = _medians([empty for _, empty in rounds], number=1)  # the middle one of three: the others do less
         measured = {k: _medians([found for found, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
-        return MeasuredLayers(overhead.layer_times(0), self._spread(measured))
+        return MeasuredLayers(overhead.layer_times(kept_bytes=0), self._spread(measured))
 
     def _spread(self, measured: Mapping[int, _Medians]) -> tuple[LayerTimes, ...]:
         """Return the times of all layers. Equal layers that follow each other get the mean of those that were measured."""
@@ -146,7 +145,7 @@ def chosen_layers(layers: Sequence[Layer]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Medians:
-    """Seconds by operation."""
+    """The median seconds of each operation of a stage."""
 
     seconds: Mapping[Op, float]
 
@@ -160,7 +159,14 @@ class _Medians:
 
 
 def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
+    """Return the medians of a stage. rounds: the times of each iteration; number: of the stage."""
     return _Medians({op: statistics.median(found[op, number] for found in rounds) for op in TIMES})
+
+
+def _micro_batch(inputs: Values, targets: Values, fields: Mapping[str, Tensor], samples: int) -> TensorBatch:
+    """Return a batch that is one micro-batch, whose losses are divided by 1."""
+    draws = Draws(seed=0, iteration=0, samples=range(samples))
+    return TensorBatch(inputs, targets, fields, micro_batches=1, divisors=[1.0], draws=[draws])
 
 
 class _Passes:
@@ -202,25 +208,25 @@ class _Passes:
         split += [(Op.BWD_WEIGHT, n, self._split[n].backward_weight) for n in reversed(numbers)]
         found = {**clock.seconds(split), **found}
         self._begin()
-        again: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
+        recomputing: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
         for n in reversed(numbers):
-            again += [(Op.RECOMPUTE, n, self._full[n].recompute), (Op.BWD, n, self._full[n].backward)]
-        return {**clock.seconds(again), **found}
+            recomputing += [(Op.RECOMPUTE, n, self._full[n].recompute), (Op.BWD, n, self._full[n].backward)]
+        return {**clock.seconds(recomputing), **found}
 
     def _begin(self) -> None:
         self._iteration.begin(self._batch)
 
 
 def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor]], iteration: Iteration) -> list[Work]:
-    """Return the work of each stage, each of which reads what the one before it makes."""
+    """Return the work of each stage on micro-batch 0. Each stage reads what the one before it makes."""
     last = len(stages) - 1
-    acts = [None, *(Slot(Key("act", 0, n, 0)) for n in range(1, last + 1)), None]
-    grads = [None, *(Slot(Key("grad", 0, n, 0)) for n in range(last)), None]
+    acts = [None, *(Slot(Key("act", pipe=0, stage=n, micro_batch=0)) for n in range(1, last + 1)), None]
+    grads = [None, *(Slot(Key("grad", pipe=0, stage=n, micro_batch=0)) for n in range(last)), None]
     return [
         Work(
             iteration,
             stage,
-            0,
+            m=0,
             input=acts[n],
             needs_gradient=() if n == 0 else [declared.gradient for declared in boundaries[n - 1]],
             output=acts[n + 1],
@@ -232,11 +238,11 @@ def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor
     ]
 
 
-_NUMBER = BoundaryTensor((1,), "float32", gradient=True)
+_NUMBER = BoundaryTensor((1,), "float32", gradient=True)  # what an empty stage passes to the next one
 
 
 class _Empty(nn.Module):
-    """A layer that only adds a number, so that its time is that of a stage without work."""
+    """The layer of an empty stage. It only adds a number, so that its time is that of a stage without work."""
 
     def __init__(self) -> None:
         super().__init__()

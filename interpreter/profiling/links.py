@@ -1,8 +1,8 @@
 """The times of messages and all-reduces between the ranks of this measurement, over the transport that runs use.
 
-A message goes to the neighbour and back, on all pairs of neighbours at the same time. Its time is half of that. An all-reduce
-is launched and awaited by all of its ranks. Latency and bandwidth are those of the line through the medians of several sizes,
-in which each size counts with its relative error.
+A message goes to the neighbour and back, in all pairs of neighbours at the same time. Its time is half of the time for both
+ways. An all-reduce is launched and awaited by all of its ranks. Latency and bandwidth are those of the line closest to the
+medians of several sizes, in which each size counts with its relative error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chimerac.interpreter.transport.processes import Processes
 
 Floats = npt.NDArray[np.float64]
 SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes
-WARM_UP = 3
+WARM_UP = 3  # measurements of each size that are not counted
 MIN_SLOPE = 1e-18  # seconds per byte: the least that a profile may say
-# Between neighbours it has a channel in each direction. With one rank and W replicas it has an all-reduce over W ranks.
+# This schedule has a channel in each direction between neighbours, and with one rank and W replicas an all-reduce over W ranks.
 _CHAIN = """schedule chain
 param D = 2
 ranks D
@@ -38,8 +38,8 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
 
     What other ranks return is not meant for use.
     """
-    transport.connect(program_for(_CHAIN, {"D": transport.world}, 1, None))
-    peer = transport.rank ^ 1
+    transport.connect(program_for(_CHAIN, {"D": transport.world}, width=1, world=None))
+    peer = transport.rank ^ 1  # the pairs are 0 and 1, 2 and 3, ...; of an odd number of ranks the last one has no peer
 
     def there_and_back(size: int) -> Callable[[], None]:
         buffers = [torch.zeros(size // 4, device=transport.device) for _ in range(2)]
@@ -57,9 +57,9 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
         return run
 
     paired = peer < transport.world
-    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, paired, repeats)
-    latency_s, rate = fitted({size: found / 2 for size, found in seconds.items()})
-    return Link(latency_s, rate)
+    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, takes_part=paired, repeats=repeats)
+    latency_s, bytes_per_s = fitted({size: both_ways / 2 for size, both_ways in seconds.items()})
+    return Link(latency_s, bytes_per_s)
 
 
 def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]:
@@ -70,14 +70,15 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
     groups = sorted({2**k for k in range(1, transport.world.bit_length()) if 2**k < transport.world} | {transport.world})
     found = []
     for ranks in groups:
-        transport.connect(program_for(_CHAIN, {"D": 1}, ranks, None))
+        transport.connect(program_for(_CHAIN, {"D": 1}, width=ranks, world=None))
         members = tuple(range(ranks))
 
         def reduce(size: int, members: tuple[int, ...] = members) -> Callable[[], object]:
             buffer = torch.zeros(size // 4, device=transport.device)
             return lambda: transport.launch_all_reduce(members, buffer).wait()
 
-        seconds = _medians(transport, {size: reduce(size) for size in SIZES}, transport.rank < ranks, repeats)
+        takes_part = transport.rank < ranks
+        seconds = _medians(transport, {size: reduce(size) for size in SIZES}, takes_part, repeats)
         found.append(AllReduceTime(ranks, *fitted(seconds)))
     return tuple(found)
 
@@ -85,7 +86,10 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
 def _medians(
     transport: Processes, runs: Mapping[int, Callable[[], object]], takes_part: bool, repeats: int
 ) -> dict[int, float]:
-    """Return the median seconds of each run on this rank. All ranks begin a run together; takes_part: whether this one runs."""
+    """Return the median seconds of each run on this rank. All ranks begin a run together.
+
+    runs: the function that is measured for each size; takes_part: whether this rank calls it.
+    """
     found: dict[int, list[float]] = {size: [] for size in runs}
     for number in range(WARM_UP + repeats):
         for size, run in runs.items():
@@ -115,5 +119,6 @@ def fitted(seconds: Mapping[int, float]) -> tuple[float, float]:
 
 
 def _line(sizes: Floats, times: Floats) -> tuple[float, float]:
+    """Return slope and value at 0 of the line with the least relative errors."""
     slope, latency = np.polyfit(sizes, times, 1, w=1 / times)
     return float(slope), float(latency)

@@ -29,7 +29,11 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is measured. layers, head, loss: of a model of the user's own, as for run.py."""
+    """What is measured.
+
+    samples: the sizes of micro-batches; repeats: iterations of each measurement; device: `cpu` or `cuda`; optimizer: the one
+    whose state is counted. layers, head, loss: of a model of the user's own, as for run.py.
+    """
 
     model: str
     samples: Sequence[int]
@@ -42,7 +46,7 @@ class Choice:
     loss: str | None = None
 
     def build(self, samples: int) -> Model:
-        """Return the model. Raises ChimeraError as for run.py."""
+        """Return the model for micro-batches of `samples` samples. Raises ChimeraError as for run.py."""
         if is_own(self.model):
             return own_model(self.model, samples, self.seq_len, loss=self.loss, layers=self.layers, head=self.head)
         return preset(self.model, self.seq_len)
@@ -55,9 +59,9 @@ class Choice:
 
 def measure(choice: Choice, output: str) -> None:
     """Measure as one of the ranks that a launcher has started. Rank 0 writes the profile to `output`."""
-    here, local = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    torch.set_num_threads(max(1, processors() // here))
-    transport = _joined(choice.device, local, here)
+    ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(max(1, processors() // ranks_here))
+    transport = _join(choice.device, local_rank, ranks_here)
     profile = profile_of(choice, transport)
     if transport.rank == 0:
         write(profile_to_json(profile), output)
@@ -65,22 +69,25 @@ def measure(choice: Choice, output: str) -> None:
     transport.close()
 
 
-def _joined(device: str, local: int, here: int) -> Processes:
-    """Connect to the other ranks. On GPUs the transport is NCCL if each rank has one of its own, else gloo."""
+def _join(device: str, local_rank: int, ranks_here: int) -> Processes:
+    """Connect to the other ranks, and return the transport. On GPUs it is NCCL if each rank has one of its own, else gloo."""
     if device == "cpu":
         gloo.join(TIMEOUT_S)
         return gloo.Gloo()
-    if torch.cuda.device_count() >= here:
-        nccl.join(TIMEOUT_S, local)
+    if torch.cuda.device_count() >= ranks_here:
+        nccl.join(TIMEOUT_S, local_rank)
         return nccl.Nccl()
-    gpu = gloo.gpu_of(local)
+    gpu = gloo.gpu_of(local_rank)
     torch.cuda.set_device(gpu)
     gloo.join(TIMEOUT_S)
     return gloo.Gloo(gpu)
 
 
 def profile_of(choice: Choice, transport: Processes) -> Profile:
-    """Return the profile; called by all ranks together. The times of links are valid on rank 0 only."""
+    """Return the profile; called by all ranks together. Its overhead is that of the smallest micro-batch.
+
+    The times of links and all-reduces are valid on rank 0 only.
+    """
     sizes, descriptions, overhead = [], [], None
     for samples in sorted(set(choice.samples)):
         model = choice.build(samples)

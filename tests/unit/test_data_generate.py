@@ -80,7 +80,7 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(weights.with_suffix(".pt"), "does not say what was trained")
     refused(weights, "its weights are not those of gpt-micro", "gpt-micro")
     refused(weights, "its weights are not those of gpt-nano", None, 12)
-    refused(weights, "bert-nano is no model of the next token", "bert-nano")
+    refused(weights, "bert-nano does not predict the next token", "bert-nano")
     (tmp_path / "x.safetensors").write_bytes(b"not weights")
     refused(tmp_path / "x.safetensors", "")
     torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")

@@ -78,7 +78,7 @@ def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None
 def test_a_model_whose_targets_are_not_known_is_refused() -> None:
     inputs = MODEL.example(2)
     without = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
-    with pytest.raises(ValueError, match=r"the targets of gpt-nano/5 are not known.*give cut the targets"):
+    with pytest.raises(ValueError, match=r"the targets of gpt-nano/5 are not known.*give the targets to `cut`"):
         LayerBench(without, DESCRIPTION, CPU)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a report can show. title: with its unit after the scaling.
+    """A figure that a report can show. title: with the unit of the scaled value.
 
-    scale: what a value is multiplied with; digits: after the decimal point. predicted: the column of the table with its
-    prediction by the simulator; empty if there is none.
+    scale: what a value is multiplied by; digits: after the decimal point. predicted: the column of the table with the
+    simulator's prediction; empty if there is none.
     """
 
     title: str
@@ -48,7 +48,10 @@ MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "sum_wait_s")  # means ov
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known about a run before it runs. bubble: the predicted ratio; iteration_s: predicted, of timed stages only."""
+    """What is known about a run before it runs.
+
+    samples: of an iteration; bubble: the predicted bubble ratio; iteration_s: the predicted time, None unless stages are timed.
+    """
 
     samples: int
     bubble: float
@@ -58,8 +61,8 @@ class Expected:
 def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
     """Return the figures of a run from its log: columns of the table.
 
-    discard: iterations at the start that are not counted; the last one always is. Figures that the log does not have are left
-    out. Raises ValueError if the log has no iteration.
+    discard: iterations at the start that are not counted; the last iteration is always counted. Figures that the log does
+    not have are left out. Raises ValueError if the log has no iteration.
     """
     lines = _iterations(log)
     if not lines:

@@ -27,7 +27,7 @@ from chimerac.interpreter.runtime.model import seed_from
 
 
 class ModuleSource(Protocol):
-    """Where the parts of a module come from. Parameters are known by their names, tied ones by any of them."""
+    """Where the parts of a module come from. Parameters are known by their names, a tied one by any of its names."""
 
     def structure(self) -> nn.Module:
         """Return the module with all parameters on the meta device; other tensors are real."""
@@ -105,7 +105,7 @@ class Given:
         """Return a copy that has the module's own parameters of these names, and others on the meta device."""
         module = self._module
         own = {id(module.get_parameter(name)) for name in names}
-        memo: dict[int, Any] = {id(b): b for b in module.buffers()}
+        memo: dict[int, Any] = {id(b): b for b in module.buffers()}  # what deepcopy does not copy, and uses instead
         memo |= {id(p): p if id(p) in own else _on_meta(p) for p in module.parameters()}
         return copy.deepcopy(module, memo)
 

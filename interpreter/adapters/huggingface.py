@@ -185,7 +185,7 @@ def _weights(
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
     state, prefix = structure.state_dict(), structure.base_model_prefix
-    collected: dict[str, list[tuple[str, str]]] = {}
+    collected: dict[str, list[tuple[str, str]]] = {}  # by name in the model: pattern and key of each tensor to be converted
     for key in sorted(files.keys):
         name, pattern = rename_source_key(key, renamings, converters, prefix, state)
         if pattern is None:

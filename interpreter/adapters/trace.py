@@ -229,10 +229,11 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.written: set[Output | Field] = set()
         self.draws = False
+        # By the addresses of storages:
         self._sources: dict[int, Sources] = {}
-        self._storages: list[Any] = []  # kept alive, so that no other storage gets the same address
-        self._weights: dict[int, str] = {}
+        self._weights: dict[int, str] = {}  # names of parameters and buffers
         self._copied: dict[int, Output | Field] = {}  # what a stage gives the model as a copy if the model changes it
+        self._storages: list[Any] = []  # kept alive, so that no other storage gets the same address
         self._call: int | None = None
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:

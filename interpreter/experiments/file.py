@@ -57,9 +57,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 class Comparison(BaseModel):
     """How the report compares the runs.
 
-    x: the axis of the plots; groups: what the lines or bars of a plot are; panels: each value has its own plots. These are
-    names of settings, parameters of the schedule, labels, or W, ranks and shape. baseline: the runs with which ratios are
-    computed, as values of such names. figures: what is plotted (figures.py).
+    x: what the x axis shows; groups: in what the lines or bars of a plot differ; panels: in what the plots of a figure differ.
+    These are names of settings, of parameters of the schedule, of labels, or D, N, W, ranks, stages and shape. baseline:
+    values of such names; ratios are to the runs that have them. figures: what is plotted (figures.py).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -131,16 +131,16 @@ def without_a_send(trainer: Trainer) -> None:
 
 # name: (program, a function that makes the trainer of a rank fail)
 JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
-    "killed in FWD": (GPIPE, before_forwards(1, kill_self)),
-    "killed in a wait": (GPIPE, before_forwards(0, kill_peer_in_a_wait)),
+    "killed in FWD": (GPIPE, before_forwards(rank=1, fault=kill_self)),
+    "killed in a wait": (GPIPE, before_forwards(rank=0, fault=kill_peer_in_a_wait)),
     "killed in ALLREDUCE": (CHIMERA, killed_in_all_reduce),
     "killed before the norm": (GPIPE, killed_before_the_norm),
-    "stopped": (GPIPE, before_forwards(1, stop_self)),
-    "exception": (GPIPE, before_forwards(1, fail)),
+    "stopped": (GPIPE, before_forwards(rank=1, fault=stop_self)),
+    "exception": (GPIPE, before_forwards(rank=1, fault=fail)),
     "dropped": (GPIPE, without_a_send),
-    "late": (GPIPE, before_forwards(1, pause(60))),
+    "late": (GPIPE, before_forwards(rank=1, fault=pause(seconds=60))),
     "cycle": (CYCLE, lambda trainer: None),
-    "slow": (GPIPE, before_forwards(1, pause(1))),
+    "slow": (GPIPE, before_forwards(rank=1, fault=pause(seconds=1))),
 }
 
 

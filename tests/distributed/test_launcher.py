@@ -33,6 +33,7 @@ def has_loaded_torch(process: subprocess.Popen[str]) -> bool:
 
 
 def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:
+    # `early` is interrupted while it starts, and `late` while it trains.
     with start_process(sys.executable, *LONG) as early, start_process(sys.executable, *LONG) as late:
         wait_until(lambda: has_loaded_torch(early), early)
         os.kill(early.pid, signal.SIGINT)

@@ -55,8 +55,8 @@ WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")
 
 def shipped(name: str, ranks: int, **more: int) -> Program:
     """Return the program of a schedule of the library for this number of ranks."""
-    count = 2 * ranks if ranks < 8 else ranks
-    return program(name, **({"D": ranks, "N": count} | SHIPPED[name](ranks) | more))
+    micro_batches = 2 * ranks if ranks < 8 else ranks
+    return program(name, **({"D": ranks, "N": micro_batches} | SHIPPED[name](ranks) | more))
 
 
 def test_every_shipped_schedule_is_here() -> None:

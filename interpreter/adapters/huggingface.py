@@ -29,7 +29,7 @@ from chimerac.interpreter.adapters.pretrained import Entry, Folder, Weights
 from chimerac.interpreter.adapters.trace import line_of
 from chimerac.interpreter.runtime.model import Fields, Values
 
-# The kinds of classes of transformers. If a configuration names no class, its architecture's first kind of these is used.
+# Kinds of classes of transformers. If a configuration names no class, the first kind here that its architecture has is used.
 _HEADS = ("Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
 
 # The other implementations of experts have shapes that change from batch to batch, or need bfloat16.
@@ -102,7 +102,7 @@ def configuration(source: str | Path) -> Any:
 
 
 def class_of(config: Any, head: str | None = None) -> Any:
-    """Return the class of a model: `head`, else the one that the configuration names, else the first kind in `_HEADS`.
+    """Return the class of a model: `head`, else the one that the configuration names, else one of the first kind (`_HEADS`).
 
     Raises ChimeraError E854 where transformers has no such class.
     """

@@ -61,7 +61,7 @@ class CallModel(Model):
         """
         structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
         absent: list[tuple[nn.Module, str]] = []
-        if mode is not None:
+        if mode is not None:  # the stage is built on fake tensors
             intercepted = structure.without_memory(mode)
         else:
             names = structure.weights_of(layers)
@@ -182,7 +182,7 @@ class Structure:
         ]
 
     def _needed_by_call(self) -> list[set[str]]:
-        """Return, for each call, the first names of the parameters that its stage needs."""
+        """Return, for each call, the first names of the parameters that a stage with this call needs."""
         module, calls = self._faked.module, self.trace.calls
         parameters = {name for name, _ in module.named_parameters()}
 

@@ -45,7 +45,7 @@ class WrongError(Exception):
 
 def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable[[], object] = lambda: None) -> None:
     """Train to the end, from the last checkpoint on, and write each loss to the log. folder: of the checkpoints."""
-    program = compiled("chimera", 1, D=2, N=4)
+    program = compiled("chimera", width=1, D=2, N=4)
     with open(log, "a", buffering=1, encoding="utf-8") as lines:
 
         def after(transport: Transport, done: int, loss: float) -> None:
@@ -68,7 +68,7 @@ def digest(ranks: list[Trained]) -> str:
 
 
 def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, after_iteration: Callable[[], object]) -> None:
-    """Train. operation: this process is killed before the operation on a file that has this number; None: before none."""
+    """Train. operation: the number of the operation on a file before which this process kills itself; None: it does not."""
     if operation is not None:
         kill_before(operation, folder)
     train(folder, log, asynchronous, after_iteration)

@@ -46,7 +46,7 @@ def trained_by_torch() -> list[float]:
     optimizer = torch.optim.AdamW(mine.parameters(), lr=3e-3)
     losses = []
     for images, labels in batches(10, samples=32):
-        micro_batch_losses: list[torch.Tensor] = []  # torch adds them on the last rank
+        micro_batch_losses: list[torch.Tensor] = []  # torch appends them on the last rank
         schedule.step(*([images] if rank == 0 else []), **({"target": labels, "losses": micro_batch_losses} if rank else {}))
         norm = torch.tensor([sum(float(p.grad.double().square().sum()) for p in mine.parameters() if p.grad is not None)])
         dist.all_reduce(norm)

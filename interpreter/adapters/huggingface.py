@@ -102,7 +102,9 @@ def configuration(source: str | Path) -> Any:
 
 
 def class_of(config: Any, head: str | None = None) -> Any:
-    """Return the class of a model: `head`, else the one that the configuration names, else one of the first kind (`_HEADS`).
+    """Return the class of a model.
+
+    It is `head` if given, else the one that the configuration names, else the first kind in `_HEADS` that the architecture has.
 
     Raises ChimeraError E854 where transformers has no such class.
     """

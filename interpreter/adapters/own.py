@@ -115,8 +115,8 @@ def files_of(name: str) -> list[Path]:
 def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
     """Check that samples of so many tokens fit a configuration.
 
-    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than bytes,
-    E861 for one of fewer tokens than the tokenizer's.
+    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than a byte
+    has values, E861 for one of fewer tokens than the tokenizer's.
     """
     vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
     check_positions(source, length, positions, otherwise="set more positions in the configuration")

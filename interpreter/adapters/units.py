@@ -65,7 +65,7 @@ def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the elements of the outermost lists of a module. modules: its submodules by path."""
+    """Return the paths of the elements of a module's outermost lists. modules: its submodules by path."""
     kinds: tuple[type[nn.Module], ...]
     for kinds in ((nn.ModuleList,), (nn.Sequential,)):
         lists = [path for path, m in modules.items() if isinstance(m, kinds) and any(True for _ in m.parameters())]

@@ -1,4 +1,4 @@
-"""Jobs of two ranks in which one rank fails. Prints, as JSON, the exit code and the messages of each rank of each job.
+"""Jobs of two ranks that fail, hang or are slow. Prints, as JSON, the exit code and the messages of each rank of each job.
 
 Usage: python tests/distributed/faults.py [JOB...]
 

@@ -78,28 +78,30 @@ class Progress:
             return
         self._drawn_s = now
         text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.time_left([run, *rest], now - since)}"
-        self._write(text.rstrip()[: shutil.get_terminal_size().columns - 1], "")  # a line that wraps could not be erased
+        columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
+        self._write(text.rstrip()[:columns], end="")
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
         """Print the line about a run that has ended. record: its result; rest: the runs after it."""
         self._seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
         left = self.time_left(rest)
-        self._write(f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s{f'   {left}' if left else ''}", "\n")
+        self._write(f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s{f'   {left}' if left else ''}", end="\n")
         if record["state"] != "done":
             for line in _last_lines(run.output):
-                self._write(f"    {visible(line)}", "\n")
-            self._write(f"    all of it: {run.output}", "\n")
+                self._write(f"    {visible(line)}", end="\n")
+            self._write(f"    all of it: {run.output}", end="\n")
 
     def clear(self) -> None:
         """Erase the line about the present run."""
         if self._width:
-            self._write("", "")
+            self._write("", end="")
 
     def _number(self, run: Run) -> str:
         return f"{self.runs.index(run) + 1}/{len(self.runs)}"
 
     def _write(self, text: str, end: str) -> None:
+        """Write over the line about the present run. end: "\\n", or "" for a text that is to be erased later."""
         erased = f"\r{' ' * self._width}\r" if self._width else ""
         write_stderr(f"{erased}{text}{end}")
         self._width = 0 if end else len(text)
@@ -143,7 +145,10 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
 def _execute_if_free(
     run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
 ) -> bool:
-    """Execute a run unless another process does; return whether it has ended."""
+    """Execute a run unless another process does; return whether it has ended.
+
+    states: of the runs that are to be executed; left: the runs that have not ended. The other arguments are as in `run_all`.
+    """
     run.prepare()
     with ExitStack() as stack:
         own = stack.enter_context(locked(run.folder / LOCK))

@@ -91,6 +91,7 @@ def _table(compared: Compared, name: str) -> Table:
         if (point := compared.point(name, panel, group, x)) is not None
     ]
     found = [p for *_, p in points]
+    # Columns: title and cells. A column that tells nothing has no cells.
     groups = (", ".join(compare.groups), [group for _, group, *_ in points] if len(compared.groups) > 1 else [])
     values = (compare.x, [str(x) for _, _, x, _ in points])
     labels = [
@@ -104,7 +105,7 @@ def _table(compared: Compared, name: str) -> Table:
         ("predicted", [figure.text(p.predicted) for p in found] if any(p.predicted is not None for p in found) else []),
         (baseline, [_ratio(p) for p in found] if any(p.ratio is not None for p in found) else []),
     ]
-    columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]  # a column that tells nothing has no cells
+    columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]
     return Table(list(zip(*columns, strict=True)), labels=sum(bool(cells) for _, cells in labels))
 
 

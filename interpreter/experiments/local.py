@@ -85,8 +85,8 @@ class Progress:
         """Print the line about a run that has ended. record: its result; rest: the runs after it."""
         self._seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
-        left = self.time_left(rest)
-        self._write(f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s{f'   {left}' if left else ''}", end="\n")
+        text = f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s   {self.time_left(rest)}"
+        self._write(text.rstrip(), end="\n")
         if record["state"] != "done":
             for line in _last_lines(run.output):
                 self._write(f"    {visible(line)}", end="\n")
@@ -101,7 +101,7 @@ class Progress:
         return f"{self.runs.index(run) + 1}/{len(self.runs)}"
 
     def _write(self, text: str, end: str) -> None:
-        """Write over the line about the present run. end: "\\n", or "" for a text that is to be erased later."""
+        """Write over the line about the present run. end: a line break, or nothing for a text that is to be erased later."""
         erased = f"\r{' ' * self._width}\r" if self._width else ""
         write_stderr(f"{erased}{text}{end}")
         self._width = 0 if end else len(text)

@@ -133,7 +133,7 @@ def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[
 
 def main(kills: int, seed: int, folder: Path) -> int:
     """Kill this many ranks, and return the exit code."""
-    rng, iterations = random.Random(seed), 8 + PER_KILL * kills
+    rng, iterations = random.Random(seed), PER_KILL * kills + 8  # eight more for the attempt after the last kill
     never_killed, _ = run(folder / "whole", 0, iterations, rng)
     expected = [line["loss"] for line in never_killed[0]]
     attempts, moments = run(folder / "killed", kills, iterations, rng)

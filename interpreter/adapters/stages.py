@@ -67,7 +67,7 @@ class CallStage(Stage):
         self.trace, self.calls = trace, calls
         self.received, self.sent = trace.crossing(calls.start), trace.crossing(calls.stop)
         self._intercepted, self._select = intercepted, select
-        read = {source.name for sources in trace.readers(calls) for source in sources if isinstance(source, Field)}
+        read = {source.name for sources in trace.sources_of(calls) for source in sources if isinstance(source, Field)}
         self.reads = tuple(name for name in fields if name in read)
         self._unread = {name: _shape_of(t) for name, t in fields.items() if name not in read}
         self._absent = [(m, name, _shape_of(m.get_parameter(name))) for m, name in absent]

@@ -27,7 +27,7 @@ from chimerac.interpreter.runtime.model import seed_from
 
 
 class ModuleSource(Protocol):
-    """Where the parts of a module come from. Parameters are known by their names, tied ones by any of them."""
+    """Where the parts of a module come from. Parameters are known by their names, a tied one by any of its names."""
 
     def structure(self) -> nn.Module:
         """Return the module with all parameters on the meta device; other tensors are real."""
@@ -37,9 +37,10 @@ class ModuleSource(Protocol):
 
 
 class Built:
-    """A module that a function builds. Raises TypeError if it returns something else, or parameters that existed before.
+    """A module that a function builds.
 
-    build: called once for each part. It builds a new module every time, equal to the others up to random numbers.
+    build: called once or twice for each part. It builds a new module every time, equal to the others up to random numbers.
+    If it returns something else, or parameters of an earlier call, the methods raise TypeError.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -66,7 +67,8 @@ class Built:
             named = set(self._numbers.values())
             module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)
         for name in names:
-            if isinstance(module.get_parameter(name), FakeTensor):  # of the module of `structure`, which has fake tensors now
+            # `Structure` has put fake tensors in the place of the parameters that an earlier call returned.
+            if isinstance(module.get_parameter(name), FakeTensor):
                 raise TypeError(
                     f"the function that builds the model returned the parameter {name} a second time: "
                     "let it build new modules in every call, or give the module itself"
@@ -74,10 +76,10 @@ class Built:
         return module
 
     def _constructed(self, is_real: Callable[[int], bool], seed: int) -> tuple[nn.Module, dict[str, int]]:
-        """Return the module, and the number of each parameter by its names: how many were registered before it."""
-        registered = _RegistrationHook(is_real)
-        with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, registered):
-            handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]  # it may return one
+        """Return the module, and by name the number of each parameter: how many were registered before it."""
+        hook = _RegistrationHook(is_real)
+        with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, hook):
+            handle = register_module_parameter_registration_hook(hook)  # type: ignore[arg-type]  # a hook may return a parameter
             try:
                 module = self._build()
             finally:
@@ -86,7 +88,7 @@ class Built:
             raise TypeError(
                 f"the function that builds the model returned a value of type {type(module).__name__}, not a torch.nn.Module"
             )
-        return module, {name: registered.number_of(p) for name, p in module.named_parameters(remove_duplicate=False)}
+        return module, {name: hook.number_of(p) for name, p in module.named_parameters(remove_duplicate=False)}
 
 
 class Given:
@@ -103,7 +105,7 @@ class Given:
         """Return a copy that has the module's own parameters of these names, and others on the meta device."""
         module = self._module
         own = {id(module.get_parameter(name)) for name in names}
-        memo: dict[int, Any] = {id(b): b for b in module.buffers()}
+        memo: dict[int, Any] = {id(b): b for b in module.buffers()}  # what deepcopy does not copy, and uses instead
         memo |= {id(p): p if id(p) in own else _on_meta(p) for p in module.parameters()}
         return copy.deepcopy(module, memo)
 
@@ -128,27 +130,26 @@ class _RegistrationHook:
     def __init__(self, is_real: Callable[[int], bool]) -> None:
         self._is_real, self._thread = is_real, threading.get_ident()
         self._count = 0
-        self._numbers: dict[
-            int, tuple[int, weakref.ref[nn.Parameter]]
-        ] = {}  # by id, which may be used again after the parameter is freed
-        self._on_meta: dict[int, nn.Parameter] = {}
+        # By id. The reference tells whether the parameter still exists: a later object may have the same id.
+        self._numbers: dict[int, tuple[int, weakref.ref[nn.Parameter]]] = {}
+        self._replacements: dict[int, nn.Parameter] = {}  # parameters on the meta device, by number
 
     def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        if threading.get_ident() != self._thread:  # the hook is for all threads
+        if threading.get_ident() != self._thread:  # torch calls the hook in all threads
             return None
         if self.number_of(parameter) < 0:
             number = self._count
             self._count += 1
             self._record(parameter, number)
             if not self._is_real(number):
-                self._on_meta[number] = _on_meta(parameter)
-                self._record(self._on_meta[number], number)
-        return self._on_meta.get(self.number_of(parameter))
+                self._replacements[number] = _on_meta(parameter)
+                self._record(self._replacements[number], number)
+        return self._replacements.get(self.number_of(parameter))
 
     def number_of(self, parameter: Tensor) -> int:
         """Return the number of a parameter, or -1."""
-        number, known = self._numbers.get(id(parameter), (-1, None))
-        return number if known is not None and known() is parameter else -1
+        number, reference = self._numbers.get(id(parameter), (-1, None))
+        return number if reference is not None and reference() is parameter else -1
 
     def _record(self, parameter: nn.Parameter, number: int) -> None:
         self._numbers[id(parameter)] = number, weakref.ref(parameter)
@@ -166,19 +167,19 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     An operation on a parameter, or on a tensor made from one as in the loops of `trunc_normal_`, has a seed from
     (seed, parameter, number among the operations of this parameter). torch skips some of them on the meta device, and that
-    changes the seeds of no other parameter. All other random operations run in every construction, and are numbered.
+    changes the seeds of no other parameter. All other random operations run in every construction, and are numbered together.
     """
 
-    def __init__(self, seed: int, registered: _RegistrationHook) -> None:
+    def __init__(self, seed: int, hook: _RegistrationHook) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._registered = seed, registered
-        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()
-        self._counts = Counter[int]()
+        self._seed, self._hook = seed, hook
+        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # tensor -> number of a parameter
+        self._counts = Counter[int]()  # of random operations, by parameter; -1: of those without one
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = [self._parameter(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        parameter = max(given, default=-1)
+        parameters = [self._parameter(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        parameter = max(parameters, default=-1)
         if torch.Tag.nondeterministic_seeded in func.tags:
             torch.default_generator.manual_seed(seed_from(self._seed, parameter, self._counts[parameter]))
             self._counts[parameter] += 1
@@ -191,5 +192,5 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _parameter(self, t: Tensor) -> int:
         """Return the number of the parameter that this is, or was made from; otherwise -1."""
-        number = self._registered.number_of(t)
+        number = self._hook.number_of(t)
         return number if number >= 0 else self._made_from.get(t, -1)

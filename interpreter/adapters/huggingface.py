@@ -29,10 +29,10 @@ from chimerac.interpreter.adapters.pretrained import Entry, Folder, Weights
 from chimerac.interpreter.adapters.trace import line_of
 from chimerac.interpreter.runtime.model import Fields, Values
 
-# What a model is trained for if its configuration names no class: the first of these that it has.
+# Kinds of classes of transformers. If a configuration names no class, the first kind here that its architecture has is used.
 _HEADS = ("Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
 
-# The other implementations of experts take other shapes from batch to batch, or bfloat16 only.
+# The other implementations of experts have shapes that change from batch to batch, or need bfloat16.
 _OPTIONS = {"dtype": torch.float32, "experts_implementation": "batched_mm"}
 
 
@@ -54,8 +54,9 @@ def huggingface(
     source: a config.json, or a folder with one; if the folder has safetensors too, every stage reads its own weights from
     them. fields, loss, targets, layers: as for `cut`. head: the name of a class of transformers, such as BertForMaskedLM; by
     default the one in the configuration. select: from what the model returns, the tensors for the loss; by default its
-    logits. new, unused: names of parameters, where a * matches anything: those that the folder need not have, and that
-    start with initial values; those that it may have besides. options: for the class, such as attn_implementation="eager".
+    logits. new: names of parameters that may be missing in the folder; these start with initial values. unused: names in the
+    folder that may be missing in the model. In both a * matches any text. options: for the class, such as
+    attn_implementation="eager".
 
     Raises ChimeraError: E850 without transformers, E851 for layers that it does not have, E852 for a model that cannot be cut,
     E854 for a configuration that cannot be read, E855 for weights that do not fit.
@@ -101,7 +102,9 @@ def configuration(source: str | Path) -> Any:
 
 
 def class_of(config: Any, head: str | None = None) -> Any:
-    """Return the class of a model: the one of this name, the configuration's, or the first kind that its architecture has.
+    """Return the class of a model.
+
+    It is `head` if given, else the one that the configuration names, else the first kind in `_HEADS` that the architecture has.
 
     Raises ChimeraError E854 where transformers has no such class.
     """
@@ -119,16 +122,16 @@ def class_of(config: Any, head: str | None = None) -> Any:
     for kind in _HEADS:
         auto = getattr(transformers, f"AutoModelFor{kind}")
         if type(config) in auto._model_mapping and ("Seq2Seq" not in kind or config.is_encoder_decoder):
-            return _one_of(auto._model_mapping[type(config)])
-    return _one_of(transformers.AutoModel._model_mapping[type(config)])
+            return _first_class(auto._model_mapping[type(config)])
+    return _first_class(transformers.AutoModel._model_mapping[type(config)])
 
 
-def _one_of(classes: Any) -> Any:
+def _first_class(classes: Any) -> Any:
     return classes[0] if isinstance(classes, tuple) else classes
 
 
 def example_fields(config: Any, model_class: Any, samples: int, length: int) -> Fields:
-    """Return zeros for the fields without which a model cannot run, in the shapes of one micro-batch.
+    """Return the fields without which a model cannot run, with the shapes of one micro-batch; all values are zero.
 
     samples: of the micro-batch; length: tokens of a sample, for a model that reads text.
 
@@ -184,7 +187,7 @@ def _weights(
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
     state, prefix = structure.state_dict(), structure.base_model_prefix
-    collected: dict[str, list[tuple[str, str]]] = {}
+    collected: dict[str, list[tuple[str, str]]] = {}  # by name in the model: pattern and key of each tensor to be converted
     for key in sorted(files.keys):
         name, pattern = rename_source_key(key, renamings, converters, prefix, state)
         if pattern is None:
@@ -194,13 +197,13 @@ def _weights(
     for name, uses in collected.items():
         converter = next(c for c in converters if uses[0][0] in c.source_patterns)
         entry = Entry([key for _, key in uses], _conversion(converter, name, uses, structure))
-        for target in converter.target_patterns:
+        for target in converter.target_patterns:  # `name` is that of the first target
             entries[name.replace(converter.target_patterns[0], target)] = entry
     weights = Weights(files, entries)
     ignored = [*(structure._keys_to_ignore_on_load_unexpected or ())]
-    extra = [name for name in entries if any(re.search(pattern, name) for pattern in ignored)]
+    ignored_names = [name for name in entries if any(re.search(pattern, name) for pattern in ignored)]
     shapes = {first: tuple(state[first].shape) for first in model.structure.names if first in state}
-    weights.check(shapes, model.structure.names, new, [*unused, *extra])
+    weights.check(shapes, model.structure.names, new, [*unused, *ignored_names])
     return weights
 
 
@@ -208,7 +211,7 @@ def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], mode
     """Return the function that makes tensors of the model from several tensors in the files, such as experts in one tensor."""
 
     def convert(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
-        own = copy.deepcopy(converter)
+        own = copy.deepcopy(converter)  # a converter collects tensors
         for (pattern, key), tensor in zip(uses, tensors, strict=True):
             own.add_tensor(name, key, pattern, tensor)
         converted: Mapping[str, Tensor] = own.convert(name, model=model, config=model.config)

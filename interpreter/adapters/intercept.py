@@ -16,7 +16,7 @@ class Run(Protocol):
     """One forward of the whole module."""
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what the next call of a unit returns. unit: its path; forward: its own."""
+        """Return what the next call of a unit returns. unit: its path; forward: the replaced forward of the unit."""
 
 
 class Intercepted:

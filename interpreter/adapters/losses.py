@@ -1,4 +1,4 @@
-"""Losses of models that return logits: sums over the valid targets, as a Model has them."""
+"""The losses that a run offers by name, as sums over the valid targets; and a check that a user's loss is a sum."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MEAN_TOLERANCE = 0.01  # relative: the loss of two equal samples is twice that o
 
 
 def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[BoundaryTensor], targets: Values) -> None:
-    """Check that the loss of a user's model is a sum over the samples, not their mean, on outputs drawn at random.
+    """Check on random outputs that the loss of a user's model is a sum over the samples, not their mean.
 
     name: of the model. outputs: the tensors that the loss reads, of a micro-batch; targets: of one sample. A loss that cannot
     be computed for these, or is zero, is not checked. Raises ChimeraError E856.

@@ -61,7 +61,7 @@ class CallModel(Model):
         """
         structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
         absent: list[tuple[nn.Module, str]] = []
-        if mode is not None:
+        if mode is not None:  # the stage is built on fake tensors
             intercepted = structure.without_memory(mode)
         else:
             names = structure.weights_of(layers)
@@ -81,7 +81,8 @@ class Structure:
     """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
 
     layers: the paths of lists of layers, or of single layers. fields: examples of its keyword arguments. select: as in
-    `CallModel`. names: by the first name of each parameter and buffer, all its names.
+    `CallModel`. names: by the first name of each parameter and buffer, all its names. The methods take the numbers of a
+    stage's calls as `calls`.
     """
 
     def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:
@@ -104,7 +105,7 @@ class Structure:
         return [name for name in self.names if name in needed]
 
     def absent_from(self, module: nn.Module, calls: range) -> list[tuple[nn.Module, str]]:
-        """Return, as modules and names, the parameters that are read between calls and that a stage does not need."""
+        """Return the parameters that are read between calls and that a stage does not need, as (module, name in it)."""
         absent = self._read_between_calls().difference(self.weights_of(calls))
         paths = (name.rpartition(".") for first in absent for name in self.names[first])
         owners = ((module.get_submodule(path), name) for path, _, name in paths)
@@ -126,18 +127,18 @@ class Structure:
         return modules | {path: Own(intercepted.module.get_submodule(path)) for path in outside}
 
     def ties_of(self, path: str, module: nn.Module) -> dict[str, str]:
-        """Return the parameters of a module that several calls need: by their first name in the model, their path in it."""
+        """Return the parameters of the module at `path` that several calls need: first name -> path in this module."""
         paths = {self._first_name[joined(path, name)]: name for name, _ in module.named_parameters()}
         return {first: name for first, name in paths.items() if self._uses[first] > 1}
 
     def tensors_of(self, module: nn.Module, calls: range) -> dict[str, Tensor]:
         """Return the parameters and the persistent buffers of a stage, by their first names."""
         found: dict[str, Tensor] = {name: module.get_parameter(name) for name in self.weights_of(calls)}
-        holders = {unit: module.get_submodule(unit) for unit in self._units_of(calls)}
-        holders |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
-        for path, holder in holders.items():
-            buffers = {joined(path, name): t for name, t in holder.state_dict(keep_vars=True).items()}
-            found |= {name: t for name, t in buffers.items() if not isinstance(t, nn.Parameter)}
+        owners = {unit: module.get_submodule(unit) for unit in self._units_of(calls)}
+        owners |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
+        for path, owner in owners.items():
+            state = {joined(path, name): t for name, t in owner.state_dict(keep_vars=True).items()}
+            found |= {name: t for name, t in state.items() if not isinstance(t, nn.Parameter)}
         return found
 
     def free_others(self, module: nn.Module, calls: range) -> None:
@@ -164,8 +165,8 @@ class Structure:
 
     def _read_between_calls(self) -> set[str]:
         """Return the first names of the parameters and buffers that the module reads between calls."""
-        readers = self.trace.readers(range(len(self.trace.calls)))
-        return {self._first_name[s.name] for sources in readers for s in sources if isinstance(s, Weight)}
+        found = self.trace.sources_of(range(len(self.trace.calls)))
+        return {self._first_name[s.name] for sources in found for s in sources if isinstance(s, Weight)}
 
     def _paths_with_buffers(self) -> list[str]:
         """Return the paths of the modules whose buffers every stage has.
@@ -181,7 +182,7 @@ class Structure:
         ]
 
     def _needed_by_call(self) -> list[set[str]]:
-        """Return, for each call, the first names of the parameters that its stage needs."""
+        """Return, for each call, the first names of the parameters that a stage with this call needs."""
         module, calls = self._faked.module, self.trace.calls
         parameters = {name for name, _ in module.named_parameters()}
 
@@ -196,11 +197,11 @@ class Structure:
             for path in self._with_buffers
             for name, _ in module.get_submodule(path).named_parameters(recurse=False)
         }
-        last = {source.name for source in self.trace.result if isinstance(source, Weight)}
+        after_last = {source.name for source in self.trace.result if isinstance(source, Weight)}  # used for the model's output
         needed = []
         for k, call in enumerate(calls):
             inside = {self._first_name[name] for unit in self._units_of(range(k, k + 1)) for name in self._names_in(unit)}
-            used = (call.weights | last if k == len(calls) - 1 else call.weights) & parameters
+            used = (call.weights | after_last if k == len(calls) - 1 else call.weights) & parameters
             needed.append((inside & parameters).union(everywhere, *map(beside, used - inside), used))
         needed[-1] |= parameters - set[str]().union(*needed)  # those that nothing uses
         return needed
@@ -236,7 +237,7 @@ def cut(
     structure = Structure(source, layers, fields, select or tensors_in)
     target_tensors = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
 
-    def example(samples: int) -> Example:  # always of the micro-batch that was given: its module was traced with it
+    def example(samples: int) -> Example:  # always the given micro-batch: the module was traced with its shapes
         return Example((), target_tensors, fields)
 
     return CallModel(

@@ -29,7 +29,7 @@ HUGGING_FACE = "hf:"
 LossName = Literal["cross-entropy", "next-token", "squared-error"]  # of `LOSSES` in losses.py, which needs torch
 LOSS_NAMES = get_args(LossName)
 DEFAULT_LOSS = "cross-entropy"
-BYTES = 256
+BYTES = 256  # how many values a byte has: the tokens of a text without a tokenizer
 
 
 def is_own(name: str | None) -> bool:
@@ -86,9 +86,9 @@ def own_model(
 
     from chimerac.interpreter.adapters.losses import LOSSES  # imports torch: 2.6 s
 
-    chosen, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
+    loss_function, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
     if not name.startswith(HUGGING_FACE):
-        return _from_file(name, samples, length, chosen, paths)
+        return _from_file(name, samples, length, loss_function, paths)
     # These import torch, which takes 2.6 s, and transformers.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
@@ -98,10 +98,10 @@ def own_model(
     fields = example_fields(config, model_class, samples, length)
     if "input_ids" in fields:
         _check_text(source, config.get_text_config(), length, tokens)
-    if "decoder_input_ids" in fields:
+    if "decoder_input_ids" in fields:  # the encoder reads the first half of a sample, and the decoder predicts the second
         fields = {field: t[:, : length // 2] for field, t in fields.items()}
     targets = next(iter(fields.values())) if "input_ids" in fields else torch.zeros(samples, dtype=torch.int64)
-    return huggingface(source, fields, loss=chosen, targets=targets, head=head, layers=paths)
+    return huggingface(source, fields, loss=loss_function, targets=targets, head=head, layers=paths)
 
 
 def files_of(name: str) -> list[Path]:
@@ -115,8 +115,8 @@ def files_of(name: str) -> list[Path]:
 def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
     """Check that samples of so many tokens fit a configuration.
 
-    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than bytes,
-    E861 for one of fewer tokens than the tokenizer's.
+    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than a byte
+    has values, E861 for one of fewer tokens than the tokenizer's.
     """
     vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
     check_positions(source, length, positions, otherwise="set more positions in the configuration")

@@ -20,7 +20,7 @@ from torch import Tensor
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason
 
-Tensors = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]  # by the names of tensors
 
 
 @dataclass
@@ -101,10 +101,11 @@ class Weights:
         self._folder, self._entries = folder, entries
 
     def check(
-        self, shapes: Tensors, names: Mapping[str, Sequence[str]], new: Sequence[str] = (), unused: Sequence[str] = ()
+        self, shapes: Shapes, names: Mapping[str, Sequence[str]], new: Sequence[str] = (), unused: Sequence[str] = ()
     ) -> None:
         """Raise ChimeraError E855 unless the files have exactly the tensors of a model, with their shapes.
 
+        The shapes of tensors that are converted are not checked.
         shapes, names: by the first name of each tensor, its shape and all its names. new: names with * of tensors that may be
         missing, and then have initial values; unused: those that the files may have besides.
         """
@@ -123,7 +124,7 @@ class Weights:
 
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
         """Set the values of these tensors of a model. names: all names that each of them has in the model."""
-        converted: dict[int, Mapping[str, Tensor]] = {}  # by id, the latest entry only: experts are large
+        converted: dict[int, Mapping[str, Tensor]] = {}  # the latest entry only, by its id: converted experts are large
         with torch.no_grad():
             for first, tensor in tensors.items():
                 entry = self._entry(names[first])

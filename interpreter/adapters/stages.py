@@ -2,7 +2,7 @@
 
     calls before the stage     return what an earlier stage has sent, or a placeholder where nothing needs it
     calls of the stage         run
-    after the last of them     the forward is left, and the stage returns what later stages need
+    after the last of them     the forward is ended, and the stage returns what later stages need
 
 What the module computes between calls (masks, positions, residual sums) it computes on every stage, from the fields of the
 batch and from what was sent. So no tensor of the batch passes through the pipeline.
@@ -67,7 +67,7 @@ class CallStage(Stage):
         self.trace, self.calls = trace, calls
         self.received, self.sent = trace.crossing(calls.start), trace.crossing(calls.stop)
         self._intercepted, self._select = intercepted, select
-        read = {source.name for sources in trace.readers(calls) for source in sources if isinstance(source, Field)}
+        read = {source.name for sources in trace.sources_of(calls) for source in sources if isinstance(source, Field)}
         self.reads = tuple(name for name in fields if name in read)
         self._unread = {name: _shape_of(t) for name, t in fields.items() if name not in read}
         self._absent = [(m, name, _shape_of(m.get_parameter(name))) for m, name in absent]
@@ -76,8 +76,8 @@ class CallStage(Stage):
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
-        values: the outputs of calls that the stage before returns; fields: those of `reads`. If the model changes some of them
-        in place, it gets copies of these.
+        values: the outputs of calls that the stage before returns; fields: those of `reads`. The model gets copies of
+        those that it changes in place.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
@@ -92,7 +92,7 @@ class CallStage(Stage):
             run.begin()
             try:
                 result = module(**fields, **unread)
-            except _Left:
+            except _StageEnd:
                 return tuple(run.values[output].contiguous() for output in self.sent)
         run.check_end()
         return tuple(t.contiguous() for t in self._select(result))
@@ -119,11 +119,11 @@ class CallStage(Stage):
 
 
 def _shape_of(t: Tensor) -> Shape:
-    return Shape(tuple(t.shape), t.dtype, False)
+    return Shape(tuple(t.shape), t.dtype, gradient=False)
 
 
-class _Left(BaseException):
-    """The forward is left after the last call of a stage. No `except Exception` of a model catches it."""
+class _StageEnd(BaseException):
+    """Ends the forward after the last call of a stage. No `except Exception` of a model catches it."""
 
 
 class _StageRun:
@@ -172,7 +172,7 @@ class _StageRun:
             if output.call == number:
                 self.values[output] = leaves[output.leaf]
         if number == calls.stop - 1 and calls.stop < len(self._calls):
-            raise _Left
+            raise _StageEnd
         self._seed(number, _AFTER_CALL)
         written = {s.leaf for s in self._stage.trace.written if isinstance(s, Output) and s.call == number}
         if not written:
@@ -201,7 +201,10 @@ class _StageRun:
         return pytree.tree_unflatten(leaves, call.structure)
 
     def _seed(self, call: int, place: int) -> None:
-        """Seed torch's generators for a call, or for what the module computes after it. place: _IN_CALL or _AFTER_CALL."""
+        """Seed torch's generators for a call, or for what the module computes after it.
+
+        call: its number; -1, with _AFTER_CALL, for what is computed before the first call. place: _IN_CALL or _AFTER_CALL.
+        """
         if self._draws is not None:
             draws = self._draws
             seed = seed_from(draws.seed, draws.iteration, *draws.samples, call, place)

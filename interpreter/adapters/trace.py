@@ -65,7 +65,7 @@ _NOTHING: Sources = frozenset()
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape and dtype of a tensor, and whether it has a gradient."""
+    """The shape and dtype of a tensor. gradient: whether it requires one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -76,8 +76,8 @@ class Shape:
 class Call:
     """A call of a unit.
 
-    name: the path of the unit, with the number of the call where it is called several times. structure, leaves: what the call
-    returns, with the shape of a tensor, or the value of something else. sources: what its arguments are computed from.
+    unit: its path. name: the same path, with a number from its second call on. structure, leaves: what the call returns; of a
+    tensor its `Shape`, of anything else its value. sources: what the arguments of the call are computed from.
     weights: the names of the parameters that its arguments or the unit use, wherever they are in the module.
     """
 
@@ -104,11 +104,11 @@ class Trace:
 
     def crossing(self, cut: int) -> tuple[Output, ...]:
         """Return the outputs of the calls before a cut that the calls from the cut on need. cut: the number of a call."""
-        later = self.readers(range(cut, len(self.calls)))
+        later = self.sources_of(range(cut, len(self.calls)))
         return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
 
-    def readers(self, calls: range) -> list[Sources]:
-        """Return what each of these calls is computed from, and with the last one the model's output too."""
+    def sources_of(self, calls: range) -> list[Sources]:
+        """Return the sources of each of these calls. If the last call is one of them, those of the model's output follow."""
         found = [self.calls[k].sources for k in calls]
         return [*found, self.result] if calls.stop == len(self.calls) else found
 
@@ -122,19 +122,19 @@ def trace(
     fake, with the shapes of a micro-batch. select: from what the module returns, the tensors that the loss is computed from.
 
     Raises ChimeraError E852, which names the call, for a module that cannot be cut: it decides by the values of tensors, or
-    passes tensors from one call to another in a way that is not seen.
+    uses a tensor that an earlier call made or changed and did not return.
     """
-    name, sources = type(intercepted.module).__name__, _Tracking(intercepted.module)
-    run = _TracingRun(sources)
+    name, tracking = type(intercepted.module).__name__, _Tracking(intercepted.module)
+    run = _TracingRun(tracking)
     intercepted.module.train()
     try:
         with mode:
             arguments = {field: torch.empty(t.shape, dtype=t.dtype, device=t.device) for field, t in fields.items()}
             for field, t in arguments.items():
-                sources.set_source(t, Field(field))
-            with sources, intercepted.running(run) as module:
+                tracking.set_source(t, Field(field))
+            with tracking, intercepted.running(run) as module:
                 outputs = select(module(**arguments))
-            result = sources.of(outputs)
+            result = tracking.sources_of(outputs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         help = "switch off the option of the model that does this; the calls of a forward must be the same for every batch"
         message = f"{name} decides by the values of a tensor {run.place}"
@@ -148,13 +148,13 @@ def trace(
     if not run.calls:
         raise refuse("E852", f"the forward of {name} calls none of its layers", help="name other layers")
     run.check(result, "the output of the model")
-    return Trace(tuple(run.calls), result, frozenset(sources.written), sources.draws)
+    return Trace(tuple(run.calls), result, frozenset(tracking.written), tracking.draws)
 
 
 def line_of(error: Exception) -> tuple[str, ...]:
     """Return the line of the model's own code where an error was raised, as a note."""
-    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(own)]
+    others = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     return (f"{short_path(lines[-1].filename)}:{lines[-1].lineno}: {lines[-1].line}",) if lines else ()
 
 
@@ -183,7 +183,7 @@ class _TracingRun:
         number, tracking = len(self.calls), self._tracking
         self._names[unit] = self._names.get(unit, 0) + 1
         name = unit if self._names[unit] == 1 else f"{unit} ({self._names[unit]})"
-        sources = tracking.of(pytree.tree_leaves((args, kwargs)))
+        sources = tracking.sources_of(pytree.tree_leaves((args, kwargs)))
         self.check(sources, f"the call of {name}")
         self._inside = name
         tracking.enter(number)
@@ -229,17 +229,18 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.written: set[Output | Field] = set()
         self.draws = False
+        # By the addresses of storages:
         self._sources: dict[int, Sources] = {}
-        self._storages: list[Any] = []  # kept alive, so that no other storage gets the same address
-        self._weights: dict[int, str] = {}
+        self._weights: dict[int, str] = {}  # names of parameters and buffers
         self._copied: dict[int, Output | Field] = {}  # what a stage gives the model as a copy if the model changes it
+        self._storages: list[Any] = []  # kept alive, so that no other storage gets the same address
         self._call: int | None = None
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
             self._weights[storage_address(t)] = name
             self.set_source(t, Weight(name))
 
-    def of(self, values: Iterable[Any]) -> Sources:
+    def sources_of(self, values: Iterable[Any]) -> Sources:
         """Return the sources of tensors; other values have none."""
         found = [self._sources.get(storage_address(t), _NOTHING) for t in values if isinstance(t, Tensor)]
         return _NOTHING.union(*found)
@@ -263,7 +264,7 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given = pytree.tree_leaves((args, kwargs))
-        read = self.of(given)
+        read = self.sources_of(given)
         self.draws = self.draws or _draws(func, args, kwargs)
         if self._call is not None:
             addresses = [storage_address(t) for t in given if isinstance(t, Tensor)]
@@ -316,5 +317,6 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    # `dropout_p` of an attention is 0 by default. An operation without a probability always draws.
     probability = given.get("dropout_p", 0.0 if "dropout_p" in names else given.get("p", 1.0))
     return probability != 0.0

@@ -38,7 +38,7 @@ def traced(
     arguments of its forward by name, of one micro-batch, as they were given to the tracer. The other arguments are those of
     `cut`.
 
-    Raises TypeError for something else than a Pipe, ChimeraError E852 where the fields are not the arguments of the module.
+    Raises TypeError if `pipe` is no Pipe, ChimeraError E852 where the fields are not the arguments of the module.
     """
     if not isinstance(pipe, Pipe):
         raise TypeError(
@@ -47,7 +47,7 @@ def traced(
     graph = _with_parameters(pipe.split_gm, module)
     stages = [path for path, _ in graph.named_children()]
     model = cut(graph, fields, loss=loss, targets=targets, layers=stages, select=select, name=name or type(module).__name__)
-    return replace(model, names=dict.fromkeys(stages, ""))
+    return replace(model, names=dict.fromkeys(stages, ""))  # parameters have the names that they have in the module
 
 
 def _with_parameters(stages: nn.Module, module: nn.Module) -> nn.Module:

@@ -13,8 +13,9 @@ _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
-    """Return the paths of the layers that the user names, or by default those of the outermost lists.
+    """Return the paths of the layers that the user names.
 
+    By default they are those of the outermost nn.ModuleLists with parameters; where there is none, of the nn.Sequentials.
     names: paths of lists of layers, such as encoder.layer, or of single modules; a * matches one part of a path. The
     layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
 
@@ -64,7 +65,7 @@ def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the elements of the outermost lists of a module. modules: its submodules by path."""
+    """Return the paths of the elements of a module's outermost lists. modules: its submodules by path."""
     kinds: tuple[type[nn.Module], ...]
     for kinds in ((nn.ModuleList,), (nn.Sequential,)):
         lists = [path for path, m in modules.items() if isinstance(m, kinds) and any(True for _ in m.parameters())]

@@ -66,8 +66,10 @@ def _parser() -> Parser:
     parser.add_argument("experiments", metavar="EXPERIMENT", nargs="*", help="a YAML file, or a name of --list")
     parser.add_argument("--list", action="store_true", help="list the experiments that come with the project")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states, and run nothing")
-    parser.add_argument("--report", action="store_true", help="write the table and the report of what is done, and run nothing")
-    parser.add_argument("--retry-failed", action="store_true", help="run the runs that failed again")
+    parser.add_argument(
+        "--report", action="store_true", help="write the table and the report of the runs done so far, and run nothing"
+    )
+    parser.add_argument("--retry-failed", action="store_true", help="also run those that have failed, once more")
     parser.add_argument("--work-dir", metavar="PATH", help=f"where results are written (default: ${WORK_DIR}, or this folder)")
     parser.add_argument(
         "--slurm",
@@ -117,7 +119,7 @@ class PlannedExperiment:
             print(f"{number:>4}  {state:<8} {run.ranks:>4} ranks  {run.title}")
         _print_impossible(self.impossible)
         pending = [run for run, state in zip(self.runs, states, strict=True) if state == "pending"]
-        left = Progress(self.runs).left(pending)
+        left = Progress(self.runs).time_left(pending)
         print(f"{len(pending)} of {len(self.runs)} runs are pending{f', {left}' if left else ''}; results in {self.folder}")
 
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
@@ -142,7 +144,7 @@ class PlannedExperiment:
 
 
 def _failed(error: OSError, path: object) -> int:
-    """Print what the system refuses, and return the exit status. path: of the folder, where the error names no file."""
+    """Print an error of the system, and return the exit status. path: shown if the error itself names no file."""
     write_stderr(f"error: {error.filename or path}: {error.strerror}\n")
     return 1
 

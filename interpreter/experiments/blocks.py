@@ -81,7 +81,7 @@ class Items:
 class Table:
     """A table. rows: the head first. labels: how many columns at the left have texts; the others have figures.
 
-    is_facts: names and texts, and no figures; in HTML it has no head.
+    is_facts: a table of names and texts, without figures. In HTML it has no head.
     """
 
     rows: Sequence[Sequence[str]]

@@ -96,7 +96,7 @@ class Compared:
         return Point(value, low, high, predicted, value / base if base else None, len(rows))
 
     def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
-        """Return the figure of the baseline at the same place of the x axis, or wherever the baseline says it is."""
+        """Return the figure of the baseline: at this x and in this panel, unless the baseline itself gives a value of these."""
         baseline = self.compare.baseline
         if not baseline:
             return None

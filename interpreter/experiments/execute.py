@@ -92,9 +92,9 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     expected = {"format": FORMAT, "version": VERSION}
     if not isinstance(found, dict):
         raise ValueError(f"{path} is not the result of a run: it is no object; {REMOVE}")
-    shown = {name: found.get(name) for name in expected}
-    if shown != expected:
-        raise ValueError(f"{path} is not the result of a run: it has {shown}, expected {expected}; {REMOVE}")
+    actual = {name: found.get(name) for name in expected}
+    if actual != expected:
+        raise ValueError(f"{path} is not the result of a run: it has {actual}, expected {expected}; {REMOVE}")
     if missing := [name for name in FIELDS if name not in found]:
         raise ValueError(f"{path} is not the result of a run: it has no {missing[0]!r}; {REMOVE}")
     return found
@@ -114,7 +114,8 @@ def execute(
         path.unlink(missing_ok=True)
     started, begin = datetime.now(UTC), time.monotonic()
     reason = ""
-    with (folder / OUTPUT).open("wb") as output, GpuUtilization(log, discard + 1) as gpus:
+    lines = discard + 1  # the first line of a log is no iteration
+    with (folder / OUTPUT).open("wb") as output, GpuUtilization(log, lines) as gpus:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

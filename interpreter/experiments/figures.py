@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a report can show. title: with its unit after the scaling.
+    """A figure that a report can show. title: with the unit of the scaled value.
 
-    scale: what a value is multiplied with; digits: after the decimal point. predicted: the column of the table with its
-    prediction by the simulator; empty if there is none.
+    scale: what a value is multiplied by; digits: after the decimal point. predicted: the column of the table with the
+    simulator's prediction; empty if there is none.
     """
 
     title: str
@@ -31,15 +31,15 @@ class Figure:
 FIGURES: Mapping[str, Figure] = {
     "samples_per_s": Figure("throughput (samples/s)", digits=1, predicted="predicted_samples_per_s"),
     "tokens_per_s": Figure("throughput (tokens/s)", digits=0),
-    "iteration_s": Figure("iteration time (ms)", 1e3, 1, "predicted_iteration_s"),
-    "utilization": Figure("busy share of the ranks (%)", 100, 1, "predicted_utilization"),
-    "gpu_utilization": Figure("GPU utilization (%)", 100, 1),
-    "bubble": Figure("bubble ratio (%)", 100, 1, "predicted_bubble"),
-    "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", 1e-6, 0),
-    "recompute_s": Figure("time of recomputation (ms)", 1e3, 1),
-    "value_wait_s": Figure("wait for values (ms)", 1e3, 2),
-    "send_wait_s": Figure("wait for sends (ms)", 1e3, 2),
-    "sum_wait_s": Figure("wait for all-reduces (ms)", 1e3, 2),
+    "iteration_s": Figure("iteration time (ms)", scale=1e3, digits=1, predicted="predicted_iteration_s"),
+    "utilization": Figure("busy share of the ranks (%)", scale=100, digits=1, predicted="predicted_utilization"),
+    "gpu_utilization": Figure("GPU utilization (%)", scale=100, digits=1),
+    "bubble": Figure("bubble ratio (%)", scale=100, digits=1, predicted="predicted_bubble"),
+    "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", scale=1e-6, digits=0),
+    "recompute_s": Figure("time of recomputation (ms)", scale=1e3, digits=1),
+    "value_wait_s": Figure("wait for values (ms)", scale=1e3, digits=2),
+    "send_wait_s": Figure("wait for sends (ms)", scale=1e3, digits=2),
+    "sum_wait_s": Figure("wait for all-reduces (ms)", scale=1e3, digits=2),
     "loss": Figure("loss at the end (nats)", digits=4),
     "held_out_loss": Figure("held-out loss (nats)", digits=4),
 }
@@ -48,7 +48,10 @@ MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "sum_wait_s")  # means ov
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known about a run before it runs. bubble: the predicted ratio; iteration_s: predicted, of timed stages only."""
+    """What is known about a run before it runs.
+
+    samples: of an iteration; bubble: the predicted bubble ratio; iteration_s: the predicted time, None unless stages are timed.
+    """
 
     samples: int
     bubble: float
@@ -58,8 +61,8 @@ class Expected:
 def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
     """Return the figures of a run from its log: columns of the table.
 
-    discard: iterations at the start that are not counted; the last one always is. Figures that the log does not have are left
-    out. Raises ValueError if the log has no iteration.
+    discard: iterations at the start that are not counted; the last iteration is always counted. Figures that the log does
+    not have are left out. Raises ValueError if the log has no iteration.
     """
     lines = _iterations(log)
     if not lines:

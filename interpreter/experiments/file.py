@@ -57,9 +57,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 class Comparison(BaseModel):
     """How the report compares the runs.
 
-    x: the axis of the plots; groups: what the lines or bars of a plot are; panels: each value has its own plots. These are
-    names of settings, parameters of the schedule, labels, or W, ranks and shape. baseline: the runs with which ratios are
-    computed, by such names. figures: what is plotted (figures.py).
+    x: what the x axis shows; groups: in what the lines or bars of a plot differ; panels: in what the plots of a figure differ.
+    These are names of settings, of parameters of the schedule, of labels, or D, N, W, ranks, stages and shape. baseline:
+    values of such names; ratios are to the runs that have them. figures: what is plotted (figures.py).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +71,7 @@ class Comparison(BaseModel):
 
 
 class Variant(BaseModel):
-    """A schedule that is another one with some of its text replaced. of: a name or a path; replace: new texts by old ones."""
+    """A schedule that is another one with some of its text replaced. of: its name or path; replace: old text -> new text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     of: str
@@ -122,7 +122,7 @@ def shipped() -> list[str]:
 
 
 def find(name_or_path: str) -> Path:
-    """Return the path of an experiment file: a file, or the name of a shipped one. Raises ValueError if there is none."""
+    """Return the path of an experiment file, from its path or the name of a shipped one. Raises ValueError if there is none."""
     path = Path(name_or_path)
     if os.path.isfile(path):
         return path
@@ -166,7 +166,7 @@ class Reader:
     def _content(self) -> Content:
         content = mapping_of(self.path, self.text)
         try:
-            # In the JSON form a list is also a tuple, and no text is a number.
+            # Strict validation accepts no text as a number. It accepts a list as a tuple only in JSON.
             return Content.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
             # Unknown keys first: an unknown key is often a misspelt one, which is then also missing.
@@ -176,17 +176,17 @@ class Reader:
             raise ValueError(f"{self.path}: a value of this kind is not allowed: {short(content)}") from None
 
     def _refused(self, error: Any) -> ValueError:
-        """Return the error for what pydantic found. error: one of pydantic's."""
+        """Return the ValueError for an error of pydantic, one of `ValidationError.errors()`."""
         place = tuple(error["loc"])
         name = str(place[-1]) if place else ""
         if error["type"] == "extra_forbidden":
-            below: dict[object, type[BaseModel]] = {"compare": Comparison, "schedules": Variant}
-            model = below.get(place[0], Content) if len(place) > 1 else Content
+            nested: dict[object, type[BaseModel]] = {"compare": Comparison, "schedules": Variant}
+            model = nested.get(place[0], Content) if len(place) > 1 else Content
             return self._wrong(place, f"unknown key; {did_you_mean(name, model.model_fields)}")
         if error["type"] == "missing":
             return self._wrong(place[:-1], f"the key '{name}' is missing")
-        kinds = {"dict": "lines of the form 'NAME: VALUE'", "mapping": "lines of the form 'NAME: VALUE'", "list": "a list"}
-        what = next((text for kind, text in kinds.items() if error["type"].startswith(kind)), expected(error))
+        by_type = {"dict": "lines of the form 'NAME: VALUE'", "mapping": "lines of the form 'NAME: VALUE'", "list": "a list"}
+        what = next((text for prefix, text in by_type.items() if error["type"].startswith(prefix)), expected(error))
         if error["type"].startswith(("tuple", "too_short")):
             what = "a name, or a list of names"
         return self._wrong(place, f"expected {what}, found {short(error['input'])}")
@@ -263,7 +263,7 @@ class Reader:
         return {**values, "schedule": self._located(values["schedule"])} if "schedule" in values else dict(values)
 
     def _located(self, schedule: str) -> str:
-        """Return the path of a schedule that is relative to the folder of this file; another path or a name as it is."""
+        """Return the path of a schedule that is given relative to the folder of this file; another path or a name as it is."""
         path = self.path.parent / schedule
         return str(path) if os.path.isfile(path) else schedule
 

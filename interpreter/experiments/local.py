@@ -16,7 +16,7 @@ from chimerac.interpreter.experiments.execute import HOST_LOCK, LOCK, execute, i
 from chimerac.interpreter.experiments.runs import Run
 
 SCRIPT = Path(__file__).parents[1] / "run.py"
-DRAW_S = 0.5  # between two drawings of the line that is drawn again
+DRAW_S = 0.5  # between two drawings of the line about the present run
 SHOWN_LINES = 5  # of the output of a run that failed
 
 Command = Callable[[Run], list[str]]
@@ -41,7 +41,7 @@ def states_to_run(retry_failed: bool) -> tuple[str, ...]:
 
 
 class Progress:
-    """Prints a line for every run that has ended. On a terminal it also draws a line about the present one."""
+    """Prints a line for every run that has ended. On a terminal it also draws a line about the present run, and redraws it."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
@@ -49,10 +49,11 @@ class Progress:
         self._drawn_s, self._width = 0.0, 0
         self._seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
-    def left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
-        """Return in words how long the rest will take, from the runs that have ended. elapsed_s: of the first of the rest.
+    def time_left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
+        """Return in words how long the rest will take, estimated from the runs that have ended.
 
         A run takes as long as those with as many ranks; if there are none, its time is proportional to the number of ranks.
+        elapsed_s: how long the first of the rest has been running.
         """
         if not self._seconds:
             return ""
@@ -68,7 +69,7 @@ class Progress:
         return f"about {duration(total)} left" if total else ""
 
     def draw(self, run: Run, state: str, since: float, rest: Sequence[Run]) -> None:
-        """Draw the line about a run on a terminal, at most twice a second.
+        """Draw the line about the present run on a terminal, at most once in DRAW_S.
 
         state: what it does, in words; since: when that began (time.monotonic); rest: the runs after it.
         """
@@ -76,29 +77,31 @@ class Progress:
         if not self.is_terminal or now - self._drawn_s < DRAW_S:
             return
         self._drawn_s = now
-        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.left([run, *rest], now - since)}"
-        self._write(text.rstrip()[: shutil.get_terminal_size().columns - 1], "")  # a line that wraps could not be erased
+        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.time_left([run, *rest], now - since)}"
+        columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
+        self._write(text.rstrip()[:columns], end="")
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
         """Print the line about a run that has ended. record: its result; rest: the runs after it."""
         self._seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
-        left = self.left(rest)
-        self._write(f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s{f'   {left}' if left else ''}", "\n")
+        text = f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s   {self.time_left(rest)}"
+        self._write(text.rstrip(), end="\n")
         if record["state"] != "done":
             for line in _last_lines(run.output):
-                self._write(f"    {visible(line)}", "\n")
-            self._write(f"    all of it: {run.output}", "\n")
+                self._write(f"    {visible(line)}", end="\n")
+            self._write(f"    all of it: {run.output}", end="\n")
 
     def clear(self) -> None:
-        """Erase the line that is drawn again."""
+        """Erase the line about the present run."""
         if self._width:
-            self._write("", "")
+            self._write("", end="")
 
     def _number(self, run: Run) -> str:
         return f"{self.runs.index(run) + 1}/{len(self.runs)}"
 
     def _write(self, text: str, end: str) -> None:
+        """Write over the line about the present run. end: a line break, or nothing for a text that is to be erased later."""
         erased = f"\r{' ' * self._width}\r" if self._width else ""
         write_stderr(f"{erased}{text}{end}")
         self._width = 0 if end else len(text)
@@ -119,7 +122,7 @@ def duration(seconds: float) -> str:
 
 
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
-    """Execute the runs that are not done, and return how many of them failed now.
+    """Execute the runs that are not done, and return how many of them failed.
 
     discard, minutes: as in `execute`. command: returns the command line of a run. Runs that have failed are executed again
     only if `retry_failed`. Another runner may work on the same runs: each run is executed by one of them. At any time this
@@ -129,12 +132,12 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     left = [run for run in runs if state_of(run) in (*states, "running")]
     progress, failed = Progress(runs), 0
     while left:
-        # The first run that has ended: executed here, or in the meantime by another runner.
-        taken = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
-        if taken is None:
+        # The first run that is not being executed elsewhere. It is executed here, unless another runner has just done that.
+        ended = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
+        if ended is None:
             break  # other runners execute all that is left
-        failed += (result_of(taken.folder) or {}).get("state") == "failed"
-        left.remove(taken)
+        failed += (result_of(ended.folder) or {}).get("state") == "failed"
+        left.remove(ended)
     progress.clear()
     return failed
 
@@ -142,7 +145,10 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
 def _execute_if_free(
     run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
 ) -> bool:
-    """Execute a run unless another process does; return whether it has ended."""
+    """Execute a run unless another process does; return whether it has ended.
+
+    states: of the runs that are to be executed; left: the runs that have not ended. The other arguments are as in `run_all`.
+    """
     run.prepare()
     with ExitStack() as stack:
         own = stack.enter_context(locked(run.folder / LOCK))

@@ -1,4 +1,4 @@
-"""Plots of a comparison, as SVG. Colours, markers and patterns all tell the groups apart, also without colours.
+"""Plots of a comparison, as SVG. Groups differ not only in their colours, but also in markers and lines, or in patterns.
 
 It needs matplotlib, the extra `report`.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # Colours that are distinct for the colour-blind too (Okabe and Ito, "Color Universal Design", 2008), without yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = ("-", "--", "-.", ":")
-PATTERNS = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
-PREDICTED = "#222222"
+LINE_STYLES = ("-", "--", "-.", ":")
+PATTERNS = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")  # of bars
+PREDICTED_COLOUR = "#222222"
 WIDTH, HEIGHT = 6.4, 3.6  # of a panel, in inches
 X_TITLES = {
     "D": "ranks of a pipeline, D",
@@ -31,7 +31,8 @@ X_TITLES = {
     "shape": "replicas W, ranks of a pipeline D",
     "micro_batch": "samples of a micro-batch",
 }
-MAX_BARS = 12  # groups x values of a panel with labelled bars
+MAX_LABELLED_BARS = 12  # bars have no labels in a panel with more of them (groups x values)
+MAX_LETTERS = 45  # of all labels on an x axis of bars, before they are rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def plot(compared: Compared, figure: str) -> Plot:
         axes = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axis, panel in zip(axes, panels, strict=True):
             draw = _lines if compared.has_lines else _bars
-            has_prediction = draw(axis, compared, figure, panel)
+            draw(axis, compared, figure, panel)
             axis.set_xlabel(X_TITLES.get(compared.compare.x, compared.compare.x))
             axis.set_title(panel, fontsize=10)
             axis.grid(axis="y", color="#dddddd")
@@ -76,7 +77,7 @@ def plot(compared: Compared, figure: str) -> Plot:
             for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
                 if name not in names:
                     handles, names = [*handles, handle], [*names, name]
-        if len(names) > 1 or has_prediction:
+        if len(names) > 1 or "predicted" in names:
             order = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it belongs to all groups, so it is last
             handles, names = [handles[k] for k in order], [names[k] for k in order]
             title = ", ".join(compared.compare.groups)
@@ -95,8 +96,8 @@ def _points(compared: Compared, figure: str, panel: str, group: str) -> list[tup
     return [(x, point) for x, point in found if point is not None]
 
 
-def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
-    """Draw a line for each group; return whether predictions were drawn."""
+def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
+    """Draw a line for each group, and its predictions as larger, empty markers."""
     scale, has_prediction = FIGURES[figure].scale, False
     for number, group in enumerate(compared.groups):
         points = _points(compared, figure, panel, group)
@@ -107,11 +108,11 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
         axis.errorbar(
             x,
             y,
-            _ends([p for _, p in points], scale),
+            _error_bars([p for _, p in points], scale),
             label=group or None,
             color=colour,
             marker=MARKERS[number % len(MARKERS)],
-            linestyle=LINES[number % len(LINES)],
+            linestyle=LINE_STYLES[number % len(LINE_STYLES)],
             capsize=3,
             linewidth=1.8,
             markersize=6,
@@ -129,16 +130,15 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
             )
             has_prediction = True
     if has_prediction:
-        axis.plot([], [], "o", color=PREDICTED, markerfacecolor="none", markersize=10, label="predicted")
+        axis.plot([], [], "o", color=PREDICTED_COLOUR, markerfacecolor="none", markersize=10, label="predicted")
     axis.set_xticks(compared.values)
-    return has_prediction
 
 
-def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
-    """Draw a bar for each group at each value of the x axis; return whether predictions were drawn."""
+def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
+    """Draw a bar for each group at each value of the x axis, and its prediction as a horizontal line."""
     scale, has_prediction = FIGURES[figure].scale, False
     groups = [group for group in compared.groups if _points(compared, figure, panel, group)]
-    width = 0.8 / max(1, len(groups))
+    width = 0.8 / max(1, len(groups))  # the distance of two values on the x axis is 1
     values = [x for x in compared.values if any(compared.point(figure, panel, group, x) for group in groups)]
     for number, group in enumerate(groups):
         points = _points(compared, figure, panel, group)
@@ -148,7 +148,7 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
             centres,
             [scale * p.value for _, p in points],
             0.9 * width,
-            yerr=_ends([p for _, p in points], scale),
+            yerr=_error_bars([p for _, p in points], scale),
             label=group or None,
             color=COLOURS[index % len(COLOURS)],
             hatch=PATTERNS[index % len(PATTERNS)] if len(compared.groups) > 1 else "",
@@ -158,23 +158,22 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
         )
         for centre, (_, point) in zip(centres, points, strict=True):
             top = scale * max(point.value, point.high, point.predicted or 0.0)
-            if len(groups) * len(values) <= MAX_BARS:
+            if len(groups) * len(values) <= MAX_LABELLED_BARS:
                 text = FIGURES[figure].text(point.value)
                 axis.annotate(text, (centre, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
             if point.predicted is not None:
                 ends, height = (centre - 0.45 * width, centre + 0.45 * width), scale * point.predicted
-                axis.hlines(height, *ends, colors=PREDICTED, linewidth=2)
+                axis.hlines(height, *ends, colors=PREDICTED_COLOUR, linewidth=2)
                 has_prediction = True
     if has_prediction:
-        axis.plot([], [], color=PREDICTED, linewidth=2, label="predicted")
-    long = sum(len(str(x)) for x in values) > 45
-    rotation: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}
+        axis.plot([], [], color=PREDICTED_COLOUR, linewidth=2, label="predicted")
+    are_long = sum(len(str(x)) for x in values) > MAX_LETTERS
+    rotation: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if are_long else {}
     axis.set_xticks(range(len(values)), [str(x) for x in values], **rotation)
-    return has_prediction
 
 
-def _ends(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]] | None:
-    """Return how far the spread reaches below and above the values; None if there is no spread."""
+def _error_bars(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]] | None:
+    """Return by how much each point's spread goes below and above its value, scaled; None if no point has a spread."""
     below = [scale * max(0.0, p.value - p.low) for p in points]
     above = [scale * max(0.0, p.high - p.value) for p in points]
     return (below, above) if any(below) or any(above) else None

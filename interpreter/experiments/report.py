@@ -23,7 +23,7 @@ from chimerac.interpreter.experiments.table import Results
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 
 NO_PLOTS = "The report has no plots: they need matplotlib, pip install 'chimerac[report]'."
-NOT_LISTED = ("log_file", "schedule", "parameters", "width")
+NOT_LISTED = ("log_file", "schedule", "parameters", "width")  # settings that a run's folder or its labels show
 
 
 def write_report(
@@ -78,7 +78,7 @@ def _figure(compared: Compared, name: str) -> Iterable[Block]:
 def _table(compared: Compared, name: str) -> Table:
     """Return the table of a figure.
 
-    The points of a line follow each other. Where the plot has bars, the groups of one place on the x axis do, as in the plot.
+    Its rows are in the order of the plot: one line after another, or all bars of one x, then those of the next.
     """
     figure, compare = FIGURES[name], compared.compare
     places = [(group, x) for group in compared.groups for x in compared.values]
@@ -91,6 +91,7 @@ def _table(compared: Compared, name: str) -> Table:
         if (point := compared.point(name, panel, group, x)) is not None
     ]
     found = [p for *_, p in points]
+    # Columns: title and cells. A column that tells nothing has no cells.
     groups = (", ".join(compare.groups), [group for _, group, *_ in points] if len(compared.groups) > 1 else [])
     values = (compare.x, [str(x) for _, _, x, _ in points])
     labels = [
@@ -104,7 +105,7 @@ def _table(compared: Compared, name: str) -> Table:
         ("predicted", [figure.text(p.predicted) for p in found] if any(p.predicted is not None for p in found) else []),
         (baseline, [_ratio(p) for p in found] if any(p.ratio is not None for p in found) else []),
     ]
-    columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]  # a column that tells nothing has no cells
+    columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]
     return Table(list(zip(*columns, strict=True)), labels=sum(bool(cells) for _, cells in labels))
 
 
@@ -138,7 +139,7 @@ def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Ite
 
 
 def _shared(compared: Compared) -> Iterable[str]:
-    """Yield, for runs that are at several places of the comparison, the names of these places."""
+    """Yield the places of the comparison (x, groups, panels) that have the same runs, as one text for each set of places."""
     places: dict[str, dict[str, None]] = {}
     for row in compared.rows:
         names = (compared.compare.x, *compared.compare.groups, *compared.compare.panels)
@@ -173,8 +174,8 @@ def _versions(found: Mapping[str, str]) -> str:
 def _iterations(experiment: Experiment, results: Results) -> str:
     counts = sorted({row["iterations"] for row in results.rows})
     counted = " or ".join(map(str, counts)) or "none"
-    first = {0: "all", 1: "all but the first"}.get(experiment.discard, f"all but the first {experiment.discard}")
-    return f"{counted} of each run are counted: {first}"
+    which = {0: "all", 1: "all but the first"}.get(experiment.discard, f"all but the first {experiment.discard}")
+    return f"{counted} of each run are counted: {which}"
 
 
 def _setting(name: str, value: Any) -> str:
@@ -200,7 +201,7 @@ def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], results: Results) -> Iterable[str]:
-    """Yield how to read the figures."""
+    """Yield paragraphs on how to read the figures."""
     timed = [run for run in runs if run.settings.timed is not None]
     if timed:
         which = "The stages are" if len(timed) == len(runs) else f"{len(timed)} of {len(runs)} runs have stages that are"

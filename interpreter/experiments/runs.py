@@ -32,7 +32,7 @@ DIGITS = 10  # of the digest in the name of a run's folder
 class Run:
     """One run. repetition: from 1; folder: where its files are; labels: the names and values by which runs are compared.
 
-    own: those that tell it apart from other runs, besides the schedule, its parameters and the width. ranks: how many
+    own: the labels that tell it apart from other runs, besides the schedule, its parameters and the width. ranks: how many
     processes it needs; expected: what is known before it runs.
     """
 
@@ -154,8 +154,8 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     times = plan.predicted or predicted_times(program.with_header(machine=PROCESSES))
     micro_batches = header.micro_batches * header.width * settings.accumulate
     samples = micro_batches * samples_per_micro_batch(program, settings.micro_batch)
-    seconds = None if settings.timed is None else times.last_task_end * settings.timed / 1000
-    expected = Expected(samples, times.bubble_ratio, seconds)
+    iteration_s = None if settings.timed is None else times.last_task_end * settings.timed / 1000
+    expected = Expected(samples, times.bubble_ratio, iteration_s)
     mapping = as_mapping(settings)
     labels: dict[str, Any] = {"schedule": settings.schedule.stem, **header.parameters}
     labels |= {"D": header.ranks, "W": header.width, "N": header.micro_batches}

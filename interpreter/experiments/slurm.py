@@ -19,7 +19,7 @@ from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.local import SCRIPT, state_of, states_to_run
 from chimerac.interpreter.experiments.runs import Run
 
-MARGIN_MINUTES = 10  # of a job, beyond the longest time of its run: ranks start, and nodes are prepared
+MARGIN_MINUTES = 10  # how much longer a job may take than its run: nodes are prepared, and ranks start
 ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
 READ_CLUSTER = """
 set -e
@@ -37,7 +37,7 @@ SCRIPT_TEXT = """\
 #SBATCH --signal=TERM@60
 #SBATCH --output={output}
 set -euo pipefail
-cd {folder}
+cd {working_folder}
 . {cluster}
 if [ -n "${{MODULES:-}}" ]; then
     # shellcheck disable=SC2086  # several modules
@@ -46,7 +46,7 @@ fi
 python=${{PYTHON:-python}}
 first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((20000 + SLURM_JOB_ID % 10000))
-exec "$python" -m chimerac.interpreter.experiments.execute {run} {discard} {minutes:g} \\
+exec "$python" -m chimerac.interpreter.experiments.execute {run_folder} {discard} {minutes:g} \\
     srun --ntasks-per-node=1 --kill-on-bad-exit=1 "$python" -m chimerac.interpreter.launch.launcher \\
     --nnodes {nodes} --nproc-per-node {ranks_per_node} \\
     --rdzv-backend c10d --rdzv-endpoint "$first_node:$port" --rdzv-id "$SLURM_JOB_ID" \\
@@ -91,9 +91,9 @@ def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
         nodes=run.ranks // per_node,
         minutes_of_job=round(experiment.minutes) + MARGIN_MINUTES,
         output=shlex.quote(str(run.folder / "slurm-%j.log")),
-        folder=shlex.quote(os.getcwd()),
+        working_folder=shlex.quote(os.getcwd()),
         cluster=shlex.quote(str(cluster.path)),
-        run=shlex.quote(str(run.folder)),
+        run_folder=shlex.quote(str(run.folder)),
         discard=experiment.discard,
         minutes=experiment.minutes,
         ranks_per_node=per_node,

@@ -22,7 +22,7 @@ from chimerac.interpreter.experiments.runs import Run
 class Results:
     """The results of an experiment so far. rows: of the runs that are done; records: how each of these ended.
 
-    failed: runs that failed, and why; missing: runs that have not ended.
+    failed: runs that failed or whose log cannot be read, and why; missing: runs that have not ended.
     """
 
     rows: list[Row]

@@ -11,7 +11,7 @@ from chimerac.interpreter.transport.progress import Progress
 
 
 class Alone:
-    """The transport of rank 0 of one rank. gathered: the texts of the other ranks in all_gather."""
+    """The transport of rank 0 of one rank. gathered: texts that all_gather returns as if other ranks had sent them."""
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
     machine: Machine = "window"
@@ -48,5 +48,5 @@ class Alone:
         """Leave the buffer as it is."""
 
     def all_gather(self, text: str) -> Sequence[str]:
-        """Return this text and those of the other ranks."""
+        """Return this text and those that were given."""
         return [text, *self.gathered]

@@ -20,8 +20,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-DEATH = 8  # the first iteration after which rank 1 may kill itself
-PIPELINE, REPLICAS = compiled("chimera", 1, D=2, N=4), compiled("1f1b", 2, D=1, N=2)
+EARLIEST_KILL = 8  # the first iteration after which rank 1 may kill itself
+PIPELINE, REPLICAS = compiled("chimera", width=1, D=2, N=4), compiled("1f1b", width=2, D=1, N=2)
 
 
 def main() -> None:
@@ -35,13 +35,13 @@ def main() -> None:
 
     def die(transport: Transport, done: int, loss: float) -> None:
         """Kill rank 1 once the checkpoint of iteration 6 is complete, which the save of iteration 9 waits for."""
-        if (restarts, transport.rank) == (0, 1) and done >= DEATH and (run / "iteration_00000006").exists():
+        if (restarts, transport.rank) == (0, 1) and done >= EARLIEST_KILL and (run / "iteration_00000006").exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(run, every=3, asynchronous=True)
-    restarted = training(PIPELINE, save, "no", restarts=restarts, after=die)(Gloo())
+    restarted = training(PIPELINE, save, source="no", restarts=restarts, after=die)(Gloo())
     no_saves = CheckpointSettings()
-    other_schedule = training(REPLICAS, no_saves, str(run / "iteration_00000009"))(Gloo())
+    other_schedule = training(REPLICAS, no_saves, source=str(run / "iteration_00000009"))(Gloo())
     whole = training(PIPELINE, no_saves)(transport := Gloo())
     equal = all(t.equal(whole.tensors[name]) for name, t in restarted.tensors.items())
     equal_ranks = transport.all_gather(json.dumps(equal))

@@ -1,4 +1,4 @@
-"""Jobs of two ranks in which one rank fails. Prints, as JSON, the exit code and the messages of each rank of each job.
+"""Jobs of two ranks that fail, hang or are slow. Prints, as JSON, the exit code and the messages of each rank of each job.
 
 Usage: python tests/distributed/faults.py [JOB...]
 
@@ -39,7 +39,7 @@ from tests.helpers_processes import free_port, rank_environment
 TIMEOUT_S = 5.0
 CHIMERA = compile_schedule("chimera", {"D": 2, "N": 2}).program
 GPIPE = compile_schedule("gpipe", {"D": 2, "N": 2}).program
-# Each rank waits for the other: rank 0 would send the activation only after its backward.
+# Each rank waits for the other: rank 0 sends the activation only after its backward, which needs the gradient of rank 1.
 CYCLE = program(
     """pipe main  on 0 1  micro_batches 0
 
@@ -84,7 +84,7 @@ def kill_self(*_: object) -> None:
 
 
 def kill_peer_in_a_wait(*_: object) -> None:
-    """Kill rank 1 once it waits for this rank."""
+    """Kill rank 1 once it waits for this rank in an instruction after its first one."""
     while (position := position_of(1)) is None or position.waits_for == NONE or position.number <= 0:
         time.sleep(0.01)
     with suppress(ProcessLookupError):
@@ -96,6 +96,7 @@ def fail(*_: object) -> None:
 
 
 def pause(seconds: float) -> Callable[..., None]:
+    """Return a fault that takes this time."""
     return lambda *_: time.sleep(seconds)
 
 
@@ -123,29 +124,30 @@ def killed_before_the_norm(trainer: Trainer) -> None:
 
 
 def without_a_send(trainer: Trainer) -> None:
+    """Make rank 0 leave out its first send."""
     if trainer.transport.rank == 0:
         trainer.transport.drops = 1
 
 
 # name: (program, a function that makes the trainer of a rank fail)
 JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
-    "killed in FWD": (GPIPE, before_forwards(1, kill_self)),
-    "killed in a wait": (GPIPE, before_forwards(0, kill_peer_in_a_wait)),
+    "killed in FWD": (GPIPE, before_forwards(rank=1, fault=kill_self)),
+    "killed in a wait": (GPIPE, before_forwards(rank=0, fault=kill_peer_in_a_wait)),
     "killed in ALLREDUCE": (CHIMERA, killed_in_all_reduce),
     "killed before the norm": (GPIPE, killed_before_the_norm),
-    "stopped": (GPIPE, before_forwards(1, stop_self)),
-    "exception": (GPIPE, before_forwards(1, fail)),
+    "stopped": (GPIPE, before_forwards(rank=1, fault=stop_self)),
+    "exception": (GPIPE, before_forwards(rank=1, fault=fail)),
     "dropped": (GPIPE, without_a_send),
-    "late": (GPIPE, before_forwards(1, pause(60))),
+    "late": (GPIPE, before_forwards(rank=1, fault=pause(seconds=60))),
     "cycle": (CYCLE, lambda trainer: None),
-    "slow": (GPIPE, before_forwards(1, pause(1))),
+    "slow": (GPIPE, before_forwards(rank=1, fault=pause(seconds=1))),
 }
 
 
 def run(name: str, model: Model, description: ModelDescription) -> None:
     """Run one rank of a job."""
     job_program, prepare = JOBS[name]
-    join(60)  # the ranks start at different times
+    join(timeout_s=60)  # the ranks start at different times
     rendezvous().limit = timedelta(seconds=TIMEOUT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
     transport = LossyGloo()
@@ -158,7 +160,7 @@ def run(name: str, model: Model, description: ModelDescription) -> None:
 
 
 def start_rank(name: str, rank: int, port: int, folder: Path, model: Model, description: ModelDescription) -> int:
-    """Start one rank of a job as a fork of this process; return its id. folder: for its output."""
+    """Start one rank of a job as a fork of this process; return the id of the fork. folder: for its output."""
     if pid := os.fork():
         return pid
     os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT), 2)
@@ -180,9 +182,9 @@ def main() -> None:
     for name in sys.argv[1:] or JOBS:
         port = free_port()
         for rank in (0, 1):
-            place = folder / name / str(rank)
-            place.mkdir(parents=True)
-            ranks[start_rank(name, rank, port, place, model, description)] = name, rank
+            rank_folder = folder / name / str(rank)
+            rank_folder.mkdir(parents=True)
+            ranks[start_rank(name, rank, port, rank_folder, model, description)] = name, rank
     results: dict[str, dict[int, tuple[int, str]]] = {}
     while ranks:
         pid, status = os.wait()

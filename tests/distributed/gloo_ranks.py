@@ -40,10 +40,10 @@ def main() -> None:
     for name, (schedule, parameters, width, make_transport) in CASES.items():
         program = compile_schedule(schedule, parameters, width).program
         transport = make_transport()
-        model = deep_model(6)
+        model = deep_model(middle=6)
         found = rank_of(program, model, iterations=2)(transport)
         result = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
-        results[name] = [json.loads(words) for words in transport.all_gather(json.dumps(result))]
+        results[name] = [json.loads(text) for text in transport.all_gather(json.dumps(result))]
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

@@ -29,12 +29,15 @@ N = 4  # micro-batches
 
 
 def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
-    """Return this rank's pipeline of a decoder in a process group. added: to the weights of its head; more: parameters."""
+    """Return this rank's pipeline of a decoder in a process group.
+
+    added: to the weights of the decoder's head; more: parameters of the schedule.
+    """
     model = Decoder(blocks=2)
     with torch.no_grad():
         model.head.weight.add_(added)
     sizes = {"N": N} | more
-    inputs = batch(0, 1)[0]
+    inputs, _ = batch(0, micro_batches=1)
     return Pipeline(
         model.layers, schedule, sizes, model=model, loss=cross_entropy, inputs=inputs, process_group=group, timeout_s=timeout_s
     )
@@ -54,7 +57,10 @@ def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
 
 
 def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, Any]:
-    """Run a pipeline in each column of the ranks at the same time. The user sums the gradients over the rows."""
+    """Run a pipeline in each column at the same time, and average the gradients over the rows as a user would.
+
+    columns: the process groups of ranks 0, 2 and of ranks 1, 3. rows: those of ranks 0, 1 and of ranks 2, 3.
+    """
     number, found = rank % 2, {}
     for schedule in ("chimera", "1f1b"):
         pipe = pipeline(schedule, columns[rank % 2])
@@ -90,7 +96,7 @@ def example() -> dict[str, list[float]]:
 
 
 def over_the_same_ranks(column: Any) -> dict[str, Any]:
-    """Run two pipelines in turns in one group and one over all ranks, then pipelines one after the other."""
+    """Run in turns two pipelines in one group and one over all ranks. Then run three in the group, one after the other."""
     first, second, wide = pipeline("chimera", column), pipeline("1f1b", column), pipeline("chimera", None)
     wrong = []
     for number in range(2):
@@ -130,7 +136,10 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
 
 
 def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
-    """Return the messages of mistakes. The last one ends the column of ranks 1 and 3."""
+    """Return the messages of mistakes. The last one ends the pipeline of ranks 1 and 3.
+
+    elsewhere: a process group of rank 0 alone.
+    """
     found = {}
     try:
         pipeline("1f1b", columns[rank % 2], N=2 + rank)  # N is 2, 3, 4, 5

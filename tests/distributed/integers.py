@@ -18,7 +18,7 @@ DIVISOR = 64  # of the loss: a power of two, so that the division is exact
 
 
 class Whole(nn.Module):
-    """A linear layer with small integer weights, applied where the mask is set."""
+    """A linear layer with small integer weights, plus its ReLU, where the mask is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Last(nn.Module):
 
 
 def loss(outputs: Values, targets: Values) -> Values:
-    """Return a sum of small integers."""
+    """Return the sum of the outputs, each multiplied by its target minus 3: an integer."""
     return ((outputs[0] * (targets[0].unsqueeze(-1) - 3)).sum(),)
 
 

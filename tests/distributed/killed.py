@@ -4,8 +4,8 @@
 
 Each process goes on from the last checkpoint and is killed with SIGKILL at a random moment. Half of them are killed just before
 a drawn operation on a file of the checkpoints. The others are killed by their parent while an iteration or a save is running.
-Every second run saves asynchronously. It checks that no more is lost than the iterations since the last save, that every loss
-is that of a run that is never killed, and that the last process ends with its weights.
+Every second run saves asynchronously. The script checks that no more is lost than the iterations since the last save, and that
+every loss and the weights at the end are those of a run that is never killed.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, Trained, compiled, data, description, model, training
 
-EVERY, KEEP, RUN = 3, 2, 18  # iterations from one checkpoint to the next; checkpoints that are kept; iterations of a run
+EVERY, KEEP, ITERATIONS = 3, 2, 18  # iterations from one checkpoint to the next; checkpoints that are kept; iterations of a run
 OPERATIONS = 90  # on files, about those of two saves
 FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.scandir", "os.listdir", "shutil.rmtree"}
-NEVER = sys.maxsize
+NEVER = sys.maxsize  # a process that is killed after so many iterations is never killed
 
 
 class WrongError(Exception):
     """A process or a job did not go on as it should."""
 
 
-def train(folder: Path, log: Path, asynchronous: bool, iterated: Callable[[], object] = lambda: None) -> None:
-    """Train to the end, from the last checkpoint on, and write each loss to the log. iterated: called after each iteration."""
-    program = compiled("chimera", 1, D=2, N=4)
+def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable[[], object] = lambda: None) -> None:
+    """Train to the end, from the last checkpoint on, and write each loss to the log. folder: of the checkpoints."""
+    program = compiled("chimera", width=1, D=2, N=4)
     with open(log, "a", buffering=1, encoding="utf-8") as lines:
 
         def after(transport: Transport, done: int, loss: float) -> None:
             if transport.rank == 0:
                 lines.write(json.dumps({"done": done, "loss": loss.hex()}) + "\n")
-                iterated()
+                after_iteration()
 
         save = CheckpointSettings(folder, EVERY, KEEP, asynchronous)
-        found = run_in_loopback(program, training(program, save, "auto", RUN, after=after), seed=os.getpid())
+        train_rank = training(program, save, source="auto", until=ITERATIONS, after=after)
+        found = run_in_loopback(program, train_rank, seed=os.getpid())
         lines.write(json.dumps({"start": found[0].start, "weights": digest(found)}) + "\n")
 
 
@@ -66,11 +67,11 @@ def digest(ranks: list[Trained]) -> str:
     return found.hexdigest()
 
 
-def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, iterated: Callable[[], object]) -> None:
-    """Train; operation: before which operation on a file this process is killed."""
+def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, after_iteration: Callable[[], object]) -> None:
+    """Train. operation: the number of the operation on a file before which this process kills itself; None: it does not."""
     if operation is not None:
         kill_before(operation, folder)
-    train(folder, log, asynchronous, iterated)
+    train(folder, log, asynchronous, after_iteration)
 
 
 def kill_before(operation: int, folder: Path) -> None:
@@ -124,10 +125,10 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 
 
 def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any]], asynchronous: bool) -> None:
-    """Raise WrongError unless these lines of one process are right.
+    """Raise WrongError unless these log lines of one process have the expected losses, and begin after a recent enough save.
 
-    before: the iterations that the processes before it have logged. The last of them may have saved one more before it was
-    killed. With asynchronous saves, it may have been killed before the last save was complete.
+    before: how many iterations the processes before it have logged. The last of these processes may have been killed after
+    it had saved one more iteration; with asynchronous saves also before its last save was complete.
     """
     losses = [line for line in lines if "done" in line]
     if wrong := [line for line in losses if line != expected[line["done"] - 1]]:
@@ -144,7 +145,7 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
     """
     checkpoints, log, asynchronous = folder / f"run {number}", folder / f"log {number}", number % 2 == 0
     *expected_losses, expected_end = expected
-    killed = done = seen = 0  # processes; iterations; lines of the log
+    killed = done = seen = 0  # processes that were killed; iterations that were logged; lines of the log that were checked
     was_killed = True
     while was_killed:
         iterations, operation = NEVER, None
@@ -166,12 +167,12 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
 
 
 def main(kills: int, seed: int, folder: Path) -> int:
-    """Return the exit code."""
-    torch.set_num_threads(1)  # so torch starts no threads, of which a fork would have none
+    """Kill this many processes, and return the exit code."""
+    torch.set_num_threads(1)  # so torch starts no threads: a fork would not have them
     description(model(), SETTINGS.micro_batch)  # every process needs these; they are made once
     data(SETTINGS.seed)
     whole_log = folder / "log"
-    in_child(lambda iterated: train(folder / "whole", whole_log, asynchronous=False), NEVER)
+    in_child(lambda after_iteration: train(folder / "whole", whole_log, asynchronous=False), NEVER)
     expected = lines_of(whole_log)
     print(f"a run that is never killed: {len(expected) - 1} iterations", flush=True)
     rng = random.Random(seed)

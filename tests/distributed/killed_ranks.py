@@ -3,9 +3,14 @@
     python -m tests.distributed.killed_ranks [--kills 50] [--seed 1] [--folder PATH]
 
 The job is `run.py` on two ranks, started by the launcher with --max-restarts. A drawn rank is killed with SIGKILL: at a random
-moment of the start-up, at a random moment of the training, or while a checkpoint is written. It checks that every attempt goes
-on from the last checkpoint, that every loss and the weights at the end are those of a job that is never killed, that each kill
-has one message, and that no process is left. tests/distributed/killed.py kills one process that runs all ranks, in less time.
+moment of the start-up, at a random moment of the training, or while a checkpoint is written. The script checks that
+
+- every attempt goes on from the last checkpoint;
+- every loss and the weights at the end are those of a job that is never killed;
+- each kill has one message;
+- no process is left.
+
+tests/distributed/killed.py kills one process that runs all ranks, in less time.
 """
 
 from __future__ import annotations
@@ -52,28 +57,28 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
     for line in log.read_text().split("\n")[:-1] if log.exists() else []:
         if line:
             try:
-                iteration = json.loads(line)
+                record = json.loads(line)
             except ValueError:  # an attempt was killed while it wrote this line
                 continue
-            if "format" in iteration:  # the first line of an attempt
+            if "format" in record:  # the first line of an attempt
                 found.append([])
             else:
-                found[-1].append(iteration)
+                found[-1].append(record)
     return found
 
 
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
-    """Kill a rank of the current attempt, and return when.
+    """Kill a rank of the current attempt, and return the moment: start-up, training or save.
 
     known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
     """
     ranks: list[int] = []
 
-    def are_there() -> bool:
+    def both_ranks_run() -> bool:
         ranks[:] = sorted(set(children(launcher.pid)) - known)
         return len(ranks) == 2
 
-    wait_until(are_there, launcher, LIMIT_S)
+    wait_until(both_ranks_run, launcher, LIMIT_S)
     known.update(ranks)
     attempts = len(attempts_of(folder / "log"))
     moment = rng.choice(["start-up", "training", "training", "save"])
@@ -106,7 +111,7 @@ def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
 
 
 def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
-    """Run a job and kill this many of its ranks. Return the iterations of each attempt, and how many ranks died when."""
+    """Run a job and kill this many of its ranks. Return the iterations of each attempt, and the number of kills by moment."""
     folder.mkdir(parents=True)
     moments: dict[str, int] = {}
     known: set[int] = set()
@@ -127,8 +132,8 @@ def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[
 
 
 def main(kills: int, seed: int, folder: Path) -> int:
-    """Return the exit code."""
-    rng, iterations = random.Random(seed), 8 + PER_KILL * kills
+    """Kill this many ranks, and return the exit code."""
+    rng, iterations = random.Random(seed), PER_KILL * kills + 8  # eight more for the attempt after the last kill
     never_killed, _ = run(folder / "whole", 0, iterations, rng)
     expected = [line["loss"] for line in never_killed[0]]
     attempts, moments = run(folder / "killed", kills, iterations, rng)

@@ -1,4 +1,4 @@
-"""Runs random programs on two ranks over gloo, and writes the wrong predictions of memory as JSON.
+"""Runs random programs on two ranks over gloo. Writes, as JSON, the length of each and the wrong predictions of its memory.
 
 Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
 """
@@ -29,9 +29,8 @@ def main() -> None:
         p = lower_tasks(random_tasks(r, Sizes(tied=False)), r, width=1)
         model, transport = random_model(r, p.header.stages, tied=False), Gloo()
         wrong = differences(p, model, describe(model, 2), IntegerSamples())(transport)
-        results.append(
-            [len(p), [words for gathered in transport.all_gather(json.dumps(wrong)) for words in json.loads(gathered)]]
-        )
+        wrong_of_ranks = [text for gathered in transport.all_gather(json.dumps(wrong)) for text in json.loads(gathered)]
+        results.append([len(p), wrong_of_ranks])
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

@@ -24,7 +24,7 @@ from chimerac.interpreter import Pipeline
 sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
 
 
-def trained_by_example(schedule: str, script: str = "train.py") -> list[tuple[float, float]]:
+def trained_by_example(schedule: str, script: str) -> list[tuple[float, float]]:
     """Run an example; return the loss and the gradient norm of each iteration, on rank 0."""
     os.environ["SCHEDULE"] = schedule
     with contextlib.redirect_stdout(io.StringIO()) as output:
@@ -41,25 +41,25 @@ def trained_by_torch() -> list[float]:
     torch.manual_seed(0)
     model, rank = Digits(), dist.get_rank()
     layers = [model.embed, *model.blocks, model.head]
-    mine = nn.Sequential(*layers[4 * rank : 4 * rank + 4])
+    mine = nn.Sequential(*layers[4 * rank : 4 * rank + 4])  # half of the eight layers
     schedule = Schedule1F1B(PipelineStage(mine, rank, 2, torch.device("cpu")), 4, loss_fn=F.cross_entropy)
     optimizer = torch.optim.AdamW(mine.parameters(), lr=3e-3)
     losses = []
     for images, labels in batches(10, samples=32):
-        parts: list[torch.Tensor] = []
-        schedule.step(*([images] if rank == 0 else []), **({"target": labels, "losses": parts} if rank else {}))
+        micro_batch_losses: list[torch.Tensor] = []  # torch appends them on the last rank
+        schedule.step(*([images] if rank == 0 else []), **({"target": labels, "losses": micro_batch_losses} if rank else {}))
         norm = torch.tensor([sum(float(p.grad.double().square().sum()) for p in mine.parameters() if p.grad is not None)])
         dist.all_reduce(norm)
         for p in mine.parameters():
             p.grad.mul_(min(1.0, 1.0 / (float(norm[0]) ** 0.5 + 1e-6)))
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(torch.stack(parts).detach().mean()) if parts else 0.0)
+        losses.append(float(torch.stack(micro_batch_losses).detach().mean()) if micro_batch_losses else 0.0)
     return losses
 
 
-def fail() -> None:
-    """Try to make a pipeline of more ranks than there are. The pipelines after it end as if it had not been tried."""
+def try_too_many_ranks() -> None:
+    """Try to make a pipeline of more ranks than there are. This must change nothing for the pipelines that follow."""
     with contextlib.suppress(ChimeraError):
         Pipeline([nn.Linear(2, 2)] * 4, "1f1b", {"D": 4, "N": 4}, loss=F.mse_loss, inputs=torch.zeros(1, 2))
         raise AssertionError("a pipeline of 4 ranks on 2")
@@ -67,14 +67,16 @@ def fail() -> None:
 
 def main() -> None:
     """Run all trainings; rank 0 writes the losses to result.json."""
-    fail()
-    own = {name: trained_by_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
-    stages = {name: trained_by_example(name, "stages.py") for name in ("chimera", "1f1b")}
+    try_too_many_ranks()
+    # Each example creates a process group and destroys it.
+    examples = {
+        script: {name: trained_by_example(name, script) for name in ("chimera", "1f1b")} for script in ("train.py", "stages.py")
+    }
     dist.init_process_group("gloo")
     torch_losses: list[list[float]] = [[], []]
     dist.all_gather_object(torch_losses, trained_by_torch())
     if dist.get_rank() == 0:
-        Path("result.json").write_text(json.dumps({"own": own, "stages": stages, "torch": torch_losses[1]}))
+        Path("result.json").write_text(json.dumps({**examples, "torch": torch_losses[1]}))
     dist.destroy_process_group()
 
 

@@ -8,7 +8,7 @@ from chimerac.chimera_ir.textform import program_from_text
 
 
 def program(text: str, name: str, ranks: int, stages: int, micro_batches: int, width: int = 1, window: int = 2) -> Program:
-    """Return the program of this text after adding the first lines of the header."""
+    """Return the program of this text, which lacks the first lines of the header. The other arguments give these lines."""
     header = f"""chimera-program 1
 schedule {name}
 sizes width={width} ranks={ranks} stages={stages} micro_batches={micro_batches} window={window} machine=window \

@@ -33,7 +33,10 @@ def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[
 
 
 def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, list[float]]:
-    """Return the weights of the whole model after two updates. zero: with a sharded optimizer."""
+    """Return the weights of the whole model after two updates.
+
+    zero: with a sharded optimizer; staged: messages are staged through other memory, as on a GPU.
+    """
     settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3, zero=zero)
     program = TWO_RANKS["two pipes"]
     trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), Gloo(staged=staged), settings)
@@ -59,8 +62,8 @@ def main() -> None:
             found.append({"loss": loss, "differing": different_gradients(trainer, model, iteration)})
             trainer.optimizer.zero_grad()
         gathered = transport.all_gather(json.dumps(found))
-        losses = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
-        results[name] = {"ranks": [json.loads(words) for words in gathered], "one process": losses}
+        losses = [add_gradients(whole_model(model, settings.seed), trainer, iteration) for iteration in range(2)]
+        results[name] = {"ranks": [json.loads(text) for text in gathered], "one process": losses}
     sharded = [weights_after_training(model, zero, staged) for zero, staged in ((False, False), (True, False), (True, True))]
     results["sharded optimizer"] = [weights == sharded[0] for weights in sharded[1:]]
     if transport.rank == 0:

@@ -71,7 +71,7 @@ def test_ranks_with_different_settings_are_refused(different: list[str], finding
 
 
 def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
-    """E817: their programs have one digest, and their messages one size."""
+    """E817: their programs have the same digest, and their messages the same size, so no other check finds this."""
     program, jobs = compile_schedule("gpipe", {"D": 2}).program, []
     for rank, end in enumerate((1, 2)):
         path = tmp_path / f"{rank}.json"
@@ -98,9 +98,10 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
 def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port = free_port()
-    first = training_rank_of_two(0, "-p", "D=2", *TINY, port=port)
-    second = training_rank_of_two(1, "-p", "D=2", *TINY, "--eval-every", "1", "--no-check-gradients", port=port)
-    with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]) as process_1:
+    different = ["--eval-every", "1", "--no-check-gradients"]
+    command_0, environment_0 = training_rank_of_two(0, "-p", "D=2", *TINY, port=port)
+    command_1, environment_1 = training_rank_of_two(1, "-p", "D=2", *TINY, *different, port=port)
+    with start_process(*command_0, **environment_0) as process_0, start_process(*command_1, **environment_1) as process_1:
         _, message = process_0.communicate(timeout=60)
         assert process_0.returncode == 1
         assert process_1.poll() is None, "rank 1 must not exit before rank 0 has printed its message"

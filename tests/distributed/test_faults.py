@@ -15,8 +15,8 @@ from tests.helpers_processes import run_command
 
 pytestmark = pytest.mark.distributed
 
-# For each job the ranks that may print, the end of the first line of the message, and a part of the rest. Where rank 1 is
-# killed, it depends on the moment in which send, receive or all-reduce rank 0 notices it.
+# For each job the ranks that may print, the end of the line of the error, and a part of the whole message. Where rank 1 is
+# killed, rank 0 notices it in a send, a receive or an all-reduce; in which of them depends on the moment.
 ENDED = " rank 1 failed: rank 1 has ended, in "
 EXPECTED = {
     "killed in FWD": ("0", f"{ENDED}instruction 2: FWD main s1 m0", ""),
@@ -67,7 +67,7 @@ def results() -> Any:
 
 @pytest.mark.parametrize("job", EXPECTED)
 def test_one_rank_names_the_first_cause(job: str, results: Any) -> None:
-    may_print, cause, rest = EXPECTED[job]
+    may_print, cause, part = EXPECTED[job]
     printed = {rank: text for rank, (_, text) in results[job].items() if text}
     ((rank, text),) = printed.items()
     assert rank in may_print
@@ -75,7 +75,7 @@ def test_one_rank_names_the_first_cause(job: str, results: Any) -> None:
     place, found = re.fullmatch(r"error: (rank \d, (?:instruction \d+: [A-Z][^:]*|epilogue)): (.*)", line).groups()  # type: ignore[union-attr]
     assert place.startswith(f"rank {rank}, ")
     assert found.endswith(cause)
-    assert rest in text
+    assert part in text
     assert ("Traceback" in text) == (job == "exception") and text.count("Traceback") <= 1
 
 

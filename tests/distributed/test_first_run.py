@@ -27,6 +27,8 @@ from tools import ROOT
 
 pytestmark = pytest.mark.distributed
 
+THREE_RANKS = [*TORCHRUN[:-1], "3"]  # the last word of TORCHRUN is the number of ranks, 2
+
 
 @contextmanager
 def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
@@ -60,14 +62,14 @@ def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
 
 
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
-    run = run_command(*TORCHRUN[:-1], "3", RUN, "schedules/chimera.sched", "-p", "D=4")
+    run = run_command(*THREE_RANKS, RUN, "schedules/chimera.sched", "-p", "D=4")
     assert run.returncode == 1
     assert run.stderr.count("error[E800]: 4 ranks are needed and 3 were started") == 1
     assert f'File "{ROOT}/interpreter' not in run.stderr, "a mistake of the user must not print a traceback of the interpreter"
 
 
 def test_a_wrong_option_is_reported_by_one_rank() -> None:
-    run = run_command(*TORCHRUN[:-1], "3", RUN, *CHIMERA, "--lr", "fast")
+    run = run_command(*THREE_RANKS, RUN, *CHIMERA, "--lr", "fast")
     assert run.returncode == 1 and run.stderr.count("argument --lr: expected a number, found 'fast'") == 1
 
 

@@ -45,7 +45,7 @@ def test_a_checkpoint_of_one_group_is_loaded_in_another(found: list[dict[str, An
     assert [of_rank["checkpoints"] for of_rank in found] == [[]] * 4
 
 
-def test_messages_have_the_numbers_in_the_group_and_in_the_world(found: list[dict[str, Any]]) -> None:
+def test_messages_name_ranks_by_their_numbers_in_the_group_and_in_the_world(found: list[dict[str, Any]]) -> None:
     for rank, of_rank in enumerate(found):
         named = f"rank 0 (global rank {rank % 2}) and rank 1 (global rank {rank % 2 + 2})"
         assert of_rank["errors"]["programs"].startswith(named)

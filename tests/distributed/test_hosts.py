@@ -22,21 +22,22 @@ from tests.helpers_slurm import WITHOUT_OPTIONS, write_commands
 from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
+# By name, the modules that start the ranks of a host.
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}
 TIMEOUT_S = 5
 
 
-def run_arguments(ranks: int, *more: str) -> list[str]:
-    """Return the command line of a short training, without the launcher."""
+def run_arguments(*more: str, ranks: int) -> list[str]:
+    """Return the script of a training and its arguments. more: further options."""
     program = ["schedules/chimera.sched", "-p", f"D={ranks}", "-p", f"N={ranks}"]
     return [RUN, *program, *TINY, "--no-check-gradients", "--eval-samples", "1", *more]
 
 
-def on_two_hosts(agent: str, ranks_per_host: int, *more: str) -> list[str]:
-    """Return the command that is given on both hosts, as in docs/running.md."""
+def on_two_hosts(agent: str, *more: str, ranks_per_host: int) -> list[str]:
+    """Return the command that is given on both hosts, as in docs/running.md. more: options of the training."""
     options = ["--nnodes", "2", "--nproc-per-node", str(ranks_per_host)]
     options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{NAMES[0]}:29500", "--rdzv-id", "run1"]
-    return [sys.executable, "-m", AGENTS[agent], *options, *run_arguments(2 * ranks_per_host, *more)]
+    return [sys.executable, "-m", AGENTS[agent], *options, *run_arguments(*more, ranks=2 * ranks_per_host)]
 
 
 def losses(log: Path) -> list[float]:
@@ -51,7 +52,7 @@ def check_losses(found: list[float], ranks: int, folder: Path) -> None:
     A rank that shares its host with fewer ranks has more threads, which add numbers in another order: the losses agree to 1e-6.
     """
     log = folder / "one.jsonl"
-    run = run_command(sys.executable, *run_arguments(ranks, "--iterations", "4", "--log-file", str(log)))
+    run = run_command(sys.executable, *run_arguments("--iterations", "4", "--log-file", str(log), ranks=ranks))
     assert (run.returncode, run.stderr) == (0, "")
     assert found == pytest.approx(losses(log), rel=1e-6, abs=0) and len(found) == 4
 
@@ -61,15 +62,15 @@ def check_losses(found: list[float], ranks: int, folder: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_training_on_two_hosts_with_a_slow_link_has_the_losses_of_one_host(tmp_path: Path) -> None:
     log = tmp_path / "two.jsonl"
-    command = on_two_hosts("torchrun", 1, "--iterations", "4", "--log-file", str(log))
+    command = on_two_hosts("torchrun", "--iterations", "4", "--log-file", str(log), ranks_per_host=1)
     with two_hosts() as hosts:
         for host in hosts:
-            host.limit_bandwidth(100)
+            host.limit_bandwidth(megabits=100)
         first, second = hosts
         with first.start(*command) as one, second.start(*command) as other:
             for process in (one, other):
                 assert process.wait(timeout=100) == 0, process.communicate()
-    check_losses(losses(log), 2, tmp_path)
+    check_losses(losses(log), ranks=2, folder=tmp_path)
 
 
 @pytest.mark.root
@@ -85,18 +86,18 @@ def test_the_script_for_slurm_trains_on_two_hosts_with_two_ranks_each(tmp_path: 
         write_commands(tmp_path, {"srun": "\n".join(srun), "scontrol": "#!/bin/sh\nprintf 'node1\\nnode2\\n'\n"})
         job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
         environment = job | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable}
-        arguments = run_arguments(4, "--iterations", "4", "--log-file", str(log))[1:]
+        _, *arguments = run_arguments("--iterations", "4", "--log-file", str(log), ranks=4)
         run = run_command("bash", str(SLURM / "train.sbatch"), *arguments, timeout_s=100, **environment)
         assert (run.returncode, run.stderr) == (0, "")
         assert "chimera: 4 ranks" in run.stdout
         assert not hosts[0].processes() and not hosts[1].processes()
-    check_losses(losses(log), 4, tmp_path)
+    check_losses(losses(log), ranks=4, folder=tmp_path)
 
 
 @contextmanager
 def long_training() -> Iterator[tuple[list[Host], list[subprocess.Popen[str]]]]:
     """Start a long training with two ranks per host, and wait for its first iteration. Ranks 0 and 1 are on the first host."""
-    command = on_two_hosts("launcher", 2, "--iterations", "1000000", "--timeout", str(TIMEOUT_S))
+    command = on_two_hosts("launcher", "--iterations", "1000000", "--timeout", str(TIMEOUT_S), ranks_per_host=2)
     with two_hosts() as hosts, hosts[0].start(*command) as one, hosts[1].start(*command) as other:
         wait_for_iteration(one)
         yield list(hosts), [one, other]
@@ -107,11 +108,11 @@ def long_training() -> Iterator[tuple[list[Host], list[subprocess.Popen[str]]]]:
 @pytest.mark.timeout(300)
 def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_helps(tmp_path: Path) -> None:
     log = tmp_path / "two.jsonl"
-    command = on_two_hosts("launcher", 1, "--iterations", "1", "--log-file", str(log))
-    own = tmp_path / "hosts"
-    own.write_text("127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n")
+    command = on_two_hosts("launcher", "--iterations", "1", "--log-file", str(log), ranks_per_host=1)
+    hosts_file = tmp_path / "hosts"
+    hosts_file.write_text("127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n")
     with two_hosts() as (first, second):
-        second.run("mount", "--bind", str(own), "/etc/hosts")
+        second.run("mount", "--bind", str(hosts_file), "/etc/hosts")
         with first.start(*command) as one, second.start(*command) as other:
             messages = [process.communicate(timeout=100)[1] for process in (one, other)]
         fact = "error[E819]: the other hosts cannot connect to host node2: its own name resolves to 127.0.1.1\n"
@@ -121,13 +122,14 @@ def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_he
     assert len(losses(log)) == 1
 
 
+# The rank that prints the message, and where it was.
 PLACE = r"rank {ranks}, (instruction \d+: [A-Z]+ .*|epilogue): .*"
 
 
 def check_message(process: subprocess.Popen[str], host: Host, ranks: str, lost: str) -> None:
     """Check that the launcher of a host ends with one message, and that no process is left.
 
-    ranks: a pattern of the ranks of this host; lost: a pattern of what is said about the lost ones.
+    ranks: a pattern for a rank of this host; lost: a pattern for what the message says about the ranks of the other host.
     """
     _, message = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -28,13 +28,14 @@ from tests.helpers_processes import (
 pytestmark = pytest.mark.distributed
 
 
-def imports_torch(process: subprocess.Popen[str]) -> bool:
+def has_loaded_torch(process: subprocess.Popen[str]) -> bool:
     return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:
+    # `early` is interrupted while it starts, and `late` while it trains.
     with start_process(sys.executable, *LONG) as early, start_process(sys.executable, *LONG) as late:
-        wait_until(lambda: imports_torch(early), early)
+        wait_until(lambda: has_loaded_torch(early), early)
         os.kill(early.pid, signal.SIGINT)
         assert early.communicate(timeout=30) == ("", "interrupted\n") and early.returncode == 130
         ranks = wait_for_iteration(late)

@@ -25,8 +25,9 @@ from tests.helpers_loopback import RankResult, deep_model, differences, rank_of,
 from tests.helpers_text import small
 from tests.proof.drawn import MACHINES
 
-INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # by D, for each schedule, besides one for each machine
-# Parameters besides D. N is 2D (D for 8 ranks) if not given here; where possible it is given so that pipes differ in size.
+INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # D -> interleavings of each schedule, besides one for each machine
+# Functions of D that return the other parameters. If N is not among them, it is 2D (D for 8 ranks). Where a schedule allows
+# it, N is such that its pipes have different numbers of micro-batches.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},
     "1f1b": lambda d: {},
@@ -54,8 +55,8 @@ WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")
 
 def shipped(name: str, ranks: int, **more: int) -> Program:
     """Return the program of a schedule of the library for this number of ranks."""
-    count = 2 * ranks if ranks < 8 else ranks
-    return program(name, **({"D": ranks, "N": count} | SHIPPED[name](ranks) | more))
+    micro_batches = 2 * ranks if ranks < 8 else ranks
+    return program(name, **({"D": ranks, "N": micro_batches} | SHIPPED[name](ranks) | more))
 
 
 def test_every_shipped_schedule_is_here() -> None:
@@ -63,19 +64,20 @@ def test_every_shipped_schedule_is_here() -> None:
 
 
 def model_for(p: Program) -> Model:
+    """Return a model with as many layers as the program has stages, but at least five."""
     return deep_model(max(3, p.header.stages - 2))
 
 
 def equal_or_stuck(p: Program, interleavings: int) -> None:
-    """Compare a program with one process under many interleavings, then on every machine."""
+    """Compare a program with one process under many interleavings, then on every machine: there it may also deadlock."""
     for seed in range(interleavings):
-        run_and_compare(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
+        run_and_compare(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=2 if seed == 0 else 1)
     for machine, ends in machines(ProgramIndex(p)).items():
         if ends:
-            run_and_compare(p, model_for(p), 99, machine)  # type: ignore[arg-type]
+            run_and_compare(p, model_for(p), seed=99, machine=machine)  # type: ignore[arg-type]
         else:
             with pytest.raises(StuckError, match="deadlock on the"):
-                run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
+                run_in_loopback(p, rank_of(p, model_for(p)), seed=99, machine=machine)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", INTERLEAVINGS)
@@ -92,7 +94,8 @@ def test_gradients_are_bit_equal_with_recomputation(name: str, ranks: int) -> No
     equal_or_stuck(p, 8)
 
 
-# Tasks of even and of odd stages have different groups. So the groups of a message differ from those of its readers.
+# The groups of micro-batches of tasks on even stages, and of those on odd stages. Where they differ, a stage reads other
+# groups than the stage before has sent.
 EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"
 FORWARDS = {
     "a group read one by one": (PAIR, EACH),
@@ -135,7 +138,7 @@ def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[
     )
     messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
     read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]
-    assert forwards == "equal groups" or sorted(messages) != sorted(read)
+    assert forwards == "equal groups" or sorted(messages) != sorted(read), "all groups are read as they were sent"
     equal_or_stuck(p, 2)
 
 
@@ -166,22 +169,23 @@ def test_the_programs_by_hand_end_on_some_machines_only() -> None:
 def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
     p = shipped("chimera", 4)
 
-    def order(seed: int) -> tuple[int, ...]:
-        taken: list[int] = []
+    def order_of_sends(seed: int) -> tuple[int, ...]:
+        """Return the sender of each message, in the order in which they are sent."""
+        senders: list[int] = []
 
         def run_rank(transport: Any) -> RankResult:
             send = transport.send
-            transport.send = lambda peer, buffer: (taken.append(transport.rank), send(peer, buffer))
+            transport.send = lambda peer, buffer: (senders.append(transport.rank), send(peer, buffer))
             return rank_of(p, deep_model(3))(transport)
 
         run_in_loopback(p, run_rank, seed, every_post=True)
-        return tuple(taken)
+        return tuple(senders)
 
-    orders = [order(seed) for seed in range(8)]
-    assert orders == [order(seed) for seed in range(8)] and len(set(orders)) == 8
+    orders = [order_of_sends(seed) for seed in range(8)]
+    assert orders == [order_of_sends(seed) for seed in range(8)] and len(set(orders)) == 8
 
 
-def test_a_deadlock_names_every_ranks_instruction() -> None:
+def test_a_deadlock_names_the_instruction_of_every_rank() -> None:
     p = shipped("chimera", 4)
     with pytest.raises(StuckError) as caught:
         run_in_loopback(p, rank_of(p, deep_model(3)), machine="paired")
@@ -206,10 +210,10 @@ def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
         assert not any(f.executor.gradients for f in found)
 
 
-def with_unverified(p: Program, at: int, i: Free) -> Program:
-    """Return the program with one more instruction on rank 1, which is not verified."""
+def with_free(p: Program, at: int) -> Program:
+    """Return the program, not verified, with a FREE of the first activation before instruction `at` of rank 1."""
     changed = streams(p)
-    changed[1].insert(at, i)
+    changed[1].insert(at, Free("act", pipe=0, stage=1, micro_batches=(0,)))
     return with_streams(p, changed)
 
 
@@ -217,8 +221,8 @@ def test_a_buffer_freed_too_early_is_detected() -> None:
     p = TWO_RANKS["1f1b"]
     stream = p.stream(1)
     backward = next(n for n, i in enumerate(stream) if i.op == "BWD")
-    too_early = with_unverified(p, backward, Free("act", 0, 1, (0,)))
+    too_early = with_free(p, backward)
     with pytest.raises(RankError, match=r"rank 1, instruction 4: BWD main s1 m0: act of pipe 0, s1, m0 is not there"):
         run_in_loopback(too_early, rank_of(too_early, deep_model(3)))
-    in_time = with_unverified(p, backward + 1, Free("act", 0, 1, (0,)))
+    in_time = with_free(p, backward + 1)
     assert not list(differences(in_time, deep_model(3), run_in_loopback(in_time, rank_of(in_time, deep_model(3)))))

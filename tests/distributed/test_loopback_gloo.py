@@ -24,5 +24,5 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_gradients_are_bit_equal_to_one_process(name: str, results: Any) -> None:
     _, parameters, width, _ = CASES[name]
     assert [rank["wrong"] for rank in results[name]] == [[]] * 4
-    expected, _ = one_process(deep_model(6), parameters["N"] * width, iteration=1)
+    expected, _ = one_process(deep_model(middle=6), parameters["N"] * width, iteration=1)
     assert sum(rank["loss"] for rank in results[name]) == expected != 0

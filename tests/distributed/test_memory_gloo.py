@@ -15,5 +15,5 @@ pytestmark = pytest.mark.distributed
 def test_two_ranks_hold_the_predicted_bytes(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     found = results_of("memory_ranks.py", 2, out)
-    assert len(found) == PROGRAMS and sum(size for size, _ in found) > 100
+    assert len(found) == PROGRAMS and sum(instructions for instructions, _ in found) > 100
     assert [wrong for _, wrong in found] == [[]] * PROGRAMS

@@ -1,4 +1,4 @@
-"""The example for SLURM: one file says what differs between clusters. Scripts of the test replace SLURM's commands."""
+"""The example for SLURM: one file says what differs between clusters. Scripts of this test replace SLURM's commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 
-# Writes its options to a file, copies the script as SLURM does, and runs it on one node.
-# The variables of `--export ALL,...` are set for it.
+# Writes its options to a file, copies the script of the job as SLURM does, and runs it on one node. The variable in
+# `--export ALL,NAME=VALUE` is set for it.
 SBATCH = """#!/bin/bash
 options=()
 while [[ $1 == -* ]]; do
@@ -79,7 +79,8 @@ def test_one_file_gives_account_partition_modules_and_folders(environment: dict[
     ]
     assert (tmp_path / "modules").read_text() == "load python/3.11 cuda\n"
     log = [json.loads(line) for line in (Path(work) / "run.jsonl").read_text().splitlines()]
-    assert len(log) == 3 and log[0]["settings"]["data"] == f"{tmp_path}/data/notes.txt"
+    assert len(log) == 3, "a line about the run, and one for each iteration"
+    assert log[0]["settings"]["data"] == f"{tmp_path}/data/notes.txt"
 
 
 def test_the_shipped_file_gives_no_option_but_its_own_path(environment: dict[str, str], tmp_path: Path) -> None:

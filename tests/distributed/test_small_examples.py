@@ -45,13 +45,13 @@ def test_the_small_examples_run_and_learn(tmp_path: Path) -> None:
 def test_an_example_without_torchrun_says_in_one_line_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     examples = ROOT / "docs/examples"
-    started = [p for p in examples.rglob("*.py") if "torchrun" in p.read_text(encoding="utf-8").split("\n")[0]]
-    assert len(started) > 8
-    for path in started:
+    scripts = [p for p in examples.rglob("*.py") if "torchrun" in p.read_text(encoding="utf-8").split("\n")[0]]
+    assert len(scripts) > 8
+    for path in scripts:
         command = re.findall(r"torchrun .* " + path.name, path.read_text(encoding="utf-8").split("\n")[0])[0]
         with monkeypatch.context() as context:
-            for own in ("data", "models"):  # the packages of docs/examples/own_loop
-                context.delitem(sys.modules, own, raising=False)
+            for package in ("data", "models"):  # of docs/examples/own_loop
+                context.delitem(sys.modules, package, raising=False)
             context.syspath_prepend(str(path.parent))
             with pytest.raises(SystemExit) as stopped:
                 runpy.run_path(str(path), run_name="__main__")

@@ -27,10 +27,10 @@ def test_torch_and_pipeline_compute_the_same_gradients_in_each_order(ranks: int,
         programs["searched"] = compile_text(SEARCHED.read_text()).program
     for name, program in programs.items():
         (folder / f"{name}.json").write_text(program.json())
-        (folder / f"{name}.csv").write_text(program_to_csv(program, False))
-        with_messages = arranged(program, "serial")
+        (folder / f"{name}.csv").write_text(program_to_csv(program, with_communication=False))
+        with_messages = arranged(program, "serial")  # torch executes the messages of a rank one after another
         assert with_messages is not None
-        (folder / f"{name}.comms.csv").write_text(program_to_csv(with_messages, True))
+        (folder / f"{name}.comms.csv").write_text(program_to_csv(with_messages, with_communication=True))
     run_script("tests/distributed/torch_csv_ranks.py", ranks, str(folder), str(tmp_path / "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())
     imported = ["ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble", "ScheduleDualPipeV"]

@@ -48,7 +48,7 @@ MODEL = gpt("gpt-nano", LENGTH, dropout=0.1)
 TRAIN, HELD_OUT = (Windows(part, LENGTH, 5) for part in split_text(load_text(None), LENGTH))
 EVALUATED = 21  # held-out samples; not a multiple of the samples of an iteration
 
-SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
+SHIPPED: list[tuple[str, Mapping[str, int], int]] = [  # schedule, parameters, width
     ("chimera", {"D": 2, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4, "f": 2}, 1),
@@ -79,7 +79,7 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
 
 @cache
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
-    """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
+    """Return loss and gradient norm of each iteration of one process, and its held-out loss. samples: of an iteration."""
     whole = reference.whole_model(MODEL, SETTINGS.seed)
     curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
     numbers = range(EVALUATED)
@@ -107,9 +107,9 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
 
     curve, held_out = one_process(width * parameters["N"] * size)
     assert curve[-1][0] < curve[0][0] - 0.5, "the loss must decrease, or equal curves prove little"
-    for found, unseen in run_in_loopback(compiled, rank, seed=7):
+    for found, found_held_out in run_in_loopback(compiled, rank, seed=7):
         assert found == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
-        assert unseen == pytest.approx(held_out, rel=TOLERANCE)
+        assert found_held_out == pytest.approx(held_out, rel=TOLERANCE)
 
 
 # Schedules in two versions. The second has recomputation; nothing else differs.
@@ -162,8 +162,8 @@ def log_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of(log: Path) -> list[Any]:
     """Return the lines of a log about iterations. The first line is about the run."""
-    about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert about["format"] == "chimera-log" and about["settings"]["seed"] == 5
+    header, *lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert header["format"] == "chimera-log" and header["settings"]["seed"] == 5
     return lines
 
 
@@ -172,7 +172,7 @@ OPTIONS = [*TINY, "--micro-batch", "2", "--dropout", "0.1", "--seed", "5", "--lr
 
 @pytest.fixture(scope="module")
 def run(log_path: Path) -> Any:
-    """Run the command once on two real ranks, without a schedule and without D."""
+    """Run the command once on two real ranks. The schedule and D are not given: they are chimera and the number of ranks."""
     evaluation = ["--eval-every", "10", "--eval-samples", str(EVALUATED)]
     files = ["--log-file", str(log_path), "--trace", str(log_path.parent / "trace"), "--tensorboard", str(log_path.parent)]
     return run_command(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, *files, "--profile-ranges")
@@ -181,7 +181,7 @@ def run(log_path: Path) -> Any:
 def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     lines = lines_of(log_path)
-    curve, held_out = one_process(8)
+    curve, held_out = one_process(4 * SAMPLES)  # four micro-batches
     assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
     assert [x["iteration"] for x in lines if "held_out_loss" in x] == [10, 20]
     assert lines[-1]["held_out_loss"] == pytest.approx(held_out, rel=TOLERANCE)
@@ -202,7 +202,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
 
 def test_the_trace_of_real_ranks_has_every_instruction_and_message(run: Any, log_path: Path) -> None:
     events = check_trace(log_path.parent / "trace", compile_schedule("chimera", {"D": 2, "N": 4}).program)
-    begins, ends = ({e["id"]: e["ts"] for e in phase(events, ph)} for ph in "sf")
+    begins, ends = ({e["id"]: e["ts"] for e in phase(events, ph)} for ph in "sf")  # where arrows start and finish
     assert all(begins[arrow] < ends[arrow] for arrow in begins), "the ranks of a host have one clock"
     last = lines_of(log_path)[-1]
     waits = [e for e in phase(events, "X") if e["cat"] == "wait"]

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.distributed
 
 def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
     port = free_port()
-    (first, environment), (second, environment_1) = (
+    (command_0, environment_0), (command_1, environment_1) = (
         script_rank_of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1)
     )
-    with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
+    with start_process(*command_0, **environment_0) as process_0, start_process(*command_1, **environment_1) as process_1:
         out, err = process_0.communicate(timeout=60)
         assert process_0.returncode == 0, err + process_1.communicate()[1]
     found = json.loads(out)
@@ -37,13 +37,13 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
         "all-reduce over all ranks": "an all-reduce over all ranks is not complete after 2 s: rank 1 does not answer",
         "connection": "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
     }
-    assert all(seconds < 8 for _, seconds in found.values())
+    assert all(seconds < 8 for _, seconds in found.values()), "each wait ends soon after its limit of 2 s"
 
 
 def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None:
     port, words = free_port(), ["-p", "D=2", *TINY, *UNCHECKED, "--iterations", "1000000", "--timeout", "6"]
-    (first, environment), (second, environment_1) = (training_rank_of_two(rank, *words, port=port) for rank in (0, 1))
-    with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
+    (command_0, environment_0), (command_1, environment_1) = (training_rank_of_two(rank, *words, port=port) for rank in (0, 1))
+    with start_process(*command_0, **environment_0) as process_0, start_process(*command_1, **environment_1) as process_1:
         wait_for_iteration(process_0)
         os.kill(process_1.pid, signal.SIGSTOP)
         time.sleep(1)

@@ -87,7 +87,7 @@ def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], Pip
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two gradients, relative to the largest element of the gradient."""
+    """Return the largest difference between the gradients of a parameter, relative to its largest element in `a`."""
     assert a.keys() == b.keys() and a, (sorted(a), sorted(b))
     assert all(float(x.abs().max()) > 0 for x in a.values())
     return max(float((a[name] - b[name]).abs().max() / a[name].abs().max()) for name in a)

@@ -25,7 +25,7 @@ LIMIT_S = 2.0
 def main() -> None:
     rank = int(os.environ["RANK"])
     rendezvous.ANSWER_AFTER_TIMEOUT_S = 0.5
-    join(60)  # the two ranks may start at different times
+    join(timeout_s=60)  # the two ranks may start at different times
     rendezvous.rendezvous().limit = timedelta(seconds=LIMIT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous.rendezvous().limit)
     transport = Gloo()
@@ -33,7 +33,7 @@ def main() -> None:
     slow(transport)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.5)  # it has stopped by now
+    time.sleep(0.5)  # rank 1 has stopped by now
     found: dict[str, tuple[str, float]] = {}
 
     def attempt(name: str, wait: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     total = transport.launch_all_reduce((0, 1), torch.zeros(3))
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, x).wait,
-        "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
+        "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window of one send is full
         "all-reduce": total.wait,
         "all-reduce over all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),

@@ -74,7 +74,7 @@ def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
 
 
 def tests() -> str:
-    """Run the tests that need a GPU."""
+    """Run the tests that need a GPU; return the last line of pytest."""
     summary = run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
     if " passed" not in summary:
         raise FailedError(f"no test was run: {summary}")
@@ -91,12 +91,12 @@ def gradients(transport: str, ranks: int) -> str:
 
 
 def shared_gpu() -> str:
-    """Four ranks on one GPU, with messages through pinned host memory."""
+    """Compare the gradients of four ranks that share one GPU, with messages through pinned host memory."""
     return gradients("staged", 4)
 
 
 def nccl() -> str:
-    """Two or four ranks with a GPU each, over NCCL."""
+    """Compare the gradients of two or four ranks with a GPU each, over NCCL."""
     return gradients("nccl", 4 if torch.cuda.device_count() >= 4 else 2)
 
 
@@ -181,11 +181,11 @@ def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = C
     return found
 
 
-def report(found: Sequence[Outcome], hardware: str) -> str:
-    """Return the recorded text: the hardware, and a row of each check."""
+def report(found: Sequence[Outcome], hardware_text: str) -> str:
+    """Return the recorded text: the hardware, and a table with a row for each check."""
     words = {True: "passed", False: "failed", None: "not run"}
     rows = [(o.check, o.found.replace("|", "\\|"), words[o.passed]) for o in found]
-    return f"{hardware}\n\n" + table(("check", "found", ""), rows)
+    return f"{hardware_text}\n\n" + table(("check", "found", ""), rows)
 
 
 def hardware() -> str:

@@ -115,9 +115,7 @@ HEAD = ("model", "parameters", "schedule", "learning rate", "first loss", "last 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.equal_losses", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help=f"presets, {', '.join(NAMES)}; by default those of docs/models.md"
-    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"presets, {', '.join(NAMES)}; by default all of the table")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--micro-batch", type=int, default=MICRO_BATCH)
     parser.add_argument("--seq-len", type=int, default=LENGTH)

@@ -72,7 +72,7 @@ def test_the_kill_table_has_every_class_and_no_wrong_verdict() -> None:
         counts = [number(row[outcome]) for outcome in ("rejected", "equivalent", "wrongly accepted", "wrongly rejected")]
         assert counts[2:] == [0, 0] and 0 < sum(counts) == number(row["mutants"])
         why = row["why all have one outcome"]
-        assert bool(why) == (0 in counts[:2]), f"{row['class']}: mutants of both outcomes, or why all have one outcome"
+        assert bool(why) == (0 in counts[:2]), f"{row['class']}: a reason is needed exactly if all mutants have one outcome"
     assert [row["why all have one outcome"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
 
 
@@ -104,7 +104,7 @@ def test_independent_checkers_share_no_code(name: str) -> None:
 def test_a_part_rewrites_its_own_block_and_no_other(tmp_path: Path) -> None:
     page = tmp_path / "proof.md"
     page.write_text("a\n<!-- recorded: kills -->\nold\n<!-- end -->\nb\n<!-- recorded: fuzz -->\nkept\n<!-- end -->\n")
-    record("kills", stamp(61, 3) + table(("class", "mutants"), [("drop", 1234)]), page)
+    record("kills", stamp(seconds=61, seed=3) + table(("class", "mutants"), [("drop", 1234)]), page)
     assert "old" not in page.read_text() and recorded("fuzz", page) == "kept\n"
     assert rows("kills", page) == [[{"class": "drop", "mutants": "1,234"}]]
     with pytest.raises(AssertionError):

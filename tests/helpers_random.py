@@ -55,11 +55,8 @@ def schedules(draw: DrawFn) -> str:
         lines.append(f"pipe p{p} {{ {places}  micro_batches {count} }}")
         size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of the groups of forwards
         # The time of a forward increases with s. The time of a backward decreases with s, and is after all forwards of m.
-        forward_stride, forward_slope, forward_start = (
-            draw(st.integers(1, 3)),
-            draw(st.integers(-2, 5)),
-            draw(st.integers(0, 9)),
-        )
+        forward_stride, forward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        forward_start = draw(st.integers(0, 9))
         backward_stride, backward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
         delay = max(0, forward_slope - backward_slope) * count + 2 * size + draw(st.integers(0, 6))
         backward_start = forward_start + forward_stride * stages + delay

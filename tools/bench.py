@@ -114,7 +114,7 @@ def measure(name: str, size: tuple[int, int]) -> Case:
     return replace(case, **uses(program))
 
 
-def uses(program: Program) -> dict[str, float]:
+def uses(program: Program) -> dict[str, Any]:
     """Return the seconds of what is done with a compiled program, by the names that `Case` has for them."""
     write_json_s, text = timed(lambda: program_to_json(program))
     return {

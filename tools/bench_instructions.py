@@ -57,7 +57,7 @@ class Arrived:
 class Instant:
     """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive.
 
-    world: the number of ranks that the program has; device: where messages are.
+    world: the number of ranks; device: where messages are.
     """
 
     waited_ns = 0

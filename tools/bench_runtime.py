@@ -40,7 +40,7 @@ EAGER = "chimera, sync eager"  # an all-reduce begins in the middle of the compu
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
 THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
 RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}
-# The time of what is divided by that of what, and the largest ratio that meets the goal; None: at least EFFICIENCY.
+# The names of two times, and the most that the first divided by the second may be; None: it must be at least EFFICIENCY.
 GOALS = {
     "GPT, N=8": [
         ("ours 1f1b", "torch 1F1B", 0.98),

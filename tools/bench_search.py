@@ -150,7 +150,7 @@ def weight_copies(pipes: Sequence[Pipe]) -> int:
 
 
 def run(setting: Setting, seconds: float) -> dict[str, Any]:
-    """Search one setting for some seconds, check the result, and return its row. Its times are in the unit of the costs."""
+    """Search one setting for some seconds, check the result, and return its row, with times in the unit of the costs."""
     problem = setting.problem()
     shipped = shipped_figures(problem)
     begun = time.monotonic()

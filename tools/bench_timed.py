@@ -156,14 +156,14 @@ def report(unit_ms: int, rows: list[Row]) -> tuple[str, bool]:
             if abs(row.error) > TOLERANCE
         ],
         "every schedule measured at every D": [
-            f"{name} at D = {depth}" for depth in RANKS for name in names() if not _at_width_1(measured, name, depth)
+            f"{name} at D = {depth}" for depth in RANKS for name in names() if not _rows_at_width_1(measured, name, depth)
         ],
         f"measured {' < '.join(FASTEST_FIRST)} at N = D": list(_out_of_order(measured)),
     }
     return text + "".join(verdict(goal, failures) for goal, failures in goals.items()), not any(goals.values())
 
 
-def _at_width_1(rows: list[Row], schedule: str, depth: int) -> list[Row]:
+def _rows_at_width_1(rows: list[Row], schedule: str, depth: int) -> list[Row]:
     return [row for row in rows if (row.schedule, row.depth, row.width) == (schedule, depth, 1)]
 
 

@@ -30,14 +30,7 @@ GALLERY, BUBBLES = ROOT / "docs/gallery", ROOT / "docs/bubbles"
 RANKS = 4
 MICRO_BATCHES = (4, 8)  # the first number that a schedule can run
 UNIT = {"F": Fraction(1), "B": Fraction(1)}  # each task takes one slot
-COUNTED = {
-    "gpipe": 4,
-    "1f1b": 4,
-    "dapple": 4,
-    "chimera": 4,
-    "gpipe_8": 8,
-    "chimera_8": 8,
-}  # docs/bubbles.md: N of each picture
+COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}  # docs/bubbles.md: pictures, their N
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Models that several tools train, with samples: presets, and models of transformers from tiny configurations."""
+"""The models of tables in the docs, with samples: presets, and models of transformers from small configurations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Whole(nn.Module):
 
 
 @dataclass(frozen=True)
-class Shown:
+class Case:
     """A model with its samples. whole: returns the model in one process, with the same weights as the stages."""
 
     model: Model
@@ -102,12 +102,12 @@ class Shown:
         return program, partitioned(program, self.model, description, ties_by_stage=bool(description.tied))
 
 
-def shown(name: str, micro_batch: int, length: int) -> Shown:
+def shown(name: str, micro_batch: int, length: int) -> Case:
     """Return a preset, or a model of CONFIGS as hf:KIND. length: tokens of a sample of text."""
     if name in NAMES:
         return _of_transformers(name.removeprefix(HUGGING_FACE), micro_batch, length)
     model = preset(name, length)
-    return Shown(model, samples_for(name, length), lambda: whole_model(model, SEED))
+    return Case(model, samples_for(name, length), lambda: whole_model(model, SEED))
 
 
 def samples_for(name: str, length: int) -> Samples:
@@ -122,7 +122,7 @@ def samples_for(name: str, length: int) -> Samples:
     return data_of(load_text(None), length, SEED).train
 
 
-def _of_transformers(kind: str, micro_batch: int, length: int) -> Shown:
+def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
     # transformers is of an extra, and takes seconds to import.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration
 
@@ -140,4 +140,4 @@ def _of_transformers(kind: str, micro_batch: int, length: int) -> Shown:
         assert not found.unexpected_keys, f"transformers does not have {found.unexpected_keys}"
         return Whole(module, stage.reads)
 
-    return Shown(model, data.train, whole)
+    return Case(model, data.train, whole)

@@ -1,4 +1,4 @@
-"""Every error code is raised in one part of the code, and has a text in compiler/explain. No message is printed to stderr."""
+"""Every error code is raised in one part of the code, and has a text in compiler/explain. One function writes messages."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def raised() -> Iterator[tuple[str, str]]:
 
 
 def test_messages_are_written_by_write_stderr() -> None:
-    """With a closed stderr, print writes to stdout, and sys.stderr is None. With a full one, print and write raise OSError."""
+    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, both raise OSError."""
     for package in ("interpreter", "models"):
         for path in sorted((ROOT / package).rglob("*.py")):
             found = re.search(r"file=sys\.stderr|sys\.stderr\.(write|flush)", path.read_text(encoding="utf-8"))

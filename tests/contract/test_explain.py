@@ -64,7 +64,7 @@ def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> 
     status, output = run(e.file, e.wrong, e.run, main)
     codes = re.findall(r"^error\[(E\d{3})\]", output, re.MULTILINE)
     assert codes[:1] == [e.code]
-    # An example has one mistake, and so one code. If that is a missing SEND or RECV, E430 counts it too.
+    # An example has one mistake, and so one code. If that is a missing SEND or RECV, E430 is found too.
     assert set(codes) <= {e.code, "E430"}
     assert status == (2 if e.code.startswith("E0") else 1)  # E0xx: the command line and its files
     assert "invalid" not in output, "the message must say what would be valid"

@@ -30,7 +30,7 @@ from chimerac.models.presets import PRESETS
 from tests.proof.record import record, stamp, table
 from tests.proof.record import rows as recorded_rows
 from tools import ROOT
-from tools.shown_models import NAMES, SEED, shown
+from tools.shown_models import NAMES, SEED, case_of
 
 SCHEDULES: Mapping[str, Mapping[str, int]] = {
     "1f1b": {"D": 4, "N": 4},
@@ -82,9 +82,9 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> float:
 def compare(name: str, iterations: int, micro_batch: int, length: int, rate: float) -> Iterator[Comparison]:
     """Train a model under each schedule, and yield the comparisons.
 
-    name: as of `shown`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
+    name: as of `case_of`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
     """
-    case, settings = shown(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
+    case, settings = case_of(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
     description = describe(case.model, micro_batch)
     (micro_batches,) = {parameters["N"] for parameters in SCHEDULES.values()}
 

@@ -30,7 +30,7 @@ from chimerac.interpreter.runtime.describe import describe
 from tests.proof.record import record, stamp, table
 from tools import ROOT
 from tools.bench_instructions import DEPTH, GOAL, MICRO_BATCHES, measure
-from tools.shown_models import SEED, shown
+from tools.shown_models import SEED, case_of
 
 PAGE = ROOT / "docs" / "gpu.md"
 LIMIT_S = 900.0  # of one command
@@ -124,7 +124,7 @@ def logged(*options: str) -> list[dict[str, object]]:
 
 def predicted_bytes(device: torch.device) -> list[int]:
     """Return the predicted peak memory of each rank of `logged`, in bytes."""
-    case = shown(MODEL, MICRO_BATCH, LENGTH)
+    case = case_of(MODEL, MICRO_BATCH, LENGTH)
     program, parted = case.parted("chimera", {"D": 2, "N": 4}, describe(case.model, MICRO_BATCH, device))
     of_ranks = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))
     return [of_rank.peak for of_rank in of_ranks]

@@ -32,7 +32,7 @@ from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import record, stamp, table
 from tools import ROOT
 from tools.bench_ranks import is_rank, on_ranks, progress, run_rank
-from tools.shown_models import SEED, shown
+from tools.shown_models import SEED, case_of
 
 MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of a sample; images have none
     "gpt2-mini": (8, 128),
@@ -52,7 +52,7 @@ Figures = tuple[int, int]  # estimate, peak
 def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
     """Train on this rank, and return its estimated and measured peaks in bytes. length: tokens of a sample."""
     torch.set_num_threads(1)
-    case = shown(name, micro_batch, length)
+    case = case_of(name, micro_batch, length)
     description = describe(case.model, micro_batch)
     program, parted = case.parted(schedule, SCHEDULES[schedule], description)
     transport = Gloo()

@@ -102,7 +102,7 @@ class Case:
         return program, partitioned(program, self.model, description, ties_by_stage=bool(description.tied))
 
 
-def shown(name: str, micro_batch: int, length: int) -> Case:
+def case_of(name: str, micro_batch: int, length: int) -> Case:
     """Return a preset, or a model of CONFIGS as hf:KIND. length: tokens of a sample of text."""
     if name in NAMES:
         return _of_transformers(name.removeprefix(HUGGING_FACE), micro_batch, length)

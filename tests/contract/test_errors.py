@@ -95,7 +95,7 @@ def raised() -> Iterator[tuple[str, str]]:
 
 
 def test_messages_are_written_by_write_stderr() -> None:
-    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, both raise OSError."""
+    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, print raises OSError."""
     for package in ("interpreter", "models"):
         for path in sorted((ROOT / package).rglob("*.py")):
             found = re.search(r"file=sys\.stderr|sys\.stderr\.(write|flush)", path.read_text(encoding="utf-8"))

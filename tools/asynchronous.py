@@ -36,8 +36,8 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     counts; otherwise their times are added.
     """
     per_update = micro_batches if scheme == "PipeDream-2BW" else 1
-    combined: Callable[[float, float], float] = max if hidden else operator.add
-    return max(combined(per_update * s.tasks_s, s.all_reduce_s) for s in stages) / per_update
+    combine: Callable[[float, float], float] = max if hidden else operator.add
+    return max(combine(per_update * s.tasks_s, s.all_reduce_s) for s in stages) / per_update
 
 
 def versions(scheme: Scheme, stage: int, stages: int) -> int:

@@ -35,6 +35,7 @@ from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration
 from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
 
 RANKS = 2
+# Our schedules, with their parameters besides D and N; torch's, with their classes.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
 EAGER = "chimera, sync eager"  # an all-reduce begins in the middle of the computation; the library's waits for idle time
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}

@@ -86,7 +86,7 @@ def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:
     checked = [f.name for f in fields(Header) if f.name != "partition"]  # no check of a program reads its partition
     assert [*CHANGES] == checked and {*WHY} <= {*CHANGES}
     for p in (TRAINING, evaluation_of(TRAINING)):
-        drawn = [m for seed in "01234567" for m in mutants(p, add_instruction, 60, seed)]
+        drawn = [m for seed in "01234567" for m in mutants(p, add_instruction, count=60, seed=seed)]
         added = {i.op for m in drawn for g in range(m.world) for i in m.stream(g)}
         assert added == {op.name for op in Op}
 

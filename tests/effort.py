@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: the count of the test times CHIMERA_EXAMPLES, which `make proof` sets."""
+"""How many examples hypothesis draws: the count that a test states, times CHIMERA_EXAMPLES, which `make proof` sets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Runs a script as ranks that are forks of one process, so that torch is imported once. Ends with 1 if a rank fails.
+"""Runs a script as ranks that are forks of one process, so that torch is imported once.
 
 Usage: python -m tests.forked_ranks RANKS SCRIPT ARGUMENT...
 
-As under torchrun, each rank gets its place in the environment, and one store serves all process groups of the script. If a
-rank fails, the others are killed.
+As under torchrun, each rank has its number and the number of ranks in its environment, and one store serves all process groups
+of the script. If a rank fails, the others are killed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo.config  # imported when a model is described, which takes as long as importing torch itself
+import torch._dynamo.config  # it takes as long as torch itself, and is imported when a model is described
 from torch.distributed import TCPStore
 
-from chimerac.interpreter import Pipeline  # noqa: F401 (its imports are those of most scripts)
+from chimerac.interpreter import Pipeline  # noqa: F401 (most scripts import it)
 from chimerac.interpreter.launch.startup import end_with_parent
 from tests.helpers_processes import free_port, kill, rank_environment
 
@@ -46,8 +46,8 @@ def run_rank(script: str, arguments: list[str], environment: dict[str, str]) -> 
 
 
 def main(ranks: int, script: str, *arguments: str) -> int:
-    """Run the script on this many ranks, and return 0, or 1 if a rank fails."""
-    torch.set_num_threads(1)  # so torch starts no threads, of which a fork would have none
+    """Run the script on `ranks` ranks. Return 0, or 1 if a rank fails."""
+    torch.set_num_threads(1)  # so that torch starts no threads: a fork would not have them
     port, running = free_port(), []
     for rank in range(ranks):
         pid = os.fork()

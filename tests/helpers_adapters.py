@@ -19,6 +19,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_pipeline import LENGTH, VOCABULARY, WIDTH, cross_entropy
 
 SAMPLES, MICRO_BATCHES = 2, 4
+RATE = 1e-2  # the learning rate of both trainings
 TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
 Batch = tuple[Mapping[str, Tensor], Tensor]
 State = dict[str, Tensor]
@@ -39,12 +40,13 @@ def train(
 def _train(make: Callable[[], CallModel], schedule: str, batches: Sequence[Batch]) -> tuple[State, list[float]]:
     def rank(transport: Transport) -> tuple[State, list[float]]:
         pipe = Pipeline(make(), schedule, {"N": MICRO_BATCHES}, transport=transport)
-        before, optimizer, losses = pipe.full_state_dict(), torch.optim.AdamW(pipe.parameters(), lr=1e-2), []
+        start_weights, losses = pipe.full_state_dict(), []
+        optimizer = torch.optim.AdamW(pipe.parameters(), RATE)
         for fields, targets in batches:
             losses.append(pipe.step(targets=targets, **{name: fields[name] for name in pipe.reads_fields}))
             optimizer.step()
             optimizer.zero_grad()
-        return before, losses
+        return start_weights, losses
 
     program = compile_schedule(schedule, {"D": 4, "N": MICRO_BATCHES}).program
     results = run_in_loopback(program, rank, seed=1)
@@ -55,9 +57,12 @@ def _train(make: Callable[[], CallModel], schedule: str, batches: Sequence[Batch
 def train_plainly(
     module: nn.Module, state: State, batches: Sequence[Batch], loss: Callable[[nn.Module, Mapping[str, Tensor], Tensor], Tensor]
 ) -> list[float]:
-    """Train the whole module from these weights in one process, without the runtime, and return its losses."""
+    """Train the whole module from these weights in one process, without the runtime, and return its losses.
+
+    batches: of MICRO_BATCHES * SAMPLES samples. loss: of the module, for a micro-batch of fields and targets.
+    """
     assert not module.load_state_dict(state, strict=False).unexpected_keys
-    optimizer, losses = torch.optim.AdamW(module.parameters(), lr=1e-2), []
+    optimizer, losses = torch.optim.AdamW(module.parameters(), RATE), []
     for fields, targets in batches:
         total = 0.0
         for m in range(MICRO_BATCHES):

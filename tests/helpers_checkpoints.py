@@ -62,8 +62,8 @@ def data(seed: int) -> Data:
 
 
 @cache
-def description(model: Model, size: int) -> ModelDescription:
-    return describe(model, size)
+def description(model: Model, samples: int) -> ModelDescription:
+    return describe(model, samples)
 
 
 @cache
@@ -81,9 +81,10 @@ def training(
     restarts: int = 0,
     after: Callable[[Transport, int, float], None] = lambda transport, done, loss: None,
 ) -> Callable[[Transport], Trained]:
-    """Return the function of a rank that trains up to iteration `until`.
+    """Return the function of a rank that trains until `until` iterations are done.
 
-    source: the checkpoint that it resumes, as in the option --resume. after: called after each iteration and its save.
+    save: where and when it saves checkpoints. source, restarts: as of `Checkpoints.resume`. after: called after each iteration
+    and its save, with the number of iterations that are done and the loss of the last one.
     """
     parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
     samples = data(settings.seed)
@@ -115,7 +116,7 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
 def train(program: Program, folder: Path | None = None, source: str = "no", until: int = ITERATIONS, **more: object) -> Trained:
     """Train in loopback, and return what rank 0 has, with the tensors of all ranks.
 
-    more: arguments of CheckpointSettings and of `training`.
+    folder: of the checkpoints; None for none. more: arguments of CheckpointSettings and of `training`.
     """
     saving = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
     save = CheckpointSettings(folder, **{"every": 5, **saving})

@@ -51,6 +51,7 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def pipeline(program: Program | str | Path, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
+    """Return the pipeline of a rank. options: of Pipeline; net_layers: its layers, if they are not those of the model."""
     model = model or net()
     layers = options.pop("net_layers", model.layers())
     example = torch.zeros(SAMPLES, WIDTH)
@@ -59,7 +60,7 @@ def pipeline(program: Program | str | Path, transport: Transport, model: Net | N
 
 
 def on_all_ranks(program: Program, run: Callable[[Pipeline], Any], **options: Any) -> list[Any]:
-    """Return what `run` returns on each rank, in loopback."""
+    """Return what `run` returns on each rank, in loopback. options: of `pipeline`."""
     return run_in_loopback(program, lambda transport: run(pipeline(program, transport, **options)))
 
 

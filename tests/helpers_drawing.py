@@ -51,7 +51,7 @@ def check_boxes(svg: str, panel: Panel) -> None:
     low, high = float(boxes.start.min()), float(boxes.end.max())
     for rank, row in rows.items():
         expected = sorted(np.flatnonzero(boxes.rank == rank).tolist(), key=lambda k: (boxes.start[k], boxes.half[k]))
-        assert len(row) == len(expected), f"rank {rank}"
+        assert len(row) == len(expected), f"rank {rank} has {len(row)} boxes"
         for k, box in zip(expected, row, strict=True):
             for time, x in ((boxes.start[k], box.left), (boxes.end[k], box.right)):
                 assert abs((time - low) / (high - low) - (x - left) / (right - left)) < 1e-4

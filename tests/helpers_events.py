@@ -24,7 +24,8 @@ Channel = tuple[int, int]
 class Network:
     """How long messages and all-reduces take.
 
-    message: from one rank to another, its latency and how long it occupies its channel. all_reduce: of an all-reduce.
+    message: given a rank and its SEND, the latency of the message and how long it occupies its channel. all_reduce: the
+    duration of an all-reduce.
     """
 
     message: Callable[[int, Send], tuple[Time, Time]]
@@ -48,7 +49,7 @@ class _Operation:
     """A transfer or a collective.
 
     missing: how many of its ends are not posted yet. duration: how long it stays in its queues after its start. latency: how
-    long it takes from there until it is complete. is_collective: the makespan includes its end. queues: those that it is in.
+    long it then takes until it is complete. is_collective: the makespan includes its end. queues: those that it is in.
     """
 
     missing: int
@@ -67,15 +68,15 @@ class _Simulation:
     def __init__(self, program: Program, costs: dict[str, Time] | None, network: Network) -> None:
         self.program, self.costs, self.network = program, costs, network
         h = program.header
-        self.queued = h.machine in ("paired", "serial")
-        self.window = {"posted": None, "rendezvous": 0}.get(h.machine, h.window)
+        self.has_queues = h.machine in ("paired", "serial")
+        self.window = {"posted": None, "rendezvous": 0}.get(h.machine, h.window)  # None: without a limit
         self.streams = [list(program.stream(g)) for g in range(program.world)]
         self.position = [0] * program.world
         self.busy = [False] * program.world
         # With queues and window 0 a rank waits after a SEND until its transfer is complete.
         self.blocking: list[_Operation | None] = [None] * program.world
         self.now: Time = 0
-        self.last: Time = 0
+        self.last: Time = 0  # the end of the last task or all-reduce so far
         self.count = count()
         # (time, tie-breaker, a rank that becomes free or an operation that completes)
         self.events: list[tuple[Time, int, Any]] = []
@@ -170,19 +171,20 @@ class _Simulation:
                 issued = True
             case _:
                 raise AssertionError(f"unknown instruction {i}")
-        self.position[g] += issued
+        if issued:
+            self.position[g] += 1
         return issued
 
     def _send(self, g: int, i: Send) -> bool:
         channel = (g, i.peer)
         number = self.sends.get(channel, 0)
-        if self.window == 0 and not self.queued and self.receives.get(channel, 0) <= number:
+        if self.window == 0 and not self.has_queues and self.receives.get(channel, 0) <= number:
             return False  # the RECV of this message is not posted
         if self.window and number >= self.window and not self.transfers[channel, number - self.window].complete:
             return False  # the window is full
         self.sends[channel] = number + 1
         operation = self._post(g, i.peer, (channel, number), i)
-        if self.window == 0 and self.queued:
+        if self.window == 0 and self.has_queues:
             self.blocking[g] = operation
         return True
 
@@ -194,7 +196,7 @@ class _Simulation:
         operation = self.transfers.setdefault(message, _Operation(2, 0))
         if send is not None:
             operation.latency, operation.duration = self.network.message(g, send)
-            if self.queued:  # it stays in its queues until it is complete
+            if self.has_queues:  # it stays in its queues until it is complete
                 operation.latency, operation.duration = 0, operation.latency + operation.duration
         queue = {"paired": (g, peer), "serial": (g,)}.get(self.program.header.machine)
         if queue is None and send is not None:

@@ -78,6 +78,7 @@ class Host:
 
 
 def _runs(path: Path) -> bool:
+    """Return whether a process is no zombie. path: its folder in /proc."""
     return (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
@@ -107,7 +108,7 @@ def _host(name: str, hosts: str) -> Iterator[Host]:
     # The kernel kills `unshare` when the process of the test ends, and with it the first process of the host.
     with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *unshare], text=True, stdout=subprocess.PIPE) as outer:
         try:
-            assert outer.stdout is not None and outer.stdout.readline() == "ready\n", "it needs root, and namespaces"
+            assert outer.stdout is not None and outer.stdout.readline() == "ready\n", "the host did not start"
             first = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
             # An open file keeps the network, so that the link stays up if all processes of the host are killed.
             with open(f"/proc/{first}/ns/net"):

@@ -50,7 +50,7 @@ class NormAndDropout(nn.Module):
 
     def __init__(self, layer: int) -> None:
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(WIDTH), Dropout(0.5, layer, 0)
+        self.norm, self.dropout = nn.LayerNorm(WIDTH), Dropout(probability=0.5, layer=layer, site=0)
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         return self.dropout(self.norm(x)), mask, *others
@@ -79,11 +79,11 @@ class AddedParameter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.position = nn.Parameter(torch.randn(LENGTH, WIDTH))
         self.register_buffer("scale", torch.ones(WIDTH))
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
-        y = (x + self.place) * self.scale
+        y = (x + self.position) * self.scale
         return y, mask, *[y if m.shape == y.shape else m for m in others]
 
 
@@ -151,6 +151,7 @@ class TiedLast(Last):
 
 
 def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of the means over the last dimension: (b, LENGTH, 1), or 0 without tensors."""
     return sum((t.mean(-1, keepdim=True) for t in tensors), torch.zeros(()))
 
 
@@ -160,7 +161,7 @@ def loss(outputs: Values, targets: Values) -> Values:
 
 
 def example(samples: int) -> Example:
-    """Return inputs and targets."""
+    """Return inputs and targets of a micro-batch."""
     tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
     return Example((tokens,), (tokens.clone(),))
 
@@ -182,7 +183,7 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
     EndsInSum,
     EndsInRelu,
     EndsInLinear,
-    partial(NormAndDropout, 7),  # any number of a layer
+    partial(NormAndDropout, layer=7),  # any number of a layer
     HalfView,
     PassThrough,
     AddedParameter,
@@ -193,7 +194,7 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
 
 
 def random_model(r: random.Random, layers: int, tied: bool) -> LayeredModel:
-    """Return a random model of at least `layers` layers. tied: the first and the last layer share a parameter."""
+    """Return a random model of at least `layers` layers. tied: the first and the last of several layers share a parameter."""
     middle = [r.choice(MIDDLE) for _ in range(layers - 2 + r.randint(0, 2))]
     first: Callable[[], nn.Module] = r.choice([First, First, OneHot])
     last: Callable[[], nn.Module] = Last

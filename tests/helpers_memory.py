@@ -29,7 +29,7 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from tests.helpers_loopback import stages_of
 
-SEED = 3
+SEED = 3  # of the weights and the batch
 
 
 class Meter(TorchDispatchMode):
@@ -152,10 +152,10 @@ def differences(
             expected = [*predicted(p, description, rank), 0]
             for number, (a, b) in enumerate(zip(found, expected, strict=True)):
                 if a != b:
-                    yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, not {b}"
+                    yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, predicted {b}"
         weights, gradients = (_bytes(tensors) for tensors in weights_and_gradients(training))
         prediction = memory(program, description)[rank]
         if (weights, gradients) != (prediction.weights, prediction.gradients):
-            yield f"rank {rank}: weights {weights}, gradients {gradients}, not {prediction}"
+            yield f"rank {rank}: {weights} bytes of weights, {gradients} of gradients; predicted: {prediction}"
 
     return run_rank

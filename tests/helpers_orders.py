@@ -67,11 +67,11 @@ def shapes(draw: DrawFn) -> Shape:
     return Shape(
         ranks,
         stages,
-        tuple(draw(place) for _ in counts),
-        counts,
-        draw(st.integers(0, 3)),
-        draw(st.sampled_from(["", "sync at end", "sync eager", "sync eager where idle"])),
-        draw(st.sampled_from(["", "", " recompute", " recompute when k % 2 == 0"])),
+        placements=tuple(draw(place) for _ in counts),
+        counts=counts,
+        window=draw(st.integers(0, 3)),
+        sync=draw(st.sampled_from(["", "sync at end", "sync eager", "sync eager where idle"])),
+        recompute=draw(st.sampled_from(["", "", " recompute", " recompute when k % 2 == 0"])),
     )
 
 
@@ -84,7 +84,7 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 class Limit:
     """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank.
 
-    With R it counts only micro-batches that have an R.
+    If `signs` has R, only micro-batches that have an R on the stage are counted.
     """
 
     signs: dict[str, int]
@@ -160,7 +160,9 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
     lines = [f"cost F(k) = {costs[0]} + k % 2, B = {costs[1]}, I = {costs[2]}, W = {costs[3]}, hop = {costs[4]}"]
     lines += draw(st.sampled_from([[], ["cost R(k) = 2 - k % 3"]]))
     lines += [f"prefer {', '.join(kinds)}"] + ([f"then {', '.join(f'{a} {b}' for a, b in keys)}"] if keys else [])
-    lines += [f"group F by {group}"] * (group > 1) + [limit.text() for limit in limits]
+    if group > 1:
+        lines.append(f"group F by {group}")
+    lines += [limit.text() for limit in limits]
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in draw(st.permutations(lines))) + "}"
     return GreedyCase(shape.text(order), limits, group)
 
@@ -194,8 +196,9 @@ class ListingCase:
             listed_kind = "B" if kind == "I" else kind
             next_id = next((m for m in range(ids[-1] + 1) if (listed_kind, stage, m) not in listed), None)
             parts.append(self.choose(self.texts(r, (kind, stage, ids), next_id, pending)) + (" &" if overlap else ""))
-            listed |= {(k, stage, m) for m in ids for k in (listed_kind, *["R"] * (listed_kind == "B"))}
-            pending += [(stage, m) for m in ids] if kind == "I" else []
+            listed |= {(k, stage, m) for m in ids for k in ("BR" if listed_kind == "B" else listed_kind)}
+            if kind == "I":
+                pending += [(stage, m) for m in ids]
             pending = [x for x in pending if kind != "W" or x[0] != stage or x[1] not in ids]
         return " ".join(parts)
 
@@ -230,12 +233,15 @@ def listings(draw: DrawFn) -> ListingCase:
             nodes += [("F", (p, s), ids) for ids in _parts(rng, count)]
             for ids in _parts(rng, count):
                 split = rng.random() < 0.5
-                nodes.append(("I" if split else "B", (p, s), ids))
-                nodes += [("W", (p, s), ids)] if split else []
+                nodes += [("I", (p, s), ids), ("W", (p, s), ids)] if split else [("B", (p, s), ids)]
             if shape.recomputes(s):
                 nodes += [("R", (p, s), ids) for ids in _parts(rng, count) if rng.random() < 0.7]
     recomputed = {("R", stage, m) for kind, stage, ids in nodes if kind == "R" for m in ids}
-    done: set[tuple[str, PipeStage, int]] = set()
+    done: set[tuple[str, PipeStage, int]] = set()  # of the tasks so far; B and I are both "back"
+
+    def rank_of(node: Node) -> int:
+        _, (p, s), _ = node
+        return shape.placements[p][s]
 
     def ready(node: Node) -> bool:
         kind, (p, s), ids = node
@@ -254,14 +260,14 @@ def listings(draw: DrawFn) -> ListingCase:
     while nodes:
         available = [node for node in nodes if ready(node)]
         first = rng.choice(available)
-        rank = shape.placements[first[1][0]][first[1][1]]
-        others = [node for node in available if node != first and shape.placements[node[1][0]][node[1][1]] == rank]
+        rank = rank_of(first)
+        others = [node for node in available if node != first and rank_of(node) == rank]
         pair = [rng.choice(others)] if others and rng.random() < 0.3 else []
         for node in [first, *pair]:
             nodes.remove(node)
             orders[rank].append((node, bool(pair) and node == first))
-            kind = {"F": "F", "W": "W", "R": "R"}.get(node[0], "back")
-            done |= {(kind, node[1], m) for m in node[2]}
+            kind, stage, ids = node
+            done |= {("back" if kind in "BI" else kind, stage, m) for m in ids}
     return ListingCase(shape, orders, rng.choice)
 
 
@@ -309,5 +315,5 @@ def shuffled_listings(draw: DrawFn) -> str:
                     order.insert(rng.randrange(len(order)), order[a])
                 case _:
                     rng.choice(orders).append(order.pop(a))
-    case.orders, case.choose = orders, lambda names: names[0]
+    case.orders, case.choose = orders, lambda texts: texts[0]
     return case.text()

@@ -62,7 +62,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch(number: int, micro_batches: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets (micro_batches * SAMPLES, LENGTH)."""
+    """Return inputs and targets (micro_batches * SAMPLES, LENGTH). number: of the batch."""
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(0, VOCABULARY, (micro_batches * SAMPLES, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]
@@ -79,7 +79,7 @@ def in_loopback(
 ) -> list[T]:
     """Create the pipeline of every rank, call `run` with it, and return the results by rank.
 
-    given: what the pipeline gets as its schedule, if that is not `schedule`.
+    given: what the pipeline gets as its schedule, if that is not `schedule`. options: further arguments of Pipeline.
     """
     program = compile_schedule(schedule, parameters, width).program
 
@@ -94,7 +94,7 @@ def in_loopback(
 
 
 def one_process(model: nn.Module, number: int, micro_batches: int, autocast: torch.dtype | None = None) -> float:
-    """Add the gradients of a batch, micro-batch after micro-batch, and return the mean loss."""
+    """Add the gradients of batch `number` to those of the model, micro-batch after micro-batch; return the mean loss."""
     total = 0.0
     for inputs, targets in zip(*(t.chunk(micro_batches) for t in batch(number, micro_batches)), strict=True):
         with torch.autocast("cpu", autocast) if autocast else nullcontext():
@@ -105,5 +105,5 @@ def one_process(model: nn.Module, number: int, micro_batches: int, autocast: tor
 
 
 def gradients(module: nn.Module | Pipeline) -> dict[str, Tensor]:
-    """Return the gradients by the name of their parameter."""
+    """Return copies of the gradients, by the name of their parameter."""
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}

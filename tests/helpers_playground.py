@@ -13,8 +13,8 @@ from chimerac.compiler.playground.server import Playground
 @contextmanager
 def playground() -> Iterator[Playground]:
     """Serve the playground on a free port, in a thread of this process."""
-    server = server_for(0, content(None))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    server = server_for(port=0, offered=content(None))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield server

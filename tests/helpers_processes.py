@@ -98,11 +98,11 @@ def _runs(pid: int) -> bool:
 
 
 def wait_until(happens: Callable[[], object], process: subprocess.Popen[str], within_s: float = 60) -> None:
-    """Return when something has happened. Fails if the process ends before, or after this time."""
+    """Return when `happens` is true. Fails if the process ends first, or if that takes longer than this time."""
     limit = time.monotonic() + within_s
     while not happens():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit, f"it did not happen within {within_s} s"
+        assert time.monotonic() < limit, f"what the test waits for did not happen within {within_s} s"
         time.sleep(0.01)
 
 

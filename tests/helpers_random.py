@@ -38,8 +38,8 @@ def schedules(draw: DrawFn) -> str:
     times respect every dependency for any placement. The numbers ensure that two tasks of a rank have different ticks.
     """
     ranks, stages = draw(st.integers(1, 5)), draw(st.integers(1, 6))
-    batches = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
-    scale = 4 * len(batches) * stages * max(batches)
+    counts = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
+    scale = 4 * len(counts) * stages * max(counts)
     lines = [f"schedule random{draw(st.integers(0, 9))}", f"param D = {ranks}   let S = {stages}", "ranks D   stages S"]
     lines += draw(st.lists(st.sampled_from(["sync at end", "sync eager", "sync eager where idle"]), max_size=1))
     if draw(st.booleans()):
@@ -50,22 +50,23 @@ def schedules(draw: DrawFn) -> str:
     if stages > 1 and draw(st.booleans()):
         lines.append(f"tied shared on stages 0, {stages - 1}")
     rules = []
-    for p, count in enumerate(batches):
+    for p, count in enumerate(counts):
         places = draw(placements(ranks, stages))
         lines.append(f"pipe p{p} {{ {places}  micro_batches {count} }}")
         size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of the groups of forwards
         # The time of a forward increases with s. The time of a backward decreases with s, and is after all forwards of m.
-        forward_step, forward_slope, forward_start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
-        backward_step, backward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        forward_stride, forward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        forward_start = draw(st.integers(0, 9))
+        backward_stride, backward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
         delay = max(0, forward_slope - backward_slope) * count + 2 * size + draw(st.integers(0, 6))
-        backward_start = forward_start + forward_step * stages + delay
-        number = f"(s*{count} + m)*{4 * len(batches)} + {4 * p}"
+        backward_start = forward_start + forward_stride * stages + delay
+        number = f"(s*{count} + m)*{4 * len(counts)} + {4 * p}"
         offset = 40  # added to all logical times, so that they are positive for negative slopes too
         group = f" = {size}*g .. {size}*g + {size - 1}" if size > 1 else ""
         rules.append(
-            f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_step}*s + {forward_slope}*m)*{scale} + {number}"
+            f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_stride}*s + {forward_slope}*m)*{scale} + {number}"
         )
-        backward = f"({offset + backward_start} + {backward_step}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
+        backward = f"({offset + backward_start} + {backward_stride}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
         if "recompute" in places and draw(st.booleans()):  # in the same logical time as the backward, before it
             of_stage = re.search(r"recompute when (s [%>] \d(?: == 0)?)", places)
             condition = f"{of_stage[1] if of_stage else 's >= 0'}{draw(st.sampled_from(['', ' and m % 2 == 0']))}"
@@ -150,7 +151,7 @@ _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, No
 def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
     """Draw the actions of a block of a listing. `&` is only between two tasks, and a task is in at most one pair."""
     actions: list[object] = []
-    kinds = ["let", "task", "pair", *["repeat", "repeat in", "if"] * bool(depth)]
+    kinds = ["let", "task", "pair"] + (["repeat", "repeat in", "if"] if depth else [])
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         match kind:
             case "let":
@@ -162,8 +163,8 @@ def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
                 parts = draw(_actions(depth - 1)), draw(_actions(depth - 1))
                 actions.append(n.Choice(draw(expressions), *parts, span=NOWHERE))
             case _:
-                low = (draw(binders), draw(expressions)) if kind == "repeat in" else (None, None)
-                actions.append(n.Repeat(*low, draw(expressions), draw(_actions(depth - 1)), span=NOWHERE))
+                binder, low = (draw(binders), draw(expressions)) if kind == "repeat in" else (None, None)
+                actions.append(n.Repeat(binder, low, draw(expressions), draw(_actions(depth - 1)), span=NOWHERE))
     return tuple(actions)
 
 

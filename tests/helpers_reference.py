@@ -23,8 +23,8 @@ class WrongError(Exception):
     """The program deadlocks, reads a value that does not exist, or computes a wrong result."""
 
 
-class Machine:
-    """All ranks of one program. `run` executes them until all streams have ended."""
+class Execution:
+    """An execution of all ranks of a program on symbols. seed: of the order in which ranks run."""
 
     def __init__(self, program: Program, streams: list[tuple[Instruction, ...]], seed: int):
         self.header = program.header
@@ -123,12 +123,13 @@ class Machine:
         return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
     def take(self, g: int, key: Term) -> Term:
+        """Return a value that rank g has stored. Raises WrongError."""
         if key not in self.store[g]:
             raise WrongError(f"rank {g} has no {key}")
         return self.store[g][key]
 
     def arrived(self, g: int, key: Term) -> bool:
-        """Return whether a value need not be waited for. A value that a RECV awaits is stored if its message was sent."""
+        """Return whether rank g need not wait for a value. If its message was sent, the value is stored now."""
         if key in self.posted[g]:
             channel, number, index = self.posted[g][key]
             if len(self.sent.get(channel, [])) <= number:
@@ -156,9 +157,13 @@ class Machine:
         return True
 
     def reads(self, i: AnyTask) -> list[Term]:
-        """Return the values that a task reads. inner: what the weight gradient of a split backward is computed from."""
+        """Return the names of the values that a task reads.
+
+        kept: what the forward keeps for its backward; inner: what the weight gradient is computed from; only input: what a
+        forward keeps whose RECOMPUTE runs it again.
+        """
         values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"], "RECOMPUTE": ["only input"]}
-        others = ["kept", *["grad"] * (i.stage < self.header.stages - 1)]
+        others = ["kept", "grad"] if i.stage < self.header.stages - 1 else ["kept"]
         return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
 
     def task(self, g: int, i: AnyTask) -> bool:
@@ -170,7 +175,7 @@ class Machine:
             return False
         for m in i.micro_batches:
             cell = (i.pipe, i.stage, m)
-            for value in ("act", *["grad"] * isinstance(i, Bwd | BwdInput)):
+            for value in ("act", "grad") if isinstance(i, Bwd | BwdInput) else ("act",):
                 if not self.buffers[g].get((value, *cell), True):
                     raise WrongError(f"rank {g} reads a buffer that it has freed")
             if isinstance(i, Fwd):
@@ -198,6 +203,7 @@ class Machine:
         return True
 
     def put(self, g: int, key: Term, value: Term) -> None:
+        """Store a value on rank g. Raises WrongError if it is stored already."""
         if key in self.store[g]:
             raise WrongError(f"rank {g} computes {key} a second time")
         self.store[g][key] = value
@@ -240,7 +246,7 @@ class Machine:
                 if isinstance(i, AllReduce):
                     by_group.setdefault(i.group, set()).add(i.ranks)
         if any(len(ranks) != 1 or set(*ranks) != set(self.sums[group]) for group, ranks in by_group.items()):
-            raise WrongError("members of one sum name different ranks")
+            raise WrongError("members of one all-reduce name different ranks")
         self.run_sums()
 
     def run_sums(self) -> None:
@@ -283,10 +289,10 @@ def find_error(program: Program, seeds: Iterable[int] = range(3)) -> str:
     """
     streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:
-        machine = Machine(program, streams, seed)
+        execution = Execution(program, streams, seed)
         try:
-            machine.run()
-            machine.check()
+            execution.run()
+            execution.check()
         except WrongError as error:
             return str(error)
     return ""

@@ -10,7 +10,8 @@ from chimerac.compiler.search.problem import Pipe, Problem
 def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
     """Return a problem of equal stages: F, I and W take `unit`, and B takes twice as long.
 
-    pipes, counts: the placement of every pipe, and its number of micro-batches; kinds: "FB" or "FIW".
+    pipes, counts: the placement of every pipe, and its number of micro-batches; kinds: "FB" or "FIW"; hop: the time of a
+    message; limit: the most activations that each rank may hold.
     """
     ranks, stages = max(max(p) for p in pipes) + 1, len(pipes[0])
     costs = {"F": unit, "B": 2 * unit, "I": unit, "W": unit}
@@ -19,15 +20,15 @@ def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: in
         stages,
         tuple(Pipe(f"p{k}", p, n) for k, (p, n) in enumerate(zip(pipes, counts, strict=True))),
         kinds,
-        tuple((costs[k],) * stages for k in kinds),
-        ((hop,) * ranks,) * ranks,
-        (1,) * stages,
-        (limit,) * ranks,
-        Fraction(unit),
+        durations=tuple((costs[k],) * stages for k in kinds),
+        links=((hop,) * ranks,) * ranks,
+        weights=(1,) * stages,
+        limits=(limit,) * ranks,
+        scale=Fraction(unit),
     )
 
 
 def two_pipes(ranks: int, total: int, kinds: str, hop: int, unit: int = 1) -> Problem:
-    """Return a problem of two opposite pipes with `total` micro-batches. A rank may hold as many as there are ranks."""
+    """Return a problem of two opposite pipes with `total` micro-batches. A rank may hold as many of them as there are ranks."""
     down = tuple(range(ranks))
-    return uniform([down, down[::-1]], [total // 2, total - total // 2], kinds, hop, ranks, unit)
+    return uniform([down, down[::-1]], [total // 2, total - total // 2], kinds, hop, limit=ranks, unit=unit)

@@ -49,7 +49,7 @@ class Tied(nn.Module):
 
 
 class Raw(nn.Module):
-    """Parameters of two operators: one can defer its weight gradient, the other cannot."""
+    """Adds and multiplies by parameters. The product can defer its weight gradient, the sum cannot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def gradients_of_both(
         y = module(x)
     assert torch.equal(y, expected_y)
     y.backward(g)
-    assert (x.grad is None) == (expected[0] is None), "the gradient of the input is there before split.add_weight_gradients()"
+    assert (x.grad is None) == (expected[0] is None), "backward alone must compute the gradient of the input"
     of_input = None if x.grad is None else x.grad.clone()
     split.add_weight_gradients()
     return list(zip([of_input, *(p.grad for p in module.parameters())], expected, strict=True))

@@ -42,7 +42,7 @@ def events_of(path: Path) -> list[Event]:
     for start, end in ((starts[id], ends[id]) for id in starts):
         assert (start["name"], start["cat"], end["bp"]) == (end["name"], end["cat"], "e")
         for e in (start, end):
-            assert any(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]), "it binds to a slice"
+            assert any(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]), f"in no slice: {e}"
     return events
 
 

@@ -17,14 +17,14 @@ Scheme = Literal["PipeDream", "PipeDream-2BW"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage takes for one micro-batch, in seconds, and its bytes.
+    """The times and the bytes of a stage.
 
-    pass_s: forward, backward and, with recomputation, another forward. sum_s: the all-reduce of its gradients over the
-    replicas. weight_bytes: of one version.
+    tasks_s: the forward and the backward of one micro-batch, and with recomputation another forward. all_reduce_s: one
+    all-reduce of its gradients over the replicas. weight_bytes: of one version of the weights.
     """
 
-    pass_s: float
-    sum_s: float
+    tasks_s: float
+    all_reduce_s: float
     weight_bytes: int
 
 
@@ -32,26 +32,30 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     """Return how long a micro-batch takes in the steady state: as long as in the slowest stage.
 
     PipeDream updates the weights after every micro-batch, and 2BW after `micro_batches`. Before an update the replicas
-    all-reduce their gradients. hidden: this runs beside the tasks, and takes longer only where it is slower than they are;
-    otherwise all of it is added.
+    all-reduce their gradients. hidden: whether the all-reduce runs at the same time as the tasks, so that the longer of the two
+    counts; otherwise their times are added.
     """
     per_update = micro_batches if scheme == "PipeDream-2BW" else 1
-    join: Callable[[float, float], float] = max if hidden else operator.add
-    return max(join(per_update * s.pass_s, s.sum_s) for s in stages) / per_update
+    combine: Callable[[float, float], float] = max if hidden else operator.add
+    return max(combine(per_update * s.tasks_s, s.all_reduce_s) for s in stages) / per_update
 
 
 def versions(scheme: Scheme, stage: int, stages: int) -> int:
-    """Return how many versions of its weights a stage keeps: PipeDream one for each micro-batch in flight, 2BW two."""
+    """Return how many versions of its weights a stage of `stages` keeps.
+
+    PipeDream keeps one for each micro-batch in flight, and 2BW keeps two.
+    """
     return stages - stage if scheme == "PipeDream" else 2
 
 
-def peak_bytes(scheme: Scheme, synchronous: Sequence[int], stages: Sequence[Stage]) -> int:
-    """Return the bytes of the rank that needs most. Stage s is on rank s.
+def peak_bytes(scheme: Scheme, peaks_of_1f1b: Sequence[int], stages: Sequence[Stage]) -> int:
+    """Return the peak bytes of the rank that needs most. Stage s is on rank s.
 
-    synchronous: of each rank under 1F1B, which has the same 1 to D micro-batches of activations and one version of the weights.
+    peaks_of_1f1b: the peak bytes of each rank under 1F1B, which has the same 1 to D micro-batches of activations and one
+    version of the weights.
     """
     count = len(stages)
     return max(
         peak + (versions(scheme, s, count) - 1) * stage.weight_bytes
-        for s, (peak, stage) in enumerate(zip(synchronous, stages, strict=True))
+        for s, (peak, stage) in enumerate(zip(peaks_of_1f1b, stages, strict=True))
     )

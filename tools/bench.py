@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -38,35 +38,39 @@ from tests.proof.record import record, table
 from tools import ROOT
 
 PAGE = ROOT / "docs" / "speed.md"
-THEIRS = ("1f1b", "interleaved", "zb_v")
-OURS = (*THEIRS, "chimera")  # torch has no schedule in which two ranks hold the same stage
+IN_TORCH = ("1f1b", "interleaved", "zb_v")  # the schedules that torch has too
+SCHEDULES = (*IN_TORCH, "chimera")  # torch has no schedule in which two ranks hold the same stage
 SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))  # D, N
 SMALL, LARGE = SIZES[0], SIZES[-1]
-RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, theirs
+RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, torch's
 PROCESSES = 7  # number of processes in which the first compilation is measured
-COLLECTOR = ("on", "off", "frozen")
+COLLECTOR = ("on", "off", "frozen")  # states of the garbage collector; frozen: it skips the objects that exist already
 GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0, "simulated_us": 2.0}
 
 
 @dataclass
 class Case:
-    """The measurements of a schedule at a size, in seconds of processor time. theirs: empty if torch lacks the schedule."""
+    """The measurements of a schedule at a size (D, N), in seconds of processor time.
+
+    ours, theirs: of each compilation by this project and by torch; theirs is empty if torch lacks the schedule. actions: the
+    number of torch's instructions.
+    """
 
     name: str
     size: tuple[int, int]
     instructions: int = 0
     ours: list[float] = field(default_factory=list)
-    verify: float = 0.0
-    write: float = 0.0
-    read: float = 0.0
-    simulated: float = 0.0
-    with_links: float = 0.0
+    verify_s: float = 0.0
+    write_json_s: float = 0.0
+    read_json_s: float = 0.0
+    simulate_s: float = 0.0
+    simulate_links_s: float = 0.0
     actions: int = 0
     theirs: list[float] = field(default_factory=list)
 
     @property
     def us_per_instruction(self) -> float:
-        """Return the microseconds per instruction."""
+        """Return the microseconds of a compilation per instruction."""
         return statistics.median(self.ours) * 1e6 / self.instructions
 
     @property
@@ -99,7 +103,7 @@ def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
 def measure(name: str, size: tuple[int, int]) -> Case:
     """Measure a case in this process, ours and theirs alternately."""
     case, (runs, runs_of_torch) = Case(name, size), RUNS[size]
-    ours, theirs = compiling(name, size), lowering(name, size) if name in THEIRS else None
+    ours, theirs = compiling(name, size), lowering(name, size) if name in IN_TORCH else None
     for number in range(runs):
         seconds, program = timed(ours)
         case.ours.append(seconds)
@@ -107,23 +111,27 @@ def measure(name: str, size: tuple[int, int]) -> Case:
         if theirs and number < runs_of_torch:
             seconds, case.actions = timed(theirs)
             case.theirs.append(seconds)
-    case.verify, case.write, case.read, case.simulated, case.with_links = uses(program)
-    return case
+    return replace(case, **uses(program))
 
 
-def uses(program: Program) -> tuple[float, ...]:
-    """Return the seconds for verifying, for writing JSON, for reading it, and for simulating, with costs and with links."""
-    verifying = median_time(lambda: verify(program))
-    writing, text = timed(lambda: program_to_json(program))
-    reading = timed(lambda: program_from_json(text))[0]
-    return verifying, writing, reading, median_time(lambda: simulate(program)), median_time(lambda: simulated_links(program))
+def uses(program: Program) -> dict[str, Any]:
+    """Return the seconds of what is done with a compiled program, by the names that `Case` has for them."""
+    write_json_s, text = timed(lambda: program_to_json(program))
+    return {
+        "verify_s": median_time(lambda: verify(program)),
+        "write_json_s": write_json_s,
+        "read_json_s": timed(lambda: program_from_json(text))[0],
+        "simulate_s": median_time(lambda: simulate(program)),
+        "simulate_links_s": median_time(lambda: simulated_links(program)),
+    }
 
 
 def simulated_links(program: Program) -> Simulation:
     """Return the simulation with tasks of some milliseconds, links, and all-reduces that take time."""
     tasks = {op: [0.005] * program.header.stages for op in TIMES}
-    network = Network(Link(1e-5, 1e10))
-    return simulate(program, durations=measured_durations(program, tasks, network, lambda *_: 2**22, lambda _: 2**26))
+    network = Network(Link(latency_s=1e-5, bytes_per_s=1e10))
+    durations = measured_durations(program, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**26)
+    return simulate(program, durations=durations)
 
 
 def median_time(work: Callable[[], Any]) -> float:
@@ -198,25 +206,28 @@ def child(what: str, name: str) -> dict[str, Any]:
 
 
 def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
-    """Return all cases, and by schedule the measurements in fresh processes. Those are first, while this process is small."""
-    fresh: dict[str, dict[str, Any]] = {name: {"first": []} for name in OURS}
+    """Return all cases, and by schedule the measurements in fresh processes.
+
+    Those are made first, while this process is small: `peak_gb` of a child is at least the memory of its parent.
+    """
+    fresh: dict[str, dict[str, Any]] = {name: {"first": []} for name in SCHEDULES}
     for _ in range(PROCESSES):
-        for name in OURS:
+        for name in SCHEDULES:
             fresh[name]["first"].append(child("first_compile", name)["seconds"])
-    for name in () if quick else OURS:
+    for name in () if quick else SCHEDULES:
         fresh[name]["large"] = child("large", name)
-        if name in THEIRS:
+        if name in IN_TORCH:
             fresh[name]["large_theirs"] = child("large_theirs", name)
-    for name in OURS:  # so that imports and caches are not measured below
+    for name in SCHEDULES:  # so that imports and caches are not measured below
         compiling(name, SMALL)()
-    cases = [measure(name, size) for name in OURS for size in (SIZES[:2] if quick else SIZES[:-1])]
-    for name in () if quick else OURS:
-        x, y = fresh[name]["large"], fresh[name].get("large_theirs")
-        case = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["uses"])
-        if y:
-            case.actions, case.theirs = y["actions"], [y["seconds"]]
+    cases = [measure(name, size) for name in SCHEDULES for size in (SIZES[:2] if quick else SIZES[:-1])]
+    for name in () if quick else SCHEDULES:
+        large_run, torch_run = fresh[name]["large"], fresh[name].get("large_theirs")
+        case = Case(name, LARGE, large_run["instructions"], large_run["times"]["on"], **large_run["uses"])
+        if torch_run:
+            case.actions, case.theirs = torch_run["actions"], [torch_run["seconds"]]
         cases.append(case)
-    return sorted(cases, key=lambda c: (OURS.index(c.name), c.size)), fresh
+    return sorted(cases, key=lambda c: (SCHEDULES.index(c.name), c.size)), fresh
 
 
 def seconds(value: float) -> str:
@@ -225,7 +236,10 @@ def seconds(value: float) -> str:
 
 
 def times(cases: list[Case]) -> str:
-    """Return the table of times. The column growth has the time per instruction relative to the size before; linear is 1."""
+    """Return the table of times.
+
+    The column growth is the time per instruction over that at the size before: 1 if the time grows as the instructions do.
+    """
     head = (
         "schedule",
         "D, N",
@@ -252,21 +266,21 @@ def times(cases: list[Case]) -> str:
             seconds(statistics.median(c.ours)),
             f"{c.us_per_instruction:.2f}",
             growth,
-            *(f"{part * 1e6 / c.instructions:.2f}" for part in (c.verify, c.simulated, c.with_links)),
+            *(f"{part * 1e6 / c.instructions:.2f}" for part in (c.verify_s, c.simulate_s, c.simulate_links_s)),
         )
         rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
     return table(head, rows)
 
 
 def other_measurements(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> str:
-    """Return the table of the measurements in fresh processes, and of JSON at the largest size measured."""
+    """Return the table of the measurements in fresh processes, and of writing and reading JSON at the largest size measured."""
     head = ("schedule", f"first compile at {SMALL}", "write JSON, µs per instruction", "read JSON, µs per instruction")
     head = (*head, "peak memory", "torch: peak memory", "collections", "time in collections", "collector off", "objects frozen")
     rows = []
-    for name in OURS:
+    for name in SCHEDULES:
         last, x = [c for c in cases if c.name == name][-1], fresh[name]
         row = [name, seconds(statistics.median(x["first"]))]
-        row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write, last.read)]
+        row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write_json_s, last.read_json_s)]
         if "large" in x:
             large_run, on = x["large"], statistics.median(x["large"]["times"]["on"])
             row += [f"{large_run['peak']:.2f} GB", f"{x['large_theirs']['peak']:.2f} GB" if "large_theirs" in x else ""]
@@ -280,34 +294,34 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
     """Yield every goal that was measured, with the cases that miss it."""
     g = GOALS
     later = [c for c in cases if c.size != SMALL]
-    found = [f"{c.name} at {c.size}: {c.us_per_instruction:.2f}" for c in later if c.us_per_instruction > g["us"]]
-    yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", found
-    found = [
-        f"{c.name} at {c.size}: {c.with_links * 1e6 / c.instructions:.2f}"
+    missed = [f"{c.name} at {c.size}: {c.us_per_instruction:.2f}" for c in later if c.us_per_instruction > g["us"]]
+    yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", missed
+    missed = [
+        f"{c.name} at {c.size}: {c.simulate_links_s * 1e6 / c.instructions:.2f}"
         for c in later
-        if c.with_links * 1e6 / c.instructions > g["simulated_us"]
+        if c.simulate_links_s * 1e6 / c.instructions > g["simulated_us"]
     ]
-    yield f"simulated with links in at most {g['simulated_us']:.0f} µs per instruction from {SIZES[1]} on", found
+    yield f"simulated with links in at most {g['simulated_us']:.0f} µs per instruction from {SIZES[1]} on", missed
     firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in fresh.items()}
-    found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
-    yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", found
-    found = [f"{c.name} at {c.size}: {c.speedup:.2f}" for c in later if c.theirs and c.speedup < g["speedup"]]
-    yield f"not slower than torch from {SIZES[1]} on", found
+    missed = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
+    yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", missed
+    missed = [f"{c.name} at {c.size}: {c.speedup:.2f}" for c in later if c.theirs and c.speedup < g["speedup"]]
+    yield f"not slower than torch from {SIZES[1]} on", missed
     largest = [c for c in cases if c.size == LARGE]
     if not largest:
         return
-    found = [f"{c.name}: {c.speedup:.2f}" for c in largest if c.theirs and c.speedup < g["speedup_large"]]
-    yield f"at least {g['speedup_large']:.0f} times faster than torch at {LARGE}", found
+    missed = [f"{c.name}: {c.speedup:.2f}" for c in largest if c.theirs and c.speedup < g["speedup_large"]]
+    yield f"at least {g['speedup_large']:.0f} times faster than torch at {LARGE}", missed
     base = {c.name: c.us_per_instruction for c in cases if c.size == SIZES[1]}
-    found = [
+    missed = [
         f"{c.name}: {c.us_per_instruction / base[c.name]:.2f}"
         for c in largest
         if c.us_per_instruction / base[c.name] > g["growth"]
     ]
-    yield f"linear: sixteen times the instructions take at most {16 * g['growth']:.0f} times as long", found
+    yield f"linear: sixteen times the instructions take at most {16 * g['growth']:.0f} times as long", missed
     peaks = {name: x["large"]["peak"] for name, x in fresh.items()}
-    found = [f"{name}: {peak:.2f} GB" for name, peak in peaks.items() if peak > g["peak_gb"]]
-    yield f"at most {g['peak_gb']:.0f} GB at {LARGE}", found
+    missed = [f"{name}: {peak:.2f} GB" for name, peak in peaks.items() if peak > g["peak_gb"]]
+    yield f"at most {g['peak_gb']:.0f} GB at {LARGE}", missed
 
 
 def host() -> str:

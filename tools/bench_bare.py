@@ -1,7 +1,7 @@
 """Training loops written by hand for one model: what a runtime is compared with.
 
-`chimera` is Chimera on two ranks. Every rank has the whole model: half of it in the pipe that begins here, the other half in
-the pipe that begins on the other rank.
+`chimera` is Chimera on two ranks. Every rank has the whole model: the first half for the pipe that begins on this rank, and the
+last half for the pipe that begins on the other one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.bench_models import SAMPLES, mean_loss
 
 
 def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Return a function that trains on all micro-batches in this process, one after another."""
+    """Return a function that computes the gradients of all micro-batches in this process, one after another."""
     parts = tokens.split(SAMPLES)
 
     def iterate() -> None:
@@ -32,8 +32,9 @@ def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
 def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[Any]) -> Callable[[], None]:
     """Return a function that runs one iteration of Chimera on this rank of two.
 
-    first, last: the two halves of the model; groups: process groups for the messages to rank 1, to rank 0, and for each half's
-    gradients. Gradients are views of one flat tensor for each half, which is made once.
+    first, last: the two halves of the model; groups: process groups for the messages to rank 1, for those to rank 0, for the
+    gradients of the first half, and for those of the last half. The gradients of a half are views of one flat tensor, which is
+    made once.
     """
     rank = dist.get_rank()
     peer, outgoing, incoming = 1 - rank, groups[rank], groups[1 - rank]
@@ -48,7 +49,7 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             gradients.zero_()
             for p, view in views:
                 p.grad = view
-        sent: list[Any] = []
+        sent: list[Any] = []  # with the tensors, which must live until they are sent
         for k in range(len(own)):
             x, gradient = torch.empty(shape), torch.empty(shape)
             receives = [dist.irecv(x, peer, incoming)]
@@ -77,7 +78,7 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
 
 
 def _flat_gradients(module: nn.Module) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
-    """Return one tensor for all gradients of a module, and the view of each parameter's."""
+    """Return one tensor for all gradients of a module, and each parameter with the view of its gradient."""
     parameters = list(module.parameters())
     flat = torch.zeros(sum(p.numel() for p in parameters))
     parts = flat.split([p.numel() for p in parameters])

@@ -42,7 +42,9 @@ from tools.bench_ranks import PAGE
 
 CPU = torch.device("cpu")
 DEPTH, MICRO_BATCHES, ITERATIONS = 4, 64, 31
+WARM_UPS = 3  # iterations before those that are measured
 GOAL = 5.0  # microseconds per instruction
+Key = tuple[int, int, int]  # a pipe, a stage and a micro-batch
 
 
 class Arrived:
@@ -55,7 +57,7 @@ class Arrived:
 class Instant:
     """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive.
 
-    device: where messages are.
+    world: the number of ranks; device: where messages are.
     """
 
     waited_ns = 0
@@ -92,21 +94,21 @@ class Instant:
         """Do nothing."""
 
     def all_gather(self, text: str) -> Sequence[str]:
-        """Return the text of every rank: they are equal."""
+        """Return this rank's text once for every rank."""
         return [text] * self.world
 
 
 class BareLoop:
     """The tasks of a rank in the order of its stream, without an executor.
 
-    received: one tensor of zeros, which is read in the place of every value from another stage.
+    received: one tensor of zeros, which stands for every value from another stage.
     """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
         self.stages, self.model, self.parts, self.divisor = executor.stages, model, tokens.split(SAMPLES), tokens.numel()
         self.last, self.device = executor.header.stages - 1, tokens.device
         self.received = torch.zeros(SAMPLES, TINY.length, TINY.hidden, device=tokens.device)
-        self.calls: list[tuple[Callable[..., None], Stage, int, tuple[int, int, int], bool]] = []
+        self.calls: list[tuple[Callable[..., None], Stage, int, Key, bool]] = []
         split = {(i.pipe, i.stage, m) for i in executor.stream if isinstance(i, BwdInput) for m in i.micro_batches}
         for i in executor.stream:
             if isinstance(i, (Fwd, Bwd, BwdInput, BwdWeight)):
@@ -118,7 +120,8 @@ class BareLoop:
                 for m in i.micro_batches:
                     key = (i.pipe, i.stage, m)
                     self.calls.append((method, self.stages[i.stage], i.stage, key, key in split))
-        self.kept: dict[tuple[int, int, int], tuple[Tensor, Splitting | None] | None] = {}
+        # The output of each forward and, with a split backward, what it has recorded; None for a forward to recompute.
+        self.kept: dict[Key, tuple[Tensor, Splitting | None] | None] = {}
 
     def run(self) -> None:
         """Run one iteration."""
@@ -128,7 +131,7 @@ class BareLoop:
         if self.device != CPU:  # the executor waits for the device too, because it returns the loss
             torch.cuda.synchronize(self.device)
 
-    def forward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+    def forward(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:
         """Run a forward and keep its graph."""
         x = self.parts[key[2]] if stage == 0 else self.received.detach().requires_grad_()
         splitting = Splitting() if is_split else None
@@ -139,7 +142,7 @@ class BareLoop:
         outputs[0].detach()  # what is sent, or added to the loss
         self.kept[key] = outputs[0], splitting
 
-    def forward_to_recompute(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+    def forward_to_recompute(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:
         """Run a forward that its backward runs again."""
         with torch.no_grad():
             outputs = module(self.parts[key[2]] if stage == 0 else self.received)
@@ -147,7 +150,7 @@ class BareLoop:
                 _ = self.model.loss(outputs, (self.parts[key[2]],))[0] / self.divisor
         self.kept[key] = None
 
-    def backward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+    def backward(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:
         """Run a full backward, or the half for the input."""
         if self.kept[key] is None:
             self.forward(module, stage, key, is_split)
@@ -155,7 +158,7 @@ class BareLoop:
         assert kept is not None
         torch.autograd.backward(kept[0], None if stage == self.last else self.received)
 
-    def backward_weight(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+    def backward_weight(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:
         """Run the half for the weights."""
         kept = self.kept[key]
         assert kept is not None
@@ -172,8 +175,8 @@ def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, f
     clock = time.thread_time if device == CPU else time.perf_counter
     model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches).to(device)
     parts = partitioned(program, model, describe(model, SAMPLES))
-    draws = [Draws(SEED, 0, ())] * program.header.micro_batches
-    batch = TensorBatch((tokens,), (tokens,), {}, program.header.micro_batches, (tokens.numel(),), draws)
+    draws = [Draws(SEED, iteration=0, samples=())] * program.header.micro_batches
+    batch = TensorBatch((tokens,), (tokens,), {}, program.header.micro_batches, divisors=(tokens.numel(),), draws=draws)
     count, ours, difference = 0, 0.0, 0.0
     for rank in range(program.header.ranks):
         held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]
@@ -181,7 +184,7 @@ def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, f
         executor = Executor(program, model, stages, parts.boundary_table, Instant(rank, program.header.ranks, device))
         bare = BareLoop(executor, model, tokens)
         mine, others = [], []
-        for number in range(ITERATIONS + 3):
+        for number in range(WARM_UPS + ITERATIONS):
             begin = clock()
             executor.run(batch)
             middle = clock()
@@ -189,7 +192,7 @@ def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, f
             end = clock()
             for stage in stages.values():
                 stage.zero_grad()
-            if number >= 3:  # the first ones are a warm-up
+            if number >= WARM_UPS:
                 mine.append(middle - begin)
                 others.append(end - middle)
         count += len(executor.stream)

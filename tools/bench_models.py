@@ -1,4 +1,4 @@
-"""The models of the benchmarks on real ranks: a GPT, also for torch.distributed.pipelining, and a tiny one."""
+"""The models of the benchmarks of the runtime: a GPT, also for torch.distributed.pipelining, and a tiny one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLES, SEED = 2, 0  # samples of a micro-batch
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model."""
+    """The sizes of a model. length: tokens of a sample."""
 
     blocks: int
     hidden: int
@@ -44,10 +44,10 @@ class Embedding(nn.Module):
 
     def __init__(self, z: Sizes) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(z.vocabulary, z.hidden), nn.Parameter(torch.zeros(z.length, z.hidden))
+        self.token, self.position = nn.Embedding(z.vocabulary, z.hidden), nn.Parameter(torch.zeros(z.length, z.hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.token(tokens) + self.place  # type: ignore[no-any-return]  # (b, L, hidden)
+        return self.token(tokens) + self.position  # type: ignore[no-any-return]  # (b, L, hidden)
 
 
 class Block(nn.Module):
@@ -134,10 +134,10 @@ def description_of(z: Sizes) -> ModelDescription:
 def iteration_of(pipe: BoundPipeline, z: Sizes) -> Callable[[], None]:
     """Return a function that runs one iteration of a pipeline and clears the gradients."""
     count = pipe.program.header.micro_batches
-    tokens, draws = tokens_of(z, count), [Draws(SEED, 0, ())] * count
+    tokens, draws = tokens_of(z, count), [Draws(SEED, iteration=0, samples=())] * count
 
     def iterate() -> None:
-        pipe.run(TensorBatch((tokens,), (tokens,), {}, count, (tokens.numel(),), draws))
+        pipe.run(TensorBatch((tokens,), (tokens,), {}, count, divisors=(tokens.numel(),), draws=draws))
         for stage in pipe.stages.values():
             stage.zero_grad()
 

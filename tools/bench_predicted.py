@@ -1,4 +1,4 @@
-"""Compares predicted iterations with measured ones: timed stages and a GPT on real gloo ranks, with and without a delay.
+"""Compares predicted iterations with measured ones: timed stages and a GPT on real gloo ranks, with and without delayed sends.
 
     python -m tools.bench_predicted [ROUNDS]      default 7
     python -m tools.bench_predicted --write       and records the result in docs/profile.md
@@ -98,8 +98,8 @@ def predicted(model: str, program: Program, delay_ms: int, durations: Durations)
     s = simulate(program, durations=durations)
     equation = closed_equation(program, durations)
     h = program.header
-    times = (s.makespan / s.scale / 1e3, equation.total / equation.scale / 1e3)
-    return Row(model, h.schedule, program.world, h.micro_batches, delay_ms, *times)
+    makespan_ms, equation_ms = s.makespan / s.scale, equation.total / equation.scale
+    return Row(model, h.schedule, program.world, h.micro_batches, delay_ms, makespan_ms / 1e3, equation_ms / 1e3)
 
 
 def timed_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduceTime, ...]) -> Iterator[Run]:
@@ -118,7 +118,7 @@ def timed_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduce
         for delay_ms in DELAYS_MS:
             network = _network(link, all_reduce_times, delay_ms)
             durations = measured_durations(
-                program, tasks, network, lambda value, stage, count: count * MESSAGE.bytes, _one_number
+                program, tasks, network, lambda value, stage, count: count * MESSAGE.bytes, _gradient_bytes
             )
             yield Run(delay_ms, iterate, partial(predicted, "timed", program, delay_ms, durations))
 
@@ -151,14 +151,14 @@ def real_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduceT
 
 
 def _network(link: Link, all_reduce_times: tuple[AllReduceTime, ...], delay_ms: int) -> Network:
-    """Return the network with the delay of the transport."""
+    """Return the network of the measured links, with the delay as a part of their latency."""
     return Network(
         Link(link.latency_s + delay_ms / 1e3, link.bytes_per_s), all_reduce_s=partial(all_reduce_s, all_reduce_times, link)
     )
 
 
-def _one_number(_: object) -> int:
-    """Return the bytes of a timed stage's gradient."""
+def _gradient_bytes(_: object) -> int:
+    """Return the bytes that an all-reduce sums: a timed stage has one gradient of four bytes."""
     return 4
 
 
@@ -167,8 +167,11 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     transport = Delayed()
     progress(f"{transport.world} ranks: the profile")
     link, all_reduce_times = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)
-    makers = [timed_runs] * (transport.world in TIMED_RANKS) + [real_runs] * (transport.world == REAL_RANKS)
-    runs = [run for make in makers for run in make(transport, link, all_reduce_times)]
+    runs: list[Run] = []
+    if transport.world in TIMED_RANKS:
+        runs += timed_runs(transport, link, all_reduce_times)
+    if transport.world == REAL_RANKS:
+        runs += real_runs(transport, link, all_reduce_times)
     seconds: Mapping[int, list[float]] = {k: [] for k in range(len(runs))}
     for number in range(rounds + 1):
         progress(f"{transport.world} ranks: round {number} of {rounds}")
@@ -198,12 +201,12 @@ def report(rows: list[Row]) -> tuple[str, bool]:
     by_model = {model: [abs(row.error) for row in rows if row.model == model] for model in ("timed", "GPT")}
     every = [abs(row.error) for row in rows]
     goals = {}
-    for model, most in (("timed", 0.03), ("GPT", 0.06)):
+    for model, largest in (("timed", 0.03), ("GPT", 0.06)):
         median = statistics.median(by_model[model])
-        goal = f"the median error on {model} stages is at most {100 * most:.0f} % (it is {100 * median:.1f} %)"
-        goals[goal] = ["it is larger"] * (median > most)
+        goal = f"the median error on {model} stages is at most {100 * largest:.0f} % (it is {100 * median:.1f} %)"
+        goals[goal] = ["it is larger"] if median > largest else []
     within = sum(error <= 0.12 for error in every) / len(every)
-    goals[f"nine of ten within 12 % ({100 * within:.0f} % are)"] = ["fewer are"] * (within < 0.9)
+    goals[f"nine of ten within 12 % ({100 * within:.0f} % are)"] = ["fewer are"] if within < 0.9 else []
     return text + "".join(verdict(goal, failures) for goal, failures in goals.items()), not any(goals.values())
 
 

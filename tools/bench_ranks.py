@@ -1,6 +1,6 @@
 """What the benchmarks on real ranks have in common: they start gloo ranks, run rounds, compare times and record tables.
 
-A benchmark is one module. `main` starts it again as ranks (`on_ranks`), and each rank calls `run_rank`.
+A benchmark is one module. Its command starts it again as ranks (`on_ranks`), and each rank calls `run_rank`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def progress(text: str) -> None:
 
 
 def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iterator[tuple[str, float]]:
-    """Run each of these once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
+    """Run each runner once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
 
-    A round before the first one warms up.
+    One round more, at the beginning, warms up.
     """
     for number in range(rounds + 1):
         for name, run in runners.items():
@@ -80,7 +80,10 @@ def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iter
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Return the first quartile, the median and the third quartile of a / b, of all rounds; there are at least two."""
+    """Return the first quartile, the median and the third quartile of a / b over the rounds.
+
+    a, b: a number for each round, at least two.
+    """
     low, median, high = statistics.quantiles([x / y for x, y in zip(a, b, strict=True)], n=4, method="inclusive")
     return low, median, high
 
@@ -102,8 +105,8 @@ def benchmark(
 ) -> int:
     """Run a benchmark as a command: print its tables, and record them on a page if asked to; return its exit status.
 
-    name: of its block on the page; measured: returns the tables and whether all goals are met, from the one number that the
-    command takes; number, default: the name and the default of that number.
+    name: of its block on the page; doc: the help of the command. The command takes one number: number, default: its name in the
+    help, and its default. measured: returns the tables and whether all goals are met, given that number.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("number", metavar=number, nargs="?", type=int, default=default)

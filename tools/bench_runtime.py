@@ -2,7 +2,7 @@
 
 All of them train the same model on the same two gloo ranks with one thread each. Every round runs each of them once, so that
 other load on the host affects all. A ratio is computed in each round; the table has the median and the quartiles. Of our
-schedules it also has the exposed communication, which explains the distance to the ideal.
+schedules it also has the waits for communication, which explain the distance to the ideal.
 
     python -m tools.bench_runtime [ROUNDS]      default 7
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
@@ -35,12 +35,13 @@ from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration
 from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
 
 RANKS = 2
+# Our schedules, with their parameters besides D and N; torch's, with their classes.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
 EAGER = "chimera, sync eager"  # an all-reduce begins in the middle of the computation; the library's waits for idle time
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
 THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
 RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}
-# What is compared with what, and the largest ratio that is a success.
+# The names of two times, and the most that the first divided by the second may be; None: it must be at least EFFICIENCY.
 GOALS = {
     "GPT, N=8": [
         ("ours 1f1b", "torch 1F1B", 0.98),
@@ -61,7 +62,7 @@ GOALS = {
     ],
     "tiny, N=64": [("ours 1f1b", "torch 1F1B", 0.80), ("ours gpipe", "torch GPipe", 0.80)],
 }
-EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # at least
+EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # the least ratio of the ideal time to ours
 
 
 def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple[Callable[[], None], BoundPipeline]:
@@ -118,7 +119,7 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """
     transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
-    runners["ours on one rank"], _ = ours("1f1b", z, micro_batches, Instant(0, 1))
+    runners["ours on one rank"], _ = ours("1f1b", z, micro_batches, Instant(rank=0, world=1))
     for name in [*OURS, EAGER] if z is GPT else [*OURS]:
         runners[f"ours {name}"], pipes[f"ours {name}"] = ours(name, z, micro_batches, transport)
         counts[name] = len(pipes[f"ours {name}"].executor.stream)

@@ -41,7 +41,10 @@ GROUPS = ("published", "uneven", "small")
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem to search. group: 'published', 'uneven' or 'small'; given: as a file of costs; limit: of every rank."""
+    """A problem to search. group: one of GROUPS; split, costs, links: as of `Given`, fractions as texts; limit: of every rank.
+
+    links: one text is the time of every message.
+    """
 
     group: str
     seed: int
@@ -67,7 +70,7 @@ class Setting:
 
 
 def drawn(group: str, seed: int) -> Setting:
-    """Return a random setting: a placement, stages whose costs differ by up to a half, links that differ up to five times."""
+    """Return a random setting: a placement, stages whose costs vary by about a quarter, and links of 0.1 to 0.5."""
     r = random.Random(f"{group} {seed}")
     small = group == "small"
     ranks = r.choice((2, 4, 6) if small else (4, 6, 8))
@@ -84,7 +87,8 @@ def drawn(group: str, seed: int) -> Setting:
     costs = {k: [str(Fraction(round(base[k] * f * r.uniform(0.95, 1.05)), 10)) for f in factors] for k in kinds}
     links = [[str(Fraction(r.randint(1, 5), 10)) if a != b else "0" for b in range(ranks)] for a in range(ranks)]
     limit = stages + r.choice((0, 0, 1, 2))
-    return Setting(group, seed, schedule, {"D": ranks, "N": micro_batches}, split, costs, links, limit)
+    parameters = {"D": ranks, "N": micro_batches}
+    return Setting(group, seed, schedule, parameters, split, costs, links, limit)
 
 
 def published() -> Iterator[Setting]:
@@ -94,20 +98,21 @@ def published() -> Iterator[Setting]:
         (4, 16, "1/10", True), (8, 16, "1/10", True), (8, 32, "1/10", True), (16, 32, "1/10", True), (8, 32, "1/2", True),
     ):  # fmt: skip
         costs = {"F": ["1"] * ranks} | ({"I": ["1"] * ranks, "W": ["1"] * ranks} if split else {"B": ["2"] * ranks})
-        yield Setting("published", 0, "chimera_zb", {"D": ranks, "N": micro_batches}, split, costs, hop, ranks)
+        parameters = {"D": ranks, "N": micro_batches}
+        yield Setting("published", 0, "chimera_zb", parameters, split, costs, links=hop, limit=ranks)
 
 
 def makespans_of_library(problem: Problem) -> dict[str, int]:
     """Return the makespan of each schedule of the library that needs no more memory.
 
-    Each is taken as it is written. It has as many stages on these ranks, keeps the limits, and has at most as many copies of
-    weights on a rank. Its pipes may be others. Where the backward is split, a schedule that does not split it runs B = I + W.
-    Where it is not, schedules that split theirs cannot run.
+    The order of each is taken as it is written. It has the same numbers of ranks, stages and micro-batches, keeps the limits, and has
+    at most as many copies of weights on a rank; its placement may differ. If the problem splits the backward, a schedule that
+    does not split it has B = I + W. If the problem does not split it, schedules that do are left out.
     """
     found: dict[str, int] = {}
     copies = weight_copies(problem.pipes)
     sizes = {"D": problem.ranks, "N": sum(pipe.micro_batches for pipe in problem.pipes)}
-    whole = replace(
+    unsplit = replace(
         problem, kinds="FB", durations=(problem.durations[0], tuple(map(sum, zip(*problem.durations[1:], strict=True))))
     )
     for name in names():
@@ -117,12 +122,12 @@ def makespans_of_library(problem: Problem) -> dict[str, int]:
             except ChimeraError:  # it has no such parameter, or cannot run at these sizes
                 continue
             h, is_split = program.header, bool((program.table.op == Op.BWD_INPUT).any())
-            same = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*whole_sizes(problem), (1, 1))
+            same = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*sizes_of(problem), (1, 1))
             if not same or program.recomputed_stages or (is_split and problem.kinds == "FB"):
                 continue
             pipes = tuple(Pipe(p.name, p.placement, len(p.micro_batches)) for p in h.pipes)
             if weight_copies(pipes) <= copies:
-                order = order_of(replace(problem if is_split else whole, pipes=pipes), program)
+                order = order_of(replace(problem if is_split else unsplit, pipes=pipes), program)
                 if order is not None:
                     found[name] = min(order.makespan, found.get(name, order.makespan))
     return found
@@ -140,8 +145,8 @@ def shipped_figures(problem: Problem) -> dict[str, Any]:
     }
 
 
-def whole_sizes(problem: Problem) -> tuple[int, int, int]:
-    """Return ranks, stages and micro-batches."""
+def sizes_of(problem: Problem) -> tuple[int, int, int]:
+    """Return the numbers of ranks, stages and micro-batches."""
     return problem.ranks, problem.stages, sum(pipe.micro_batches for pipe in problem.pipes)
 
 
@@ -152,15 +157,15 @@ def weight_copies(pipes: Sequence[Pipe]) -> int:
 
 
 def run(setting: Setting, seconds: float) -> dict[str, Any]:
-    """Search one setting, check the result, and return its row."""
+    """Search one setting for some seconds, check the result, and return its row, with times in the unit of the costs."""
     problem = setting.problem()
     shipped = shipped_figures(problem)
     begun = time.monotonic()
     state = search(problem, library_orders(problem), seconds, setting.seed)
-    assert state.best is not None, "a search ends with an order"
+    assert state.best is not None, "the search found no order"
     text, compiled = schedule_text(problem, state.best, "found", [], ["sync eager"])
     found = json.loads(certificate(state, "found", compiled.program.digest))
-    assert not list(problems(found, compile_text(text).program)), "the certificate holds"
+    assert not list(problems(found, compile_text(text).program)), "the certificate of what was found is wrong"
     busy = max(problem.busy())
     return {
         **shipped,

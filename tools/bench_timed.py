@@ -3,8 +3,8 @@
     python -m tools.bench_timed [MILLISECONDS]     of a unit of cost, default 25
     python -m tools.bench_timed --write            and records the result in docs/benchmarks.md
 
-Timed stages sleep instead of computing, so ranks can share processors. Everything else is as in training. One set of ranks
-runs all programs of a number of ranks. The exit status is 1 if a goal is missed.
+Timed stages sleep instead of computing, so ranks can share processors. Everything else is as in training. All programs of the
+same number of ranks run in the same processes. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RANKS = (4, 8)
 ITERATIONS = 3
 TOLERANCE = 0.05
 MESSAGE = Tensor((4, 256), "float32", gradient=True)  # 4 kB: small, because the predictions assume transfers of zero time
-ORDER = ("chimera_zb", "chimera", "1f1b")  # at N = D, the fastest first
+FASTEST_FIRST = ("chimera_zb", "chimera", "1f1b")  # at N = D
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was found about a schedule at a depth, a number of micro-batches of a replica, and a width.
+    """What was predicted and measured of a schedule. depth, micro_batches: of one replica.
 
-    own: its own parameters that differ from their defaults. Times are in seconds. reason: why there is no program; empty if
+    own: the values of its parameters besides D and N that differ from their defaults. reason: why there is no program; empty if
     there is one.
     """
 
@@ -78,7 +78,7 @@ class Row:
 
 
 class Run:
-    """A program that this rank runs with timed stages. row: without the measured times."""
+    """A program that this rank runs with timed stages. row: without measured times."""
 
     def __init__(self, row: Row, program: Program, unit_ms: int, transport: Gloo) -> None:
         settings = parse_options(["--timed", str(unit_ms)])
@@ -102,8 +102,8 @@ def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
     """Yield the row of every program for this number of ranks, without times, and the program where there is one.
 
     Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its own
-    parameters, with its default + 1. Where half of the ranks are one of RANKS, the schedules of ORDER run with two replicas
-    too.
+    parameters, with its default + 1. If half of this number of ranks is in RANKS too, the schedules of FASTEST_FIRST run with
+    two replicas.
     """
     for schedule in names():
         for micro_batches in (ranks, 2 * ranks):
@@ -113,7 +113,7 @@ def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
             for name in [name for name in values if name not in ("D", "N")]:
                 yield compiled(replace(row, own={name: values[name] + 1}))
     if ranks // 2 in RANKS:
-        for schedule in ORDER:
+        for schedule in FASTEST_FIRST:
             yield compiled(Row(schedule, {}, ranks // 2, ranks // 2, width=2))
 
 
@@ -156,23 +156,23 @@ def report(unit_ms: int, rows: list[Row]) -> tuple[str, bool]:
             if abs(row.error) > TOLERANCE
         ],
         "every schedule measured at every D": [
-            f"{name} at D = {depth}" for depth in RANKS for name in names() if not _of(measured, name, depth)
+            f"{name} at D = {depth}" for depth in RANKS for name in names() if not _rows_at_width_1(measured, name, depth)
         ],
-        f"measured {' < '.join(ORDER)} at N = D": list(_out_of_order(measured)),
+        f"measured {' < '.join(FASTEST_FIRST)} at N = D": list(_out_of_order(measured)),
     }
     return text + "".join(verdict(goal, failures) for goal, failures in goals.items()), not any(goals.values())
 
 
-def _of(rows: list[Row], schedule: str, depth: int) -> list[Row]:
+def _rows_at_width_1(rows: list[Row], schedule: str, depth: int) -> list[Row]:
     return [row for row in rows if (row.schedule, row.depth, row.width) == (schedule, depth, 1)]
 
 
 def _out_of_order(rows: list[Row]) -> Iterator[str]:
-    """Yield the places where the measured times of ORDER are not in this order."""
+    """Yield the places where the measured times of FASTEST_FIRST are not in this order."""
     plain = [row for row in rows if not row.own and row.micro_batches == row.depth]
     for depth, width in sorted({(row.depth, row.width) for row in plain}):
         found = {row.schedule: row.measured_s for row in plain if (row.depth, row.width) == (depth, width)}
-        times = [found.get(name, math.nan) for name in ORDER]
+        times = [found.get(name, math.nan) for name in FASTEST_FIRST]
         if not all(a < b for a, b in pairwise(times)):  # also if one was not measured
             yield f"D = {depth}, W = {width}: {', '.join(f'{seconds:.3f} s' for seconds in times)}"
 

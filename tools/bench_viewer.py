@@ -27,8 +27,8 @@ LOADS = 5
 FRAMES = 120
 ZOOMS = (1.0, 0.3, 0.01)  # the part of the makespan that is in view
 
-# Moves the view in equal parts. With all of the time in view, it moves to and fro instead. A frame counts from one animation
-# frame to the next one after which it was drawn.
+# Moves the view FRAMES times by an equal distance. With all of the time in view, it moves to and fro instead. A move is drawn
+# in the next animation frame. The time of a frame is half of the time until the second animation frame after the move.
 PAN = """async (share) => {
   const total = viewer.state.panels[0].total, times = [];
   const next = () => new Promise((resolve) => requestAnimationFrame(resolve));
@@ -46,7 +46,7 @@ PAN = """async (share) => {
 
 
 def measure(path: Path) -> tuple[list[float], dict[float, tuple[list[float], list[float]]]]:
-    """Return the times of loading in seconds; by zoom, the milliseconds between frames and those of the page's own work."""
+    """Return the times of loading in seconds, and by zoom the milliseconds between frames and those of the page's own work."""
     from playwright.sync_api import sync_playwright
 
     from tests.helpers_browser import CHROMIUM, FLAGS
@@ -78,7 +78,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     compiled = compile_schedule("chimera", parameters)
     begin = time.perf_counter()
     text = page([viewed(simulate(compiled.program), "chimera", ordered=compiled.ordered)], ["chimerac", "chimera"], parameters)
-    made = time.perf_counter() - begin
+    made_s = time.perf_counter() - begin
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
         path.write_text(text, encoding="utf-8")
@@ -86,7 +86,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     program = compiled.program
     lines = [
         f"`chimera` with {' '.join(options.parameters)}: {len(program):,} instructions on {program.world} ranks,",
-        f"a file of {len(text) / 1e6:.1f} MB, simulated and written in {made:.1f} s. The page is 1400 x 900 pixels.",
+        f"a file of {len(text) / 1e6:.1f} MB, simulated and written in {made_s:.1f} s. The page is 1400 x 900 pixels.",
         "",
         "| what | median | slowest |",
         "|---|---:|---:|",

@@ -18,9 +18,11 @@ from chimerac.compiler.syntax.nodes import Expr, Let
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 
-HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
+HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # as parts of the cost F
 RELATIONS = {"==": "=", "<=": "≤", "about": "≈"}
-# wall, own: the largest bubble of a rank; least, most: activations over the ranks; activations: of every rank, if equal
+ALWAYS = "0 == 0"  # the condition of a claim without one
+# What claims are about. wall, own: the largest wall and own bubble of a rank; least, most: the peak activations of the rank
+# with the fewest and of that with the most; activations: those of every rank if they are equal, otherwise -1.
 SIMULATED = ("wall", "own", "least", "most", "activations")
 
 
@@ -39,7 +41,7 @@ class Claim:
         rest, _, condition = line.partition(" when ")
         what, relation, formula = rest.split(maxsplit=2)
         assert what in SIMULATED and relation in RELATIONS, line
-        return Claim(what, relation, formula, condition or "0 == 0")
+        return Claim(what, relation, formula, condition or ALWAYS)
 
     def value(self, env: Mapping[str, int]) -> int:
         """Return the value of the formula. env: the values of its names."""
@@ -59,16 +61,16 @@ def expression(text: str) -> Expr:
     return statement.value
 
 
-def table(rest: str) -> str:
+def table(definition: str) -> str:
     """Return a table of the simulated numbers of a schedule, and of the claims about them.
 
-    rest: `NAME -p X=Y ...`, then one line for each claim, and for each `let NAME = EXPR` that formulas use. D is 4, 8 and 16.
-    N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
+    definition: `NAME -p X=Y ...`, then one line for each claim, and for each `let NAME = EXPR` that formulas use. D is 4, 8 and
+    16. N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
     """
-    command, *lines = (line.strip() for line in rest.splitlines())
+    command, *lines = (line.strip() for line in definition.splitlines())
     name, *options = (x for x in shlex.split(command) if x != "-p")
     given = {k: int(v) for k, _, v in (x.partition("=") for x in options)}
-    lets = [line.split(maxsplit=3)[1::2] for line in lines if line.startswith("let ")]
+    lets = [line.split(maxsplit=3)[1::2] for line in lines if line.startswith("let ")]  # name and expression of each
     sizes = next((line.removeprefix("sizes ") for line in lines if line.startswith("sizes ")), "D, 2*D, 4*D")
     claims = [Claim.of(line) for line in lines if not line.startswith(("let ", "sizes "))]
     rows: list[str] = []
@@ -91,7 +93,7 @@ def table(rest: str) -> str:
 
 
 def _claim_text(c: Claim) -> str:
-    when = f" where `{c.condition}`" if c.condition != "0 == 0" else ""
+    when = f" where `{c.condition}`" if c.condition != ALWAYS else ""
     return f"{c.what} {RELATIONS[c.relation]} `{c.formula}`{when}"
 
 
@@ -117,9 +119,8 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
         if not evaluate(expression(c.condition), env, Budget()):
             continue
         value = c.value(env)
-        assert without_hops.scale == 1 and c.holds(simulated[c.what], value), (
-            f"{where}: {c} is {simulated[c.what]}, not {value}"
-        )
+        assert without_hops.scale == 1, f"{where}: times are not whole numbers"
+        assert c.holds(simulated[c.what], value), f"{where}: {c.what} is {simulated[c.what]}, the formula of {c} is {value}"
         cells.append(f"{c.what} {RELATIONS[c.relation]} {value}")
     columns = [
         " / ".join(s.time(s.makespan) for s in simulations),

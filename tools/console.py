@@ -17,7 +17,7 @@ SLOW = "make"  # commands that begin with this word are run only with --slow
 
 
 def chimerac(arguments: Sequence[str]) -> str:
-    """Return the output of the command chimerac, including findings. Its lines end as those of this project's files."""
+    """Return the output of the command chimerac, including findings. Its lines end with a line feed on every system."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)
@@ -30,7 +30,7 @@ def in_checkout(text: str) -> str:
 
 
 def command_output(line: str) -> str:
-    """Return the output of a command line in a console block."""
+    """Return the output of a command line in a console block. Filters are `head -LINES` and `tail -LINES`."""
     line, *filters = line.split(" | ")
     name, *arguments = shlex.split(line)
     output = chimerac(arguments) if name == "chimerac" else _slow(line)

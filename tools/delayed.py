@@ -31,10 +31,10 @@ class Delayed(Gloo):
         shape = (self.world, self.world, SLOTS)
         path = Path(tempfile.gettempdir()) / f"chimerac_delays_{os.environ['MASTER_PORT']}"
         if self.rank == 0:
-            path.write_bytes(bytes(8 * self.world**2 * SLOTS))
-        self.all_reduce(torch.zeros(1))
+            path.write_bytes(np.zeros(shape).tobytes())
+        self.all_reduce(torch.zeros(1))  # all ranks wait until the file is written
         self._times = np.memmap(path, np.float64, "r+", shape=shape)
-        self.all_reduce(torch.zeros(1))
+        self.all_reduce(torch.zeros(1))  # all ranks have opened it
         if self.rank == 0:
             path.unlink()
         self._sent, self._received = Counter[int](), Counter[int]()
@@ -52,7 +52,7 @@ class Delayed(Gloo):
         return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
 
     def wait_for(self, peer: int, slot: int) -> None:
-        """Wait until the delay of a message is over."""
+        """Wait until the delay of a message is over. slot: where the sender has written its time."""
         begin = time.monotonic()
         due = float(self._times[peer, self.rank, slot]) + self.delay_s
         while (left := due - time.monotonic()) > 0:

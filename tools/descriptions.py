@@ -3,8 +3,9 @@
     python -m tools.descriptions            check: print the files that differ, exit status 1 if there are any
     python -m tools.descriptions --write    write
 
-A description is measured for several sizes of the micro-batch and several sequence lengths. Every number of it is then a sum
-of terms in both, and a peak the largest of several sums (chimera_ir/preset.py). Two further measurements have to confirm it.
+A description is measured for several sizes of the micro-batch and several sequence lengths. From the measurements, every number
+of it is written as a sum of terms in both, and a peak as the largest of several sums (chimera_ir/preset.py). Two further
+measurements have to confirm it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from tools import ROOT
 FOLDER = ROOT / "models" / "descriptions"
 SAMPLES = 4  # the defaults of run.py
 SEQ_LEN = 128
-LENGTHS, SAMPLES_OF = (8, 16, 24), (2, 3)  # of the measurements; with 1 sample, some tensors need no copy
+LENGTHS, SAMPLE_COUNTS = (8, 16, 24), (2, 3)  # of the measurements; with 1 sample, some tensors need no copy
 MEASURED_BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How a preset is measured. model: of a name and a sequence length.
+    """How a preset is measured. model: returns the model of a name and a sequence length.
 
     seq_len: the length that is taken by default; None for other data than text. positions: as of `Preset`. blocks: the
-    preset's number of equal blocks, if NAME/BLOCKS is the model with another number of them. Then it is measured with
-    MEASURED_BLOCKS, and one more confirms it. None: the blocks differ. Then it is measured as it is, and described with
-    no other number of them.
+    preset's number of blocks if they are equal, otherwise None. With equal blocks, NAME/BLOCKS is the same model with another
+    number of them. The preset is then measured with MEASURED_BLOCKS, and a measurement with one more confirms it. Otherwise it
+    is measured as it is, and described with no other number of blocks.
     """
 
     model: Callable[[str, int], Model]
@@ -55,16 +56,17 @@ PRESETS_MEASURED: Mapping[str, Measured] = {
 
 
 def preset_of(name: str) -> Preset:
-    """Return the preset of a name, measured. Raises ValueError where a number is no such sum of terms."""
+    """Return the preset of a name, measured. Raises ValueError if a number is no sum of terms, or if a measurement differs."""
     how = PRESETS_MEASURED[name]
     few, more = (None, None) if how.blocks is None else (MEASURED_BLOCKS, MEASURED_BLOCKS + 1)
-    points = [described(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in SAMPLES_OF]
+    points = [described(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in SAMPLE_COUNTS]
     fitted = _fit([_tree(description) for description, _ in points])
-    for layer, held in zip(fitted["layers"], zip(*(of_layers for _, of_layers in points), strict=True), strict=True):
-        layer["peaks"] = {f.name: _most([getattr(x, f.name) for x in held]) for f in fields(Peaks)}
+    held_by_layers = zip(*(held for _, held in points), strict=True)  # of each layer, the `HeldBytes` of all measurements
+    for layer, measured in zip(fitted["layers"], held_by_layers, strict=True):
+        layer["peaks"] = {f.name: _most([getattr(held, f.name) for held in measured]) for f in fields(Peaks)}
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
     found = Preset(name, SAMPLES, how.seq_len, how.positions, layers, fitted["tied"])
-    for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):  # not those that were measured
+    for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):  # none of them was measured above
         if in_order(found.description(samples, seq_len, blocks)) != in_order(
             describe(how.model(_with(name, blocks), seq_len), samples)
         ):
@@ -77,12 +79,15 @@ def _with(name: str, blocks: int | None) -> str:
 
 
 def in_order(description: ModelDescription) -> tuple[object, ...]:
-    """Return the parts of a description, with shared memory in an order of its own."""
+    """Return the parts of a description to compare: its shared memory is sorted, because its order has no meaning."""
     return (description.name, description.samples, description.layers, description.tied, sorted(map(repr, description.shared)))
 
 
 def _tree(description: ModelDescription) -> dict[str, Any]:
-    """Return a description as JSON values, its shared memory beside the first layer that has it, with the others as offsets."""
+    """Return a description as JSON values.
+
+    Shared memory is an entry of the first layer that has it. The entry names the other layers by their offsets from this one.
+    """
     tree: dict[str, Any] = json.loads(json.dumps(asdict(description)))
     for layer in tree["layers"]:
         del layer["peaks"]  # no sums of terms
@@ -98,7 +103,7 @@ def _tree(description: ModelDescription) -> dict[str, Any]:
 
 
 def _fit(values: Sequence[Any]) -> Any:
-    """Return a value of a file from the values of the measurements, a number as its terms."""
+    """Return what the file has in the place of these values, one of each measurement: numbers that differ become terms."""
     first = values[0]
     if isinstance(first, dict):
         return {k: _fit([v[k] for v in values]) for k in first}
@@ -110,13 +115,13 @@ def _fit(values: Sequence[Any]) -> Any:
 
 
 def _terms(values: Sequence[int]) -> dict[str, int]:
-    """Return the terms of a number. values: for SAMPLES_OF of each of the LENGTHS.
+    """Return the terms of a number. values: for SAMPLE_COUNTS of each of the LENGTHS.
 
     For every length l the number is a constant and a slope times the samples b. Each of the two is a polynomial of degree 2 in
     l, through its values at the three LENGTHS. No number has a term l l without b. Raises ValueError for other numbers.
     """
     slopes = [more - few for few, more in zip(values[::2], values[1::2], strict=True)]
-    constants = [few - SAMPLES_OF[0] * slope for few, slope in zip(values[::2], slopes, strict=True)]
+    constants = [few - SAMPLE_COUNTS[0] * slope for few, slope in zip(values[::2], slopes, strict=True)]
     found: dict[str, Fraction] = {}
     for names, three in ((("1", "l", ""), constants), (("b", "b l", "b l l"), slopes)):
         (x, y, z), step = three, LENGTHS[1] - LENGTHS[0]
@@ -125,12 +130,12 @@ def _terms(values: Sequence[int]) -> dict[str, int]:
         constant = x - linear * LENGTHS[0] - square * LENGTHS[0] ** 2
         found |= dict(zip(names, (constant, linear, square), strict=True))
     if found.pop("") or any(f.denominator != 1 for f in found.values()):
-        raise ValueError(f"{list(values)} for {LENGTHS} tokens and {SAMPLES_OF} samples is no sum of terms")
+        raise ValueError(f"{list(values)} for {LENGTHS} tokens and {SAMPLE_COUNTS} samples is no sum of terms")
     return {name: int(factor) for name, factor in found.items() if factor}
 
 
 def _most(traces: Sequence[Sequence[int]]) -> Any:
-    """Return the most bytes of a trace as the largest of several sums. traces: the same one for each of the measurements."""
+    """Return a peak as the largest of several sums. traces: a field of `HeldBytes`, from each of the measurements."""
     sums: list[dict[str, int]] = []
     for values in {tuple(values) for values in zip(*traces, strict=True)}:
         found = _terms(values) or {"1": 0}
@@ -145,7 +150,7 @@ def _is_at_most(a: Mapping[str, int], b: Mapping[str, int]) -> bool:
 
 
 def _compressed(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers, equal ones with consecutive numbers in their names once. Those that are tied are kept apart."""
+    """Return the layers. Neighbours that differ only in the number at the end of their names become one, but not tied ones."""
     tied = {k for t in tree["tied"] for k in t["layers"]}
     found: list[dict[str, Any]] = []
     entry_of = []

@@ -1,6 +1,6 @@
 """Whether models train under schedules as they do without a pipeline.
 
-    python -m tools.equal_losses gpt2-mini hf:t5     these models; by default those of SHOWN, which takes 10 to 20 minutes
+    python -m tools.equal_losses gpt2-mini hf:t5     these models; by default those of the table, which takes 10 to 20 minutes
     python -m tools.equal_losses --write hf:t5       and records them in the table of docs/models.md, beside the others there
 
 For each model and schedule it prints the largest relative difference of the losses of all iterations. All ranks are threads of
@@ -30,17 +30,17 @@ from chimerac.models.presets import PRESETS
 from tests.proof.record import record, stamp, table
 from tests.proof.record import rows as recorded_rows
 from tools import ROOT
-from tools.shown_models import NAMES, SEED, shown
+from tools.shown_models import NAMES, SEED, case_of
 
 SCHEDULES: Mapping[str, Mapping[str, int]] = {
     "1f1b": {"D": 4, "N": 4},
     "chimera": {"D": 4, "N": 4},
     "chimera_zb": {"D": 4, "N": 4},
 }
-ITERATIONS, MICRO_BATCH, LENGTH, RATE = 20, 2, 64, 1e-3
+ITERATIONS, MICRO_BATCH, LENGTH, RATE = 20, 2, 64, 1e-3  # LENGTH: tokens of a sample; RATE: the learning rate
 # The models of the recorded table, and their learning rates. Batch normalization over two images amplifies rounding errors, the
 # more the larger the rate is. At 1e-3 the training of the wide CNN is chaotic, also without a pipeline.
-SHOWN: Mapping[str, float] = {
+RATES: Mapping[str, float] = {
     "gpt2-mini": RATE,
     "bert-mini": RATE,
     **dict.fromkeys(NAMES, RATE),
@@ -80,17 +80,21 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def compare(name: str, iterations: int, micro_batch: int, length: int, rate: float) -> Iterator[Comparison]:
-    """Train a model under each schedule, and yield the comparisons. name: as of `shown`."""
-    case, settings = shown(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
+    """Train a model under each schedule, and yield the comparisons.
+
+    name: as of `case_of`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
+    """
+    case, settings = case_of(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
     description = describe(case.model, micro_batch)
-    (parts,) = {parameters["N"] for parameters in SCHEDULES.values()}
+    (micro_batches,) = {parameters["N"] for parameters in SCHEDULES.values()}
 
     def without_pipeline(factor: float) -> list[float]:
         whole = case.whole()
         with torch.no_grad():
             for p in whole.parameters():
                 p.mul_(factor)
-        return [result.loss for result in train(whole, case.model, case.samples, settings, parts * micro_batch, parts)]
+        batch = micro_batches * micro_batch
+        return [result.loss for result in train(whole, case.model, case.samples, settings, batch, micro_batches)]
 
     alone, perturbed = without_pipeline(1.0), without_pipeline(1 + torch.finfo(torch.float32).eps)
     for schedule, parameters in SCHEDULES.items():
@@ -111,32 +115,32 @@ HEAD = ("model", "parameters", "schedule", "learning rate", "first loss", "last 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.equal_losses", description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"presets, {', '.join(NAMES)}; by default those of SHOWN")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"presets, {', '.join(NAMES)}; by default all of the table")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--micro-batch", type=int, default=MICRO_BATCH)
     parser.add_argument("--seq-len", type=int, default=LENGTH)
-    parser.add_argument("--lr", type=float, help=f"default: {RATE}, or that of SHOWN")
+    parser.add_argument("--lr", type=float, help=f"default: that in docs/models.md, or else {RATE}")
     parser.add_argument("--write", action="store_true", help="record them in docs/models.md")
     given = parser.parse_args(arguments)
     if unknown := set(given.models) - {*PRESETS, *NAMES}:
         parser.error(f"unknown model {min(unknown)}: take one of {', '.join([*PRESETS, *NAMES])}")
-    if given.write and set(given.models) - set(SHOWN):
-        parser.error(f"--write records models of SHOWN: {', '.join(SHOWN)}")
+    if given.write and set(given.models) - set(RATES):
+        parser.error(f"--write records only these models: {', '.join(RATES)}")
     torch.set_num_threads(1)
     start, rows, is_equal = time.monotonic(), dict[str, list[Sequence[object]]](), True
     for row in (row for part in recorded_rows("equal_losses", PAGE) for row in part) if given.write else ():
         rows.setdefault(row[HEAD[0]], []).append(tuple(row.values()))
     print("".join(f"{word:>20}" for word in HEAD))
-    for name in given.models or SHOWN:
+    for name in given.models or RATES:
         rows[name] = []
-        rate = SHOWN.get(name, RATE) if given.lr is None else given.lr
+        rate = RATES.get(name, RATE) if given.lr is None else given.lr
         for c in compare(name, given.iterations, given.micro_batch, given.seq_len, rate):
             figures = f"{c.losses[0]:.4f}", f"{c.losses[-1]:.4f}", f"{c.difference:.1e}", f"{c.rounding:.1e}"
             rows[name].append((name, c.parameters, c.schedule, f"{rate:.0e}", *figures))
             is_equal &= c.difference <= TOLERANCE
             print("".join(f"{cell:>20}" for cell in rows[name][-1]), flush=True)
         if given.write:
-            body = table(HEAD, [row for name in SHOWN for row in rows.get(name, ())])
+            body = table(HEAD, [row for name in RATES for row in rows.get(name, ())])
             record("equal_losses", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + body, PAGE)
     return 0 if is_equal else 1
 

@@ -46,8 +46,8 @@ _GENERATED = re.compile(
 _DRAWING = re.compile(r"^# \$ (?P<command>chimerac .*)\n(?P<body>(?:#.*\n)*)", re.MULTILINE)
 
 
-def fill(path: Path, text: str, slow: bool = False) -> str:
-    """Return the text of a Markdown file with its generated parts up to date."""
+def fill(text: str, slow: bool = False) -> str:
+    """Return the text of a Markdown file with its generated parts up to date. slow: with the output of `make ...` too."""
     text = _GENERATED.sub(lambda m: m["open"] + GENERATED[m["name"]](m["rest"].strip()) + m["close"], text)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
 
@@ -66,7 +66,7 @@ def fill(path: Path, text: str, slow: bool = False) -> str:
 
 
 def draw(text: str) -> str:
-    """Return the text of a schedule with the drawings in its comments up to date. They are of the schedule in the library."""
+    """Return the text of a schedule's file with the drawings in its comments up to date. The library's schedule is drawn."""
 
     def drawing(m: re.Match[str]) -> str:
         _, *arguments = shlex.split(m["command"])
@@ -84,7 +84,7 @@ def expected(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
         yield path, text, draw(text)
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
-        yield path, text, fill(path, text, slow)
+        yield path, text, fill(text, slow)
 
 
 def differences() -> list[str]:

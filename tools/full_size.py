@@ -21,7 +21,7 @@ GIB = 2**30
 def description_of(name: str) -> ModelDescription:
     """Return the description of a full-size model."""
     samples, length = SIZES[name]
-    return find_model(name, lambda b: b, samples, length)
+    return find_model(name, samples=lambda b: b, micro_batch=samples, seq_len=length)
 
 
 def full_size(_: str) -> str:
@@ -46,6 +46,6 @@ def full_size(_: str) -> str:
 
 
 def _span(values: list[int] | list[float]) -> str:
-    """Return the least and the most of some numbers as text."""
+    """Return the range of some numbers as text."""
     low, high = (f"{x:,}" if isinstance(x, int) else f"{x:.2f}" for x in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"

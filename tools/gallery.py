@@ -30,7 +30,7 @@ GALLERY, BUBBLES = ROOT / "docs/gallery", ROOT / "docs/bubbles"
 RANKS = 4
 MICRO_BATCHES = (4, 8)  # the first number that a schedule can run
 UNIT = {"F": Fraction(1), "B": Fraction(1)}  # each task takes one slot
-COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}  # pictures of docs/bubbles.md: N
+COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}  # docs/bubbles.md: pictures, their N
 
 
 @cache
@@ -44,7 +44,7 @@ def compared(name: str) -> tuple[int, Compared]:
 
 
 def command(name: str) -> list[str]:
-    """Return the arguments of chimerac that draw a schedule of the gallery."""
+    """Return the arguments of chimerac that draw a schedule of the gallery. The last one is the path of the picture."""
     n, _ = compared(name)
     return ["compare", name, "-p", f"D={RANKS}", "-p", f"N={n}", "--emit", "svg", "-o", f"{name}.svg"]
 
@@ -113,7 +113,8 @@ def write() -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
     for e in entries():
         path = GALLERY / f"{e.name}.svg"
-        if main([*command(e.name)[:-1], str(path)]):
+        *without_path, _ = command(e.name)
+        if main([*without_path, str(path)]):
             raise SystemExit(f"{e.name} could not be drawn")
         yield path
     for name in COUNTED:

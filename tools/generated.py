@@ -60,10 +60,11 @@ def options(_: str) -> str:
     groups: dict[str, list[str]] = {}
     for field in fields(RunSettings):
         metavar, text = field.metadata["metavar"], field.metadata["help"]
-        values = len(field.default) if field.name == "betas" else int(bool(metavar) and field.name != "schedule")
+        has_value = metavar and field.name != "schedule"
+        count = len(field.default) if field.name == "betas" else int(bool(has_value))  # of the values of the option
         what, _, default = text.partition(" (default: ")
         default = default.removesuffix(")") or _default(field.default)
-        row = (f"`{' '.join([option_names()[field.name], *[metavar] * values])}`", what, default)
+        row = (f"`{' '.join([option_names()[field.name], *[metavar] * count])}`", what, default)
         line = "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
         groups.setdefault(field.metadata["group"], []).append(line)
     tables = ("\n".join([f"| {title} | | default |", "|---|---|---|", *lines]) for title, lines in groups.items())
@@ -85,8 +86,8 @@ def _default(value: object) -> str:
 def library(columns: str) -> str:
     """Return the table of the library's schedules; `brief` leaves out their parameters and sources."""
     rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
-    kept = (0, 2) if columns == "brief" else (0, 1, 2, 3)
     head = ("name", "parameters", "what it is", "source")
+    kept = (0, 2) if columns == "brief" else (0, 1, 2, 3)  # columns
     lines = [head, ("---",) * 4, *rows]
     return "".join("| " + " | ".join(line[k] for k in kept) + " |\n" for line in lines)
 
@@ -167,7 +168,8 @@ def searched(group: str) -> str:
         links = f", hop {row['links']}" if isinstance(row["links"], str) else ""
         name = row["schedule"] if has_bubbles else f"{row['seed']}: {row['schedule']}"
         gain = 1 - found["makespan"] / found["shipped_makespan"] if found["shipped_makespan"] else None
-        gains += [] if gain is None else [gain]
+        if gain is not None:
+            gains.append(gain)
         cells = [f"{name} {sizes}, {'split' if row['split'] else 'full'}{links}", str(row["limit"])]
         cells.append("none fits" if gain is None else f"{found['shipped']} {found['shipped_makespan']:g}")
         cells += [f"{found['makespan']:g}", "" if gain is None else f"{gain:.1%}", f"{found['bound']:g}"]

@@ -30,7 +30,7 @@ from chimerac.interpreter.runtime.describe import describe
 from tests.proof.record import record, stamp, table
 from tools import ROOT
 from tools.bench_instructions import DEPTH, GOAL, MICRO_BATCHES, measure
-from tools.shown_models import SEED, shown
+from tools.shown_models import SEED, case_of
 
 PAGE = ROOT / "docs" / "gpu.md"
 LIMIT_S = 900.0  # of one command
@@ -74,7 +74,7 @@ def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
 
 
 def tests() -> str:
-    """Run the tests that need a GPU."""
+    """Run the tests that need a GPU; return the last line of pytest."""
     summary = run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
     if " passed" not in summary:
         raise FailedError(f"no test was run: {summary}")
@@ -91,12 +91,12 @@ def gradients(transport: str, ranks: int) -> str:
 
 
 def shared_gpu() -> str:
-    """Four ranks on one GPU, with messages through pinned host memory."""
+    """Compare the gradients of four ranks that share one GPU, with messages through pinned host memory."""
     return gradients("staged", 4)
 
 
 def nccl() -> str:
-    """Two or four ranks with a GPU each, over NCCL."""
+    """Compare the gradients of two or four ranks with a GPU each, over NCCL."""
     return gradients("nccl", 4 if torch.cuda.device_count() >= 4 else 2)
 
 
@@ -124,7 +124,7 @@ def logged(*options: str) -> list[dict[str, object]]:
 
 def predicted_bytes(device: torch.device) -> list[int]:
     """Return the predicted peak memory of each rank of `logged`, in bytes."""
-    case = shown(MODEL, MICRO_BATCH, LENGTH)
+    case = case_of(MODEL, MICRO_BATCH, LENGTH)
     program, parted = case.parted("chimera", {"D": 2, "N": 4}, describe(case.model, MICRO_BATCH, device))
     of_ranks = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))
     return [of_rank.peak for of_rank in of_ranks]
@@ -181,11 +181,11 @@ def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = C
     return found
 
 
-def report(found: Sequence[Outcome], hardware: str) -> str:
-    """Return the recorded text: the hardware, and a row of each check."""
+def report(found: Sequence[Outcome], hardware_text: str) -> str:
+    """Return the recorded text: the hardware, and a table with a row for each check."""
     words = {True: "passed", False: "failed", None: "not run"}
     rows = [(o.check, o.found.replace("|", "\\|"), words[o.passed]) for o in found]
-    return f"{hardware}\n\n" + table(("check", "found", ""), rows)
+    return f"{hardware_text}\n\n" + table(("check", "found", ""), rows)
 
 
 def hardware() -> str:

@@ -12,7 +12,7 @@ import networkx as nx
 
 from tools import ROOT
 
-ENTRY = "chimerac.__main__"  # the command; it is not in the diagram
+ENTRY = "chimerac.__main__"  # the command; `graph` leaves it out
 PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules", "experiments")
 
 
@@ -44,10 +44,12 @@ def modules() -> dict[str, Path]:
 @cache
 def imports() -> tuple[Import, ...]:
     """Return all imports between modules of the project's packages."""
-    return tuple(found for name, path in modules().items() for found in _of(name, ast.parse(path.read_text(encoding="utf-8"))))
+    return tuple(
+        found for name, path in modules().items() for found in _imports_of(name, ast.parse(path.read_text(encoding="utf-8")))
+    )
 
 
-def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
+def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import(names=names):
@@ -59,7 +61,7 @@ def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) ->
                 targets = []
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
                 guarded = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-                yield from _of(source, child, lazy or inside, typing or guarded)
+                yield from _imports_of(source, child, lazy or inside, typing or guarded)
         for target in sorted({*targets} & {*modules()} - {source}):
             yield Import(source, target, child.lineno, lazy, typing)  # type: ignore[attr-defined]
 
@@ -71,7 +73,7 @@ def part(module: str) -> str:
 
 
 def graph(of_parts: bool = False) -> nx.DiGraph:
-    """Return the graph of all imports between modules, or between the parts of the project."""
+    """Return the graph of all imports between modules. of_parts: between the parts of the project instead (`part`)."""
     key = part if of_parts else str
     pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}
     return nx.DiGraph(sorted((a, b) for a, b in pairs if a != b))

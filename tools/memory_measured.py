@@ -5,8 +5,8 @@
 
 Real gloo ranks train two iterations with AdamW while torch's profiler records every allocation of a tensor's memory, from
 before the model is built: weights, gradients, the state of the optimizer, activations, values, messages and workspace. The
-estimate is that of `chimerac partition --optimizer adamw`. `peak` is the most at any time. The exit status is 1 if an estimate
-differs from it by more than a tenth.
+estimate is that of `chimerac partition --optimizer adamw`. `peak` is the most that is allocated at any time. The exit status is
+1 if an estimate differs from the peak by more than a tenth of it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import record, stamp, table
 from tools import ROOT
 from tools.bench_ranks import is_rank, on_ranks, progress, run_rank
-from tools.shown_models import SEED, shown
+from tools.shown_models import SEED, case_of
 
-MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of a sample
+MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of a sample; images have none
     "gpt2-mini": (8, 128),
     "bert-mini": (8, 128),
     "cnn-cifar": (16, 0),
@@ -50,15 +50,15 @@ Figures = tuple[int, int]  # estimate, peak
 
 
 def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
-    """Train on this rank, and return its estimated and measured bytes."""
+    """Train on this rank, and return its estimated and measured peaks in bytes. length: tokens of a sample."""
     torch.set_num_threads(1)
-    case = shown(name, micro_batch, length)
+    case = case_of(name, micro_batch, length)
     description = describe(case.model, micro_batch)
     program, parted = case.parted(schedule, SCHEDULES[schedule], description)
     transport = Gloo()
     estimate = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))[transport.rank].peak
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        trainer = Trainer(program, parted, case.samples, transport, Settings(ITERATIONS, SEED, micro_batch, 1e-3))
+        trainer = Trainer(program, parted, case.samples, transport, Settings(ITERATIONS, SEED, micro_batch, rate=1e-3))
         for iteration in range(ITERATIONS):
             trainer.update(iteration, trainer.gradients(iteration))
     return estimate, peak_bytes(profiler)

@@ -3,7 +3,7 @@
     python -m tools.paper_evaluation            print the tables
     python -m tools.paper_evaluation --write    and record them in docs/plan.md
 
-Every scheme gets its fastest configuration that fits, as `chimerac plan` finds it, at every link of a stated range. The times
+Every scheme gets its fastest configuration that fits, as `chimerac plan` finds it, at each of several links (LINKS). The times
 of layers are those of the shipped profile: one published time of a P100, scaled by multiplications and additions. Nothing is
 fitted to the published throughputs. PipeDream and PipeDream-2BW are closed forms (tools/asynchronous.py), and not executable.
 """
@@ -39,11 +39,12 @@ from tools.asynchronous import Scheme, Stage, peak_bytes, seconds_per_micro_batc
 
 PAGE = ROOT / "docs" / "plan.md"
 MODEL, PROFILE, MEMORY = "gpt2-64", "p100", 16 * 2**30
-# A range of networks: 10 GB/s is about what a Cray Aries node injects, 1 GB/s what TCP and copies through the host leave of it.
-MIDDLE = Link(2e-5, 3e9)
+# From a fast network to a slow one: 10 GB/s is about what a Cray Aries node injects, 1 GB/s what TCP and copies through the
+# host leave of it.
+MIDDLE = Link(2e-5, 3e9)  # latency in seconds, bytes per second
 LINKS = (Link(5e-6, 1e10), Link(1e-4, 1e10), MIDDLE, Link(5e-6, 1e9), Link(1e-4, 1e9))
-DEPTHS, MICRO_BATCHES = (2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32)  # of the closed forms
-RANKS = 2048  # and as many samples in an iteration
+DEPTHS, MICRO_BATCH_SIZES = (2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32)  # of the closed forms
+RANKS = 2048  # an iteration has one sample for each rank
 CHIMERA: Mapping[str, tuple[int, ...]] = {"Chimera, two pipes": (1,), "Chimera, 2, 4 or 8 pipes": (1, 2, 4)}  # values of f
 CHIMERA_SCHEDULES = ("chimera", "chimera_doubling", "chimera_halving")
 SYNCHRONOUS: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +61,11 @@ MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)  # D, W on them: the choice of t
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The fastest configuration of a scheme at one link. shares: computing, bubble and communication, of the iteration."""
+    """The speed of a configuration at one link.
+
+    ranks, width, micro_batch, recompute: as of `Configuration`. what: its schedule with the parameters besides D and N. shares:
+    of the iteration, for computing, bubble and communication. Both are empty for a closed form.
+    """
 
     samples_per_s: float
     ranks: int
@@ -83,9 +88,9 @@ def problem(schedules: Sequence[str], ranks: int, link: Link, pairs: Sequence[in
     pairs: the values of f that are tried; Chimera has 2f pipes.
     """
     profile = find_profile(PROFILE, MODEL)
-    state = state_of(None, False, profile.precision, profile)
+    state = state_of(optimizer=None, zero=False, precision=profile.precision, profile=profile)
     given = {name: find(name) for name in schedules}
-    return Problem(given, MODEL, profile, ranks, ranks, MEMORY, state, network=link, own={"f": pairs})
+    return Problem(given, MODEL, profile, ranks, batch=ranks, limit=MEMORY, state=state, network=link, own={"f": pairs})
 
 
 def synchronous(schedules: Sequence[str], link: Link, pairs: Sequence[int] = (1,), ranks: int = RANKS) -> Speed:
@@ -94,31 +99,33 @@ def synchronous(schedules: Sequence[str], link: Link, pairs: Sequence[int] = (1,
 
 
 def speed(outcome: Outcome, batch: int) -> Speed:
-    """Return the speed of a configuration that fits."""
+    """Return the speed of a configuration that fits. batch: samples of an iteration."""
     c, total = outcome.configuration, outcome.makespan
-    assert total is not None, "it fits"
+    assert total is not None, "the configuration does not fit"
     own = "".join(f" {name}={value}" for name, value in c.own)
     shares = tuple(x / total for x in (outcome.busy, outcome.bubble, outcome.exposed))
     return Speed(samples_per_second(batch, total), c.ranks, c.width, c.micro_batch, c.recompute, f"{c.schedule}{own}", shares)
 
 
 def asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of a closed form that fits. hidden: all-reduces run beside the tasks."""
+    """Return the fastest configuration of a closed form that fits. hidden: all-reduces run at the same time as tasks."""
     return max(_asynchronous(scheme, link, hidden, ranks), key=lambda x: x.samples_per_s)
 
 
 def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Iterator[Speed]:
-    """Yield all configurations that fit. 2BW has at least D micro-batches in an iteration of as many samples as ranks."""
-    for depth, micro_batch, recompute in product(DEPTHS, MICRO_BATCHES, (False, True)):
+    """Yield all configurations that fit. 2BW needs at least D micro-batches in an iteration of one sample for each rank."""
+    for depth, micro_batch, recompute in product(DEPTHS, MICRO_BATCH_SIZES, (False, True)):
         width, rest = divmod(ranks, depth)
-        count = depth // micro_batch  # of micro-batches of a replica
+        count = depth // micro_batch  # of micro-batches of a replica, which has `depth` samples
         if rest or (scheme == "PipeDream-2BW" and count < depth):
             continue
         of_stages = _stages(depth, micro_batch, recompute)
         if of_stages is None:
             continue
-        passes, peaks = of_stages
-        stages = [Stage(s, link.all_reduce_s(width, x.gradient_bytes), x.weight_bytes) for s, x in passes]
+        times_and_sums, peaks = of_stages
+        stages = [
+            Stage(tasks_s, link.all_reduce_s(width, sums.gradient_bytes), sums.weight_bytes) for tasks_s, sums in times_and_sums
+        ]
         if peak_bytes(scheme, peaks, stages) <= MEMORY:
             each = seconds_per_micro_batch(scheme, stages, count, hidden)
             yield Speed(width * micro_batch / each, depth, width, micro_batch, recompute)
@@ -126,38 +133,43 @@ def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Itera
 
 @cache
 def _stages(depth: int, micro_batch: int, recompute: bool) -> tuple[list[tuple[float, StageSum]], list[int]] | None:
-    """Return the seconds of a pass of each stage, with the sums of its layers, and the peak bytes of each rank under 1F1B.
+    """Return `tasks_s` of each stage with the sums over its layers, and the peak bytes of each rank under 1F1B.
 
-    None if the model or the profile does not allow the configuration.
+    Return None if the model or the profile does not allow the configuration.
     """
     given = problem(["1f1b"], depth, MIDDLE)
     try:
-        program = Evaluator(given).replica(Configuration(depth, recompute, micro_batch, "1f1b", (), 1, depth))
+        program = Evaluator(given).replica(
+            Configuration(depth, recompute, micro_batch, "1f1b", own=(), width=1, micro_batches=depth)
+        )
     except ChimeraError:
         return None
-    model = find_model(MODEL, lambda b: b, micro_batch, default_seq_len=given.profile.seq_len)
-    assert program.partition is not None, "a plan has one"
+    model = find_model(MODEL, samples=lambda b: b, micro_batch=micro_batch, default_seq_len=given.profile.seq_len)
+    assert program.partition is not None, "the plan has no partition"
     layers = program.partition.layers
     seconds = stage_seconds(given.profile, micro_batch, layers)
     ops = (Op.FWD, Op.BWD, *([Op.RECOMPUTE] if recompute else []))
-    passes = [(sum(seconds[op][s] for op in ops), x) for s, x in enumerate(model.stage_sums(layers))]
-    return passes, [x.peak for x in memory(program, model, given.state)]
+    times_and_sums = [(sum(seconds[op][s] for op in ops), sums) for s, sums in enumerate(model.stage_sums(layers))]
+    return times_and_sums, [x.peak for x in memory(program, model, given.state)]
 
 
 def speeds(link: Link) -> dict[str, tuple[Speed, ...]]:
-    """Return the fastest configurations of every scheme at one link; of a closed form with and without hidden all-reduces."""
+    """Return the fastest configuration of every scheme at one link; of a closed form, with and without hidden all-reduces."""
     found = {name: (synchronous(CHIMERA_SCHEDULES, link, pairs),) for name, pairs in CHIMERA.items()}
     found |= {name: (synchronous(schedules, link),) for name, schedules in SYNCHRONOUS.items()}
     return found | {name: tuple(asynchronous(name, link, hidden) for hidden in (True, False)) for name in ASYNCHRONOUS}
 
 
 def ratios(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]], chimera: str, name: str) -> list[float]:
-    """Return how much faster Chimera is than a scheme, at every link. chimera: one of CHIMERA."""
+    """Return how many times faster Chimera is than a scheme, at every link and with both of a closed form's configurations.
+
+    chimera: a name of CHIMERA. name: that of the scheme.
+    """
     return [x[chimera][0].samples_per_s / y.samples_per_s for x in by_link.values() for y in x[name]]
 
 
 def ratio_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
-    """Return the table of the ratios, each with the interval over all links."""
+    """Return the table of the ratios: the published one, and the interval of those at all links."""
     rows = []
     for name, published in PUBLISHED.items():
         source = "compiled program" if name in SYNCHRONOUS else "closed form, not executable"

@@ -4,9 +4,10 @@
     python -m tools.partition_timed --write    and record it in docs/partition.md
 
 A forward and a backward of GPT-2-64's embedding, of one block and of its head are timed, each as a stage of one layer. Times
-are those of the processor, so other processes do not count. The time of a stage is the sum of its layers' times. Equal blocks:
-every stage has as many, the first one the embedding too, and the last one the head. The partitioner cuts by the estimated costs
-of the description, or by the times. The exit status is 1 if one of its cuts has a slower stage than equal blocks.
+are those of the processor, so other processes do not count. The time of a stage is the sum of its layers' times. With equal
+blocks, every stage has the same number of them; the first stage also has the embedding, and the last one the head. The
+partitioner cuts by the estimated costs of the description, or by the times. The exit status is 1 if the slowest stage of one of
+its cuts is slower than that of equal blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from chimerac.models.families import preset
 from tests.proof.record import record, stamp, table
 from tools import ROOT
 
-MODEL, LENGTH, SAMPLES, ROUNDS = "gpt2-64", 632, 1, 2
+MODEL, LENGTH, SAMPLES, ROUNDS, SEED = "gpt2-64", 632, 1, 2, 0
 DEPTHS = (8, 16, 32, 64)
 PAGE = ROOT / "docs" / "partition.md"
 HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut by times, ms", "equal / cut")
@@ -37,9 +38,9 @@ HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut
 def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
     """Return the median processor time of a forward and a backward of a layer, in seconds.
 
-    inputs: of a layer that is not the first.
+    inputs: what a layer that is not the first reads; None for the first.
     """
-    stage, example = model.build_stage(range(layer, layer + 1), seed=0), model.example(SAMPLES)
+    stage, example = model.build_stage(range(layer, layer + 1), SEED), model.example(SAMPLES)
     taken = []
     for number in range(ROUNDS + 1):
         given = example.inputs if inputs is None else tuple(t.detach().requires_grad_() for t in inputs)
@@ -57,8 +58,8 @@ def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
 def layer_times(name: str, length: int) -> list[float]:
     """Return the seconds of each layer of a preset of GPT-2, whose blocks are equal: one of them is timed."""
     model = preset(name, length)
-    hidden = model.build_stage(range(1), seed=0)(*model.example(SAMPLES).inputs)
-    values: tuple[Tensor, ...] = tuple(torch.randn_like(t) for t in hidden)
+    outputs = model.build_stage(range(1), SEED)(*model.example(SAMPLES).inputs)
+    values: tuple[Tensor, ...] = tuple(torch.randn_like(t) for t in outputs)
     last = len(model.layer_names) - 1
     first_s, block_s, head_s = layer_s(model, 0, None), layer_s(model, 1, values), layer_s(model, last, values)
     return [first_s, *[block_s] * (last - 1), head_s]
@@ -70,10 +71,13 @@ def slowest(times: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def equal_blocks(layers: int, stages: int) -> list[int]:
-    """Return the cuts with equal numbers of blocks. layers: those and the two at the ends. Raises ValueError if none are."""
+    """Return the cuts with equal numbers of blocks. layers: the number of blocks, plus two for the embedding and the head.
+
+    Raises ValueError if the blocks cannot be shared equally.
+    """
     blocks, rest = divmod(layers - 2, stages)
     if rest or not blocks:
-        raise ValueError(f"{layers - 2} blocks are no equal share for {stages} stages")
+        raise ValueError(f"{layers - 2} blocks cannot be shared equally by {stages} stages")
     return [0, *(1 + blocks * s for s in range(1, stages)), layers]
 
 
@@ -84,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     start, times = time.monotonic(), layer_times(MODEL, LENGTH)
-    description = find_model(MODEL, lambda samples: samples, SAMPLES, LENGTH)
+    description = find_model(MODEL, samples=lambda b: b, micro_batch=SAMPLES, seq_len=LENGTH)
     rows, is_faster = [], True
     for stages in DEPTHS:
         equal = slowest(times, equal_blocks(len(times), stages))
@@ -100,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(text)
     if options.write:
-        record("partition_timed", stamp(time.monotonic() - start, 0, ("torch",)) + text, PAGE)
+        record("partition_timed", stamp(time.monotonic() - start, SEED, ("torch",)) + text, PAGE)
     return 0 if is_faster else 1
 
 

@@ -3,8 +3,8 @@
     python -m tools.profiles            check: print the files that differ, exit status 1 if there are any
     python -m tools.profiles --write    write
 
-Published is the time of one layer of BERT-large, forward and backward. The times of other layers are scaled from it by their
-multiplications and additions, as the shipped descriptions count them. Nothing is fitted to measured iterations.
+For each GPU the times of one layer of BERT-large are published, forward and backward. The times of other layers are scaled from
+them by the multiplications and additions, as the shipped descriptions count them. Nothing is fitted to measured iterations.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ class Hardware:
 HARDWARE: Mapping[str, Hardware] = {
     "p100": Hardware(
         "NVIDIA P100, one per node, Cray Aries network",
-        16.10,
-        26.95,
-        Link(10e-6, 10e9),
-        "The link is assumed, not measured: 10 microseconds and 10 GB/s, near the injection bandwidth of a Cray Aries node.",
+        forward_ms=16.10,
+        backward_ms=26.95,
+        link=Link(latency_s=10e-6, bytes_per_s=10e9),
+        link_source="The link is assumed, not measured: 10 microseconds and 10 GB/s, near the injection bandwidth of a Cray "
+        "Aries node.",
     ),
     "v100": Hardware(
         "NVIDIA V100, InfiniBand EDR",
-        10.39,
-        16.28,
-        Link(10e-6, 12e9),
-        "The link is assumed, not measured: 10 microseconds and 12 GB/s, near the bandwidth of InfiniBand EDR.",
+        forward_ms=10.39,
+        backward_ms=16.28,
+        link=Link(latency_s=10e-6, bytes_per_s=12e9),
+        link_source="The link is assumed, not measured: 10 microseconds and 12 GB/s, near the bandwidth of InfiniBand EDR.",
     ),
 }
 
 
 def profile_of(model: str, hardware: Hardware) -> Profile:
     """Return the profile of a model on published hardware."""
-    reference = find_model(REFERENCE, lambda b: b, SAMPLES, SEQ_LEN).layers[LAYER].cost
-    sizes = {samples: find_model(model, lambda b: b, samples, SEQ_LENS[model]) for samples in SIZES}
+    reference = find_model(REFERENCE, samples=lambda b: b, micro_batch=SAMPLES, seq_len=SEQ_LEN).layers[LAYER].cost
+    sizes = {samples: find_model(model, samples=lambda b: b, micro_batch=samples, seq_len=SEQ_LENS[model]) for samples in SIZES}
     source = (
         f"Scaled by multiplications and additions from one layer of BERT-large on this GPU, {SAMPLES} samples of {SEQ_LEN} "
         f"tokens in float32: {hardware.forward_ms} ms forward, {hardware.backward_ms} ms backward (layer costs published with "
@@ -81,7 +82,7 @@ def profile_of(model: str, hardware: Hardware) -> Profile:
 
 
 def _times(description: ModelDescription, hardware: Hardware, reference: int) -> tuple[LayerTimes, ...]:
-    """Return the times of all layers. reference: the cost of the published layer in its description."""
+    """Return the times of all layers for one micro-batch. reference: the cost of the published layer in its description."""
 
     def seconds(published_ms: float, cost: int) -> float:
         return round(published_ms / 1000 * cost / reference, DIGITS)
@@ -89,7 +90,16 @@ def _times(description: ModelDescription, hardware: Hardware, reference: int) ->
     found = []
     for layer in description.layers:
         forward, half = seconds(hardware.forward_ms, layer.cost), seconds(hardware.backward_ms / 2, layer.cost)
-        found.append(LayerTimes(forward, round(2 * half, DIGITS), half, half, forward, layer.kept_bytes))
+        found.append(
+            LayerTimes(
+                forward_s=forward,
+                backward_s=round(2 * half, DIGITS),
+                input_s=half,
+                weight_s=half,
+                recompute_s=forward,
+                activation_bytes=layer.kept_bytes,
+            )
+        )
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""The models of tools/equal_losses.py and tools/memory_measured.py: presets, and transformers models from configurations."""
+"""The models of tables in the docs, with samples: presets, and models of transformers from small configurations."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from chimerac.models.families import preset
 from chimerac.models.presets import Cnn, sizes_of
 
 SEED = 3
-WIDTH = 256
+HIDDEN = 256
 BLOCKS = {
     "vocab_size": 260,
-    "hidden_size": WIDTH,
+    "hidden_size": HIDDEN,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
-    "intermediate_size": 4 * WIDTH,
+    "intermediate_size": 4 * HIDDEN,
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-GPT2 = {"vocab_size": 260, "n_embd": WIDTH, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
-T5 = {"vocab_size": 260, "d_model": WIDTH, "d_kv": 64, "d_ff": 4 * WIDTH, "num_layers": 3, "num_heads": 4}
+GPT2 = {"vocab_size": 260, "n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+T5 = {"vocab_size": 260, "d_model": HIDDEN, "d_kv": 64, "d_ff": 4 * HIDDEN, "num_layers": 3, "num_heads": 4}
 # Dropout is off: transformers draws from torch's generator in another order than a pipeline (docs/any_model.md).
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
@@ -60,7 +60,7 @@ class RandomImages(Samples):
     sizes: Cnn
 
     def inputs(self, numbers: Sequence[int]) -> Values:
-        """Return an image for each number."""
+        """Return the image of each number, always the same one."""
         shape = self.sizes.channels, self.sizes.side, self.sizes.side
         return (torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(n)) for n in numbers]),)
 
@@ -74,7 +74,7 @@ class RandomImages(Samples):
 
 
 class Whole(nn.Module):
-    """A model of transformers without any part of this project, and the fields that it reads."""
+    """A model of transformers in one process, without the runtime. reads: the fields that it reads."""
 
     def __init__(self, module: nn.Module, fields: Sequence[str]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Whole(nn.Module):
 
 
 @dataclass(frozen=True)
-class Shown:
+class Case:
     """A model with its samples. whole: returns the model in one process, with the same weights as the stages."""
 
     model: Model
@@ -97,17 +97,17 @@ class Shown:
         self, schedule: str, parameters: Mapping[str, int], description: ModelDescription
     ) -> tuple[Program, PartitionedModel]:
         """Return the program of a schedule, with the model's tied parameters, and the partitioned model."""
-        program = program_for(schedule, parameters, 1, None)
-        program = program_for(schedule, parameters, 1, None, missing_ties(program, description))
+        program = program_for(schedule, parameters, width=1, world=None)
+        program = program_for(schedule, parameters, width=1, world=None, tied=missing_ties(program, description))
         return program, partitioned(program, self.model, description, ties_by_stage=bool(description.tied))
 
 
-def shown(name: str, micro_batch: int, length: int) -> Shown:
+def case_of(name: str, micro_batch: int, length: int) -> Case:
     """Return a preset, or a model of CONFIGS as hf:KIND. length: tokens of a sample of text."""
     if name in NAMES:
         return _of_transformers(name.removeprefix(HUGGING_FACE), micro_batch, length)
     model = preset(name, length)
-    return Shown(model, samples_for(name, length), lambda: whole_model(model, SEED))
+    return Case(model, samples_for(name, length), lambda: whole_model(model, SEED))
 
 
 def samples_for(name: str, length: int) -> Samples:
@@ -122,7 +122,7 @@ def samples_for(name: str, length: int) -> Samples:
     return data_of(load_text(None), length, SEED).train
 
 
-def _of_transformers(kind: str, micro_batch: int, length: int) -> Shown:
+def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
     # transformers is of an extra, and takes seconds to import.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration
 
@@ -137,7 +137,7 @@ def _of_transformers(kind: str, micro_batch: int, length: int) -> Shown:
     def whole() -> Whole:
         stage, module = whole_model(model, SEED), class_of(config)(config).train()
         found = module.load_state_dict(stage.parameters_by_name(), strict=False)
-        assert not found.unexpected_keys, "the names are those of transformers"
+        assert not found.unexpected_keys, f"transformers does not have {found.unexpected_keys}"
         return Whole(module, stage.reads)
 
-    return Shown(model, data.train, whole)
+    return Case(model, data.train, whole)

@@ -4,7 +4,7 @@
     python -m tools.site --sources FOLDER  only write what Sphinx reads
 
 Every warning of Sphinx is an error: a link that leads nowhere, a page in no list, a docstring that cannot be read. The pages
-are those that a forge shows. What they link outside of docs/, such as a source file, becomes a page of its own.
+are the Markdown files of the project, as a forge shows them. A file that they link, such as a source file, becomes a page too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ API: dict[str, tuple[str, ...]] = {  # directives of autodoc; members follow eve
         "autofunction:: chimerac.interpreter.load_checkpoint",
     ),
 }
-SHOWN = (".svg", ".png", ".html")
+SHOWN = (".svg", ".png", ".html")  # files of docs/ that a browser shows: they are copied
 LANGUAGES = {".py": "python", ".sched": "sched", ".sh": "bash", ".sbatch": "bash", ".json": "json", ".yaml": "yaml"}
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -86,7 +86,7 @@ def write_sources(folder: Path) -> None:
 
 
 def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) -> str:
-    """Return the text of a page, with links to the pages of the site. sources: takes the files that need a page."""
+    """Return the text of a page, with links to the pages of the site. sources: linked files, which need a page, are added."""
     text = path.read_text(encoding="utf-8")
 
     def linked(found: re.Match[str]) -> str:

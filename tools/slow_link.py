@@ -21,7 +21,7 @@ class LaunchedAllReduce(Future[None]):
     """An all-reduce on its way over a slow link."""
 
     def wait(self) -> None:
-        """Return when it is complete. Raises what made it fail, and TimeoutError."""
+        """Return when it is complete. Raises what made it fail, and TimeoutError after TIMEOUT_S."""
         self.result(TIMEOUT_S)
 
 
@@ -60,8 +60,8 @@ class SlowLink(Gloo):
                 launched.set_result(None)
 
     def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
-        backend, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
-        all_reduce(backend, torch.zeros(1)).wait()  # it ends when the link of every rank has come to this sum
-        due = time.monotonic() + share * buffer.nbytes / self.bandwidth
+        backend, sent = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks) * buffer.nbytes
+        all_reduce(backend, torch.zeros(1)).wait()  # complete when it is the turn of this all-reduce on every rank
+        due = time.monotonic() + sent / self.bandwidth
         all_reduce(backend, buffer).wait()
         time.sleep(max(0.0, due - time.monotonic()))

@@ -27,12 +27,12 @@ class _V(theirs.ScheduleZBVZeroBubble, _Unverified):
 
 
 # torch's Schedule1F1B has no order before it runs, so it cannot be lowered. Its interleaved schedule with one stage per rank
-# has the same number of tasks, transfers and dependencies.
+# has the same number of tasks, transfers and dependencies. Of each schedule: its class, and the stages of a rank.
 KINDS = {"1f1b": (_Looped, 1), "interleaved": (_Looped, 2), "zb_v": (_V, 2)}
 
 
 def lowered(name: str, D: int, N: int) -> int:  # noqa: N803
     """Generate and lower a schedule for all ranks; return the number of actions."""
-    kind, stages = KINDS[name]
-    stages_of_rank = [SimpleNamespace(num_stages=stages * D, group_size=D, group_rank=0, submod=None) for _ in range(stages)]
+    kind, count = KINDS[name]
+    stages_of_rank = [SimpleNamespace(num_stages=count * D, group_size=D, group_rank=0, submod=None) for _ in range(count)]
     return sum(map(len, kind(stages_of_rank, N).pipeline_order_with_comms.values()))

@@ -75,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (speed,) = re.findall(r"^tokens per second +([\d,]+)", output, re.MULTILINE)
     ((count, samples, length),) = re.findall(r"(\d+) micro-batches of (\d+) samples of (\d+)", output)
     iterations = max(int(t) for t in re.findall(r"^iteration +(\d+)", output, re.MULTILINE))
+    # The time of the training, from its speed: with --folder, the training may have run before.
     seconds = iterations * int(count) * int(samples) * int(length) / float(speed.replace(",", ""))
     body = stamp(seconds, SEED, ("torch",)) + table(HEAD, [(name, f"{loss:.3f}") for name, loss in found.items()])
     body += f"````text\n{text.rstrip()}\n````\n"

@@ -1,4 +1,4 @@
-"""The command chimerac in its own process: outside the checkout, in a pipe, interrupted, writing files."""
+"""The command chimerac: outside the checkout, in a pipe, interrupted, writing files, and with wrong options."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_list_fits_its_terminal(columns: int, capsys: pytest.CaptureFixture[
     assert max(map(len, shown.splitlines())) <= columns
     assert [line.split()[0] for line in shown.splitlines() if line[0] != " "] == names()
     assert shown.split() == piped.split()
-    assert (shown == piped) == (columns == 400)
+    assert (shown == piped) == (columns == 400)  # with fewer columns, lines are wrapped
     assert main(["--list", "--columns", "80"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
@@ -163,6 +163,7 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
             assert f" --> {name}:{line}:{column}\n" in "".join(capsys.readouterr())
     monkeypatch.chdir(tmp_path)
     assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text
+    # A folder that does not exist any more has no relative path.
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -247,7 +248,7 @@ def test_if_stderr_is_closed_its_messages_do_not_go_to_stdout(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("option", ["--width", "--columns", "--micro-batch", "--seq-len"])
-@pytest.mark.parametrize("value", ["9" * 4299, "1_0", "\u0661", "two"])
+@pytest.mark.parametrize("value", ["9" * 4299, "1_0", "\u0661", "two"])  # \u0661: the Arabic digit one
 def test_a_number_is_written_with_at_most_18_digits(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["chimera", "-p", "D=16", f"{option}={value}"])
@@ -291,7 +292,7 @@ def test_an_empty_name_of_a_schedule_is_refused(capsys: pytest.CaptureFixture[st
     assert "the name of the schedule is empty" in capsys.readouterr().err
 
 
-def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_without_a_name_is_refused_with_an_example_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, example in ((["-p", "=3"], "-p D=4"), (["--cost", "=3"], "--cost F=4"), (["--cost", "I"], "--cost I=4")):
         assert main(["chimera", "--emit", "report", *arguments]) == 2
         assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err

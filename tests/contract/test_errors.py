@@ -1,4 +1,4 @@
-"""Every error code is raised in one part of the code, and compiler/explain has a text for it."""
+"""Every error code is raised in one part of the code, and has a text in compiler/explain. One function writes messages."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def raised() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            compares = [x for node in ast.walk(tree) if isinstance(node, ast.Compare) for x in node.comparators]
-            compared = {id(x) for comparator in compares for x in ast.walk(comparator)}
+            operands = [x for node in ast.walk(tree) if isinstance(node, ast.Compare) for x in node.comparators]
+            compared = {id(x) for operand in operands for x in ast.walk(operand)}
             for node in ast.walk(tree):
                 if (
                     id(node) not in compared
@@ -95,7 +95,7 @@ def raised() -> Iterator[tuple[str, str]]:
 
 
 def test_messages_are_written_by_write_stderr() -> None:
-    """If stderr is closed, print writes to stdout instead, and sys.stderr is None; if it is full, both raise OSError."""
+    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, print raises OSError."""
     for package in ("interpreter", "models"):
         for path in sorted((ROOT / package).rglob("*.py")):
             found = re.search(r"file=sys\.stderr|sys\.stderr\.(write|flush)", path.read_text(encoding="utf-8"))
@@ -110,9 +110,10 @@ def test_a_code_is_raised_in_one_part_of_the_project() -> None:
     for code, file in found:
         start = max((start for start in FILES_OF_CODES if code.startswith(start)), key=len, default="")
         parts = [part for part in FILES_OF_CODES.get(start, ()) if file.startswith(part)]
-        assert parts, f"{code} in {file}"
+        assert parts, f"{file} may not raise {code}"
         used |= {(start, part) for part in parts}
-    assert {(start, part) for start, parts in FILES_OF_CODES.items() for part in parts} == used, "entries without a code"
+    allowed = {(start, part) for start, parts in FILES_OF_CODES.items() for part in parts}
+    assert allowed == used, "an entry of FILES_OF_CODES has no code"
 
 
 def test_every_code_is_explained_and_no_other() -> None:

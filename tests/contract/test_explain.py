@@ -22,6 +22,7 @@ from chimerac.interpreter.launch.start import make_job, run_rank
 from chimerac.interpreter.pipeline.world import check_world
 from tools import ROOT
 
+# Entries whose examples run as chimerac, in the process of the test.
 COMPILED = [e for e in entries().values() if not e.run.startswith(("torchrun", "python"))]
 
 # Codes whose example is not run here, because it needs several ranks, a GPU or other files, and the tests that raise them.
@@ -54,6 +55,7 @@ SHOWN_BY = {
     "E860": "tests/unit/test_data_prepared.py::test_a_folder_that_cannot_be_written_is_refused",
     "E862": "tests/unit/test_data_generate.py::test_a_file_that_does_not_fit_is_refused",
 }
+# Entries whose examples are starts of a run, done as far as the first communication of the ranks.
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 
 
@@ -62,7 +64,8 @@ def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> 
     status, output = run(e.file, e.wrong, e.run, main)
     codes = re.findall(r"^error\[(E\d{3})\]", output, re.MULTILINE)
     assert codes[:1] == [e.code]
-    assert set(codes) <= {e.code, "E430"}, "one mistake, one finding; but a missing end also makes its channel unequal"
+    # An example has one mistake, and so one code. If that is a missing SEND or RECV, E430 is found too.
+    assert set(codes) <= {e.code, "E430"}
     assert status == (2 if e.code.startswith("E0") else 1)  # E0xx: the command line and its files
     assert "invalid" not in output, "the message must say what would be valid"
     assert run(e.file, e.right, e.rerun, main) == (0, "")
@@ -109,8 +112,8 @@ def test_a_transport_that_needs_a_gpu_is_refused_without_one(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name, value in {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0", "RANK": "0"}.items():  # as torchrun sets them
         monkeypatch.setenv(name, value)
-    words = shlex.split(entries()["E815"].run)[4:]
-    options = parse_options(words)
+    *_, arguments = entries()["E815"].run.partition("interpreter/run.py")
+    options = parse_options(shlex.split(arguments))
     with pytest.raises(ChimeraError, match="E815"):
         run_rank(make_plan(options), options)
 
@@ -119,6 +122,7 @@ def test_a_transport_that_needs_a_gpu_is_refused_without_one(monkeypatch: pytest
 
 
 def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return the exit status of the command, and what it writes to stdout and to stderr."""
     status = main(["explain", *words])
     return (status, *capsys.readouterr())
 
@@ -163,10 +167,10 @@ def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) 
         def isatty(self) -> bool:
             return True
 
-    for stream, more in ((Terminal(), True), (io.StringIO(), False)):
+    for stream, refers in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         assert main(["chimera", "-p", "N=6", "--color", "never"]) == 1
-        assert stream.getvalue().endswith("\n\nfor more: chimerac explain E210\n") == more
+        assert stream.getvalue().endswith("\n\nfor more: chimerac explain E210\n") == refers
 
 
 @pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)

@@ -37,7 +37,7 @@ def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
 
 
 def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    """The grammar has no conflicts. lark resolves shift-reduce conflicts by itself, but logs them."""
+    """lark resolves shift-reduce conflicts by itself, but logs them. The second grammar has one."""
     text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
         for rules, has_conflict in ((text, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
@@ -47,7 +47,7 @@ def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pickle, which follows the first line, is not loaded: it may run any code."""
+    """Its pickle, which follows the first line, is not loaded: it may run any code. `harmful` calls os.system."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
     for stored in (b"", b"\n" + PICKLE, harmful, FIRST_LINE + b"0\n" + harmful, FIRST_LINE):
         assert grammar.loaded(stored) is None

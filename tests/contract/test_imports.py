@@ -61,7 +61,7 @@ def test_an_import_inside_a_function_has_a_comment_why() -> None:
     without_comment = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
-        at = found.line - 1
+        at = found.line - 1  # index of the line that should have the comment
         while at and lines[at].lstrip().startswith(("from ", "import ")) and "#" not in lines[at]:
             at -= 1
         if found.lazy and not re.search(r"#.* \d+(\.\d+)? m?s\b", lines[at]):
@@ -91,6 +91,7 @@ def test_the_imports_that_are_read_are_those_that_python_executes() -> None:
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = {m for m in completed.stdout.split() if modules()[m].name != "__init__.py"}
     eager = nx.DiGraph([(i.source, i.target) for i in imports() if not i.lazy and not i.typing])
+    # The import of a module imports its package first.
     eager.add_edges_from((m, m.rpartition(".")[0]) for m in modules() if m.rpartition(".")[0] in modules())
     needed = nx.descendants(eager, "chimerac.compiler.pipeline") | {"chimerac.compiler.pipeline"}
     assert loaded == {m for m in needed if modules()[m].name != "__init__.py"}
@@ -112,7 +113,8 @@ def test_nothing_is_unpickled_or_evaluated(package: str) -> None:
     """Files from outside are parsed, never unpickled or evaluated. np.load can unpickle, and torch.load without weights_only.
 
     torch.distributed.checkpoint unpickles its own file .metadata (docs/checkpoints.md). The files of CIFAR-10 are pickles:
-    interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and uses nothing else of pickle.
+    interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and uses nothing else of pickle. The
+    package yaml can build any object, so it is not used either.
     """
     forbidden = {"eval", "exec", "compile", "__import__", "pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / package).rglob("*.py"):

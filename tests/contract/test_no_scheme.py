@@ -1,4 +1,4 @@
-"""Design rule 1, a schedule is data: compiler and interpreter contain no name of a scheme."""
+"""Design rule 1, a schedule is data: chimera_ir, compiler and interpreter contain no name of a scheme."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMATS = (
     "data", "experiment-run", "log", "model", "order-certificate", "partition", "preset", "profile", "program", "search-costs",
     "timeline",
 )  # fmt: skip
-OURS = (
+ALLOWED = (
     *(rf"\bchimera-{name}\b" for name in FORMATS),
     r"\bchimera (program|model|partition|profile|timeline)\b",
     r"\bchimera_ir\b",
@@ -63,7 +63,8 @@ def words(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def scheme_in(text: str) -> str:
-    found = re.search(SCHEMES, re.sub("|".join(OURS), "", text), re.IGNORECASE)
+    """Return the first name of a scheme in a text without the allowed names, or an empty text."""
+    found = re.search(SCHEMES, re.sub("|".join(ALLOWED), "", text), re.IGNORECASE)
     return found[0] if found else ""
 
 
@@ -74,7 +75,7 @@ def test_no_scheme_has_a_name_in_python(path: Path) -> None:
 
 def test_every_allowed_name_is_used() -> None:
     texts = [text for path in FILES for _, text in words(path)]
-    assert [name for name in OURS if not any(re.search(name, text) for text in texts)] == []
+    assert [name for name in ALLOWED if not any(re.search(name, text) for text in texts)] == []
 
 
 def test_the_pattern_matches_every_scheme() -> None:

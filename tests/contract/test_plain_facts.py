@@ -42,8 +42,8 @@ def finding(function: Callable[[], object]) -> Diagnostic:
 def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() -> None:
     plain = error_of(lambda: parse(TWO_ERRORS))
     assert isinstance(plain, ParseError) and [d.help for d in plain.diagnostics] == [""]
-    for user in (parse_source, format_schedule, lambda source: compile_source(source, {})):
-        error = error_of(lambda user=user: user(TWO_ERRORS))  # type: ignore[misc]
+    for call in (parse_source, format_schedule, lambda source: compile_source(source, {})):
+        error = error_of(lambda call=call: call(TWO_ERRORS))  # type: ignore[misc]
         assert len(error.diagnostics) == 2 and error.diagnostics[0].help.startswith("write '='")
         assert error.diagnostics[0].span is not None and plain.diagnostics[0].span is not None
         assert error.diagnostics[0].span.line == plain.diagnostics[0].span.line == 2
@@ -81,10 +81,10 @@ def hanging() -> Program:
 
 
 def without_a_common_order() -> Program:
-    """Return a program whose all-reduces have no common order."""
+    """Return a program in which rank 1 and the other ranks launch their all-reduces in orders that contradict each other."""
     p = program("chimera", D=4)
     changed = streams(p)
-    changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
+    changed[1] = with_move(changed[1], source=-1, target=len(changed[1]) - 2)
     return with_streams(p, changed)
 
 

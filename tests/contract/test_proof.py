@@ -72,7 +72,7 @@ def test_the_kill_table_has_every_class_and_no_wrong_verdict() -> None:
         counts = [number(row[outcome]) for outcome in ("rejected", "equivalent", "wrongly accepted", "wrongly rejected")]
         assert counts[2:] == [0, 0] and 0 < sum(counts) == number(row["mutants"])
         why = row["why all have one outcome"]
-        assert bool(why) == (0 in counts[:2]), f"{row['class']}: mutants of both outcomes, or why all have one outcome"
+        assert bool(why) == (0 in counts[:2]), f"{row['class']}: a reason is needed exactly if all mutants have one outcome"
     assert [row["why all have one outcome"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
 
 
@@ -86,7 +86,7 @@ def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:
     checked = [f.name for f in fields(Header) if f.name != "partition"]  # no check of a program reads its partition
     assert [*CHANGES] == checked and {*WHY} <= {*CHANGES}
     for p in (TRAINING, evaluation_of(TRAINING)):
-        drawn = [m for seed in "01234567" for m in mutants(p, add_instruction, 60, seed)]
+        drawn = [m for seed in "01234567" for m in mutants(p, add_instruction, count=60, seed=seed)]
         added = {i.op for m in drawn for g in range(m.world) for i in m.stream(g)}
         assert added == {op.name for op in Op}
 
@@ -104,7 +104,7 @@ def test_independent_checkers_share_no_code(name: str) -> None:
 def test_a_part_rewrites_its_own_block_and_no_other(tmp_path: Path) -> None:
     page = tmp_path / "proof.md"
     page.write_text("a\n<!-- recorded: kills -->\nold\n<!-- end -->\nb\n<!-- recorded: fuzz -->\nkept\n<!-- end -->\n")
-    record("kills", stamp(61, 3) + table(("class", "mutants"), [("drop", 1234)]), page)
+    record("kills", stamp(seconds=61, seed=3) + table(("class", "mutants"), [("drop", 1234)]), page)
     assert "old" not in page.read_text() and recorded("fuzz", page) == "kept\n"
     assert rows("kills", page) == [[{"class": "drop", "mutants": "1,234"}]]
     with pytest.raises(AssertionError):

@@ -15,39 +15,40 @@ from chimerac.compiler.library import names
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.models.__main__ import main as models
 
-RIGHT = entries()["E208"].right
-LISTED = entries()["E306"].right
+# Correct texts: a schedule in each of the three order forms, and a program as text and as JSON.
+TICKS = entries()["E208"].right
+LISTING = entries()["E306"].right
 GREEDY = entries()["E305"].right
 PROGRAM = entries()["E410"].right
 JSON = entries()["E601"].right
 
 # An example, the correct word, its misspelling, and what follows "did you mean" in the finding.
 MISSPELT = [
-    (RIGHT, "schedule", "schedul", "'schedule'"),
-    (RIGHT, "param D", "pram D", "'param'"),
-    (RIGHT, "require", "requires", "'require'"),
-    (RIGHT, "ranks D", "rank D", "'ranks'"),
-    (RIGHT, "stages D", "stagse D", "'stages'"),
-    (RIGHT, "pipe main", "pip main", "'pipe'"),
-    (RIGHT, "stage s", "stge s", "'stage'"),
-    (RIGHT, "micro_batches", "microbatches", "'micro_batches'"),
-    (RIGHT, "order ticks", "oder ticks", "'order'"),
-    (RIGHT, "order ticks", "order tick", "'ticks'"),
-    (RIGHT, "order ticks {", "order ticks { lett k = 1 ", "'let' instead of 'lett'"),
-    (RIGHT, "F(s, m) at", "F(s, m) wen m > 0 at", "'when'"),
-    (RIGHT, "order ticks", "tyed x on stages 0, 1 order ticks", "'tied'"),
-    (RIGHT, "order ticks", "sync eagr order ticks", "'eager'"),
-    (RIGHT, "order ticks", "windw 3 order ticks", "'window'"),
-    (RIGHT, "order ticks", "cst F = 1 order ticks", "'cost'"),
-    (RIGHT, "order ticks", "limit activation <= 3 order ticks", "'activations'"),
-    (RIGHT, "order ticks", "cost Hop = 1 order ticks", "'hop'"),
-    (RIGHT, "at s + 2*m", "at s + 2*max(m, mim(m, 3))", "'min'"),
-    (RIGHT, "micro_batches N", "micro_batches n", "'N'"),
-    (RIGHT, "F(s, m)", "F mian(s, m)", "'main'"),
-    (LISTED, "repeat warm_up { F }", "repeet warm_up { F }", "'repeat' instead of 'repeet'"),
-    (LISTED, "{ B  F }", "{ B  F mian }", "'main'"),
-    (LISTED, "repeat warm_up { F }", "if r == 0 { repeat warm_up { F } } esle { }", "'else' instead of 'esle'"),
-    (LISTED, "repeat warm_up { F }", "repeat warmup { F }", "'warm_up'"),
+    (TICKS, "schedule", "schedul", "'schedule'"),
+    (TICKS, "param D", "pram D", "'param'"),
+    (TICKS, "require", "requires", "'require'"),
+    (TICKS, "ranks D", "rank D", "'ranks'"),
+    (TICKS, "stages D", "stagse D", "'stages'"),
+    (TICKS, "pipe main", "pip main", "'pipe'"),
+    (TICKS, "stage s", "stge s", "'stage'"),
+    (TICKS, "micro_batches", "microbatches", "'micro_batches'"),
+    (TICKS, "order ticks", "oder ticks", "'order'"),
+    (TICKS, "order ticks", "order tick", "'ticks'"),
+    (TICKS, "order ticks {", "order ticks { lett k = 1 ", "'let' instead of 'lett'"),
+    (TICKS, "F(s, m) at", "F(s, m) wen m > 0 at", "'when'"),
+    (TICKS, "order ticks", "tyed x on stages 0, 1 order ticks", "'tied'"),
+    (TICKS, "order ticks", "sync eagr order ticks", "'eager'"),
+    (TICKS, "order ticks", "windw 3 order ticks", "'window'"),
+    (TICKS, "order ticks", "cst F = 1 order ticks", "'cost'"),
+    (TICKS, "order ticks", "limit activation <= 3 order ticks", "'activations'"),
+    (TICKS, "order ticks", "cost Hop = 1 order ticks", "'hop'"),
+    (TICKS, "at s + 2*m", "at s + 2*max(m, mim(m, 3))", "'min'"),
+    (TICKS, "micro_batches N", "micro_batches n", "'N'"),
+    (TICKS, "F(s, m)", "F mian(s, m)", "'main'"),
+    (LISTING, "repeat warm_up { F }", "repeet warm_up { F }", "'repeat' instead of 'repeet'"),
+    (LISTING, "{ B  F }", "{ B  F mian }", "'main'"),
+    (LISTING, "repeat warm_up { F }", "if r == 0 { repeat warm_up { F } } esle { }", "'else' instead of 'esle'"),
+    (LISTING, "repeat warm_up { F }", "repeat warmup { F }", "'warm_up'"),
     (GREEDY, "prefer", "prefers", "'prefer'"),
     (GREEDY, "limit", "limits", "'limit'"),
     (GREEDY, "limit", "then smallr m limit", "'smaller'"),
@@ -93,7 +94,7 @@ def test_a_misspelt_word_on_the_command_line_has_a_suggestion(
     line: str, suggestion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.sched").write_text(RIGHT)
+    Path("mine.sched").write_text(TICKS)
     try:
         status = main(shlex.split(line))
     except SystemExit as end:
@@ -151,7 +152,7 @@ def test_a_command_of_other_tools_gets_the_one_that_does_the_same(
     line: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.sched").write_text(RIGHT)
+    Path("mine.sched").write_text(TICKS)
     assert main(shlex.split(line)) == 2
     assert f"= help: write: {command}\n" in capsys.readouterr().err
 
@@ -164,7 +165,7 @@ def test_nothing_is_suggested_if_no_name_is_near(tmp_path: Path, capsys: pytest.
     path = tmp_path / "p.json"
     path.write_text(json.dumps(json.loads(JSON) | {"speed": 9}))
     assert main([str(path)]) == 1
-    path.write_text(RIGHT.replace("param D", "zebra D"))
+    path.write_text(TICKS.replace("param D", "zebra D"))
     assert main([str(path)]) == 1
     with pytest.raises(SystemExit, match="2"):
         parse_options(["--quux"])

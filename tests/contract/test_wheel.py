@@ -29,6 +29,7 @@ MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command without the environment of this test; return its stdout. It fails if the command fails."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     completed = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert completed.returncode == 0, f"{[*command]}\n{completed.stdout[-2000:]}{completed.stderr[-4000:]}"
@@ -79,9 +80,10 @@ def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an environment with the wheel and its dependencies, but without the checkout."""
+    _, wheel = built
     env = tmp_path_factory.mktemp("installed") / "env"
     run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env.parent)
-    run(*PIP, "--python", env / "bin" / "python", "install", "--no-deps", "--no-index", built[1], cwd=env.parent)
+    run(*PIP, "--python", env / "bin" / "python", "install", "--no-deps", "--no-index", wheel, cwd=env.parent)
     # Python searches the folders that a .pth file names, but reads no .pth files there, so the checkout is not found.
     packages = {str(Path(str(spec.origin)).parents[1]) for name in NEEDED if (spec := find_spec(name))}
     (site,) = (env / "lib").glob("python*/site-packages")

@@ -11,7 +11,7 @@ import pytest
 from chimerac.compiler.library import names
 from tests.proof.record import recorded
 from tools import bench_instructions, bench_overlap, bench_timed
-from tools.bench_overlap import LATE, RUNS, SYNCS
+from tools.bench_overlap import AT_END, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
 
@@ -87,7 +87,7 @@ def test_a_program_that_does_not_exist_says_why() -> None:
 
 def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
     """Return what the ranks find if `sync at end` takes 2 s, of which 1 s is exposed."""
-    times = {LATE: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
+    times = {AT_END: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
     rows = [
         {"sync": sync, "gigabits": gigabits, "iteration_s": [times[sync][0]] * 3, "exposed_s": [times[sync][1]] * 3}
         for gigabits in bench_overlap.GIGABITS

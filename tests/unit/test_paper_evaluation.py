@@ -21,7 +21,7 @@ from tools import paper_evaluation
 from tools.asynchronous import Scheme, Stage, peak_bytes, seconds_per_micro_batch, versions
 from tools.paper_evaluation import LINKS, PAGE, PUBLISHED, SYNCHRONOUS, Speed, ratio_table, ratios, verdict
 
-STAGES = [Stage(pass_s=3.0, sum_s=8.0, weight_bytes=100), Stage(pass_s=4.0, sum_s=2.0, weight_bytes=50)]
+STAGES = [Stage(tasks_s=3.0, all_reduce_s=8.0, weight_bytes=100), Stage(tasks_s=4.0, all_reduce_s=2.0, weight_bytes=50)]
 
 
 @pytest.mark.parametrize(

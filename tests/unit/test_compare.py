@@ -1,4 +1,4 @@
-"""`chimerac compare`: its numbers are those of the programs, counted here, and the published ones."""
+"""`chimerac compare`: its numbers are those counted here in the programs, and those that were published."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch, in those of the command line
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    share = Fraction(4, program.header.stages)  # of a stage; the share of one rank, a fourth of the model, is 1
+    share = Fraction(4, program.header.stages)  # size of a stage, in fourths of the model: the share of one of four ranks
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):
@@ -88,7 +88,9 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     row = compared(capsys, "chimera", "-p", "D=2", "-p", "N=4", *model)["chimera"]
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
-    assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
+    assert row["memory_bytes"] == max(
+        int(peak.replace(",", "")) for peak in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE)
+    )
     # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a
     # ring of 2 ranks it sends as many bytes as there are gradients.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
@@ -110,7 +112,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
     # A ring of 2 ranks all-reduces the stage without the tied parameter, a ring of 4 ranks the tied parameter.
     assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
-    assert row["all_reduced"] == 1
+    assert row["all_reduced"] == 1, "a ring of 2 ranks sends the size of a stage; a tied parameter is not counted"
 
 
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ def model(name: str, **fields: Tensor) -> Any:
 
 
 def unused(*_: object) -> Any:
+    """Stand for the function that would load the other kind of data: a text or images."""
     raise AssertionError("other data is read")
 
 
@@ -40,7 +41,7 @@ def text_of(folder: Path, kind: str) -> Text:
     source.mkdir()
     (source / "a.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
     assert main(["train-tokenizer", str(source), "-o", str(path), "--kind", kind, "--vocabulary", "280"]) == 0
-    return tokenized(text_documents(source), load_tokenizer(path), folder, 5)
+    return tokenized(text_documents(source), load_tokenizer(path), folder, limit_s=5)
 
 
 @pytest.mark.parametrize(("name", "length"), [("BartForConditionalGeneration", 16), ("T5ForConditionalGeneration", 15)])
@@ -84,13 +85,14 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_of_images_gets_the_set_of_its_size() -> None:
     pytest.importorskip("sklearn")
-    asked = []
+    asked, side, channels = [], 8, 1
 
     def images(size: tuple[int, int]) -> Any:
         asked.append(size)
         return digits()
 
-    data = own_data(SETTINGS, model("ViTForImageClassification", pixel_values=torch.zeros(1, 1, 8, 8)), unused, images)
+    pixels = torch.zeros(1, channels, side, side)
+    data = own_data(SETTINGS, model("ViTForImageClassification", pixel_values=pixels), unused, images)
     found, (classes,) = data.train.field(range(5), "pixel_values"), data.train.targets(range(5))
-    assert asked == [(8, 1)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
+    assert asked == [(side, channels)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
     assert classes.shape == (5,) and set(classes.tolist()) <= set(range(10)) and data.train.inputs(range(5)) == ()

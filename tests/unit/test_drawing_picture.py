@@ -80,7 +80,9 @@ def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
     marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
     assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
     assert marks[1, "1"] == marks[2, "1"] == 14
-    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, "on each of both ranks these two share a mark"
+    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, (
+        "ranks 1 and 2 each have one mark for the all-reduces of stages 1 and 2"
+    )
 
 
 # --- boxes -------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_an_svg_has_a_title_and_a_description() -> None:
 def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
     s = simulate(program("1f1b", D=2, N=300))
     panel = simulated_panel(s)
-    at = extent([panel], [boxes_of(panel)], 5.0)
+    at = extent([panel], [boxes_of(panel)], inches=5.0)
     (start, first), (second, end) = at.parts
     assert start == 0 and end == panel.length and first < second
     svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
@@ -193,7 +195,7 @@ def test_all_costs_zero_can_be_drawn() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "chimera", "zb_h1", "hanayo"])
 def test_the_memory_curve_has_the_peaks_of_the_report(name: str) -> None:
     p = program(name, D=2, N=4)
-    s, model = simulate(p), find_model("gpt-small", lambda given: given, 2, 64)
+    s, model = simulate(p), find_model("gpt-small", lambda samples: samples, micro_batch=2, seq_len=64)
     counts = memory_over_time(p, s.timeline)
     assert tuple(int(counts.amount[counts.rank == r].max()) for r in range(2)) == tuple(peaks(p).activations)
     assert all(int(counts.amount[counts.rank == r][-1]) == 0 for r in range(2)), "all is freed at the end"
@@ -207,7 +209,7 @@ def test_the_memory_curve_is_drawn_below() -> None:
     with_curve = simulated_panel(s, memory=memory_curve(s.program, s.timeline))
     svg = draw_picture([with_curve], "svg", time_label(s)).decode()
     assert "Activations alive: micro-batches of a stage, all ranks to one scale; the numbers are the peaks" in svg
-    assert svg.count("<!-- rank 0 -->") == 2
+    assert svg.count("<!-- rank 0 -->") == 2, "beside its tasks and beside its curve"
 
 
 def test_a_measured_timeline_is_drawn() -> None:
@@ -215,7 +217,7 @@ def test_a_measured_timeline_is_drawn() -> None:
     t = s.timeline
     measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
     (alone,), label = panels_beside(s, measured)
-    assert label == "time in ms" and alone.facts == "6.3 ms"
+    assert label == "time in ms" and alone.facts == "6.3 ms"  # nine units of 7, in tenths of a millisecond
     (later,), _ = panels_beside(s, replace(measured, finish=123_456))
     assert later.facts == "12346 ms" and later.length == 12345.6, "with the all-reduces after the last bar"
     both, label = panels_beside(s, replace(measured, unit=""))
@@ -231,7 +233,7 @@ def test_the_command_writes_pictures(tmp_path: Path, capfdbinary: pytest.Capture
     sizes = ["-p", "D=2", "-p", "N=2"]
     assert main(["chimera", *sizes, "--emit", "png", "--memory-curve", "--picture-width", "8.4cm", "-o", path]) == 0
     data = Path(path).read_bytes()
-    assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)
+    assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)  # the width in the header of a PNG
     assert main(["compare", "chimera", "1f1b", "dualpipe", *sizes, "--emit", "svg"]) == 0
     svg = capfdbinary.readouterr().out.decode()
     assert len(drawn_boxes(svg, panel=0)) == len(drawn_boxes(svg, panel=1)) == 2

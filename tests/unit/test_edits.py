@@ -34,7 +34,7 @@ def test_a_condition_is_negated_in_the_names_and_before_the_tick_of_another_rule
 
 def test_ranks_are_counted_from_the_end_whatever_their_formula() -> None:
     given = schedule("order ticks {\n  F p(s, m) at s\n}")
-    texts = [edited(edit) for edits in tick_edits(given, [], "+") for edit in edits]
+    texts = [edited(edit) for edits in tick_edits(given, moved=[], directions="+") for edit in edits]
     assert any("on rank (if D > 2 then D else 2) - 1 - s " in text for text in texts)
 
 

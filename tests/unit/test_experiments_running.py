@@ -151,17 +151,17 @@ def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
     assert have_ended([event.process for event in folder.events()], within_s=1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_runner_goes_on_where_it_was(number: signal.Signals, folder: Folder) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_runner_goes_on_where_it_was(stop: signal.Signals, folder: Folder) -> None:
     folder.write("0")
     folder.run()
     cases = "cases: [{seed: 0}, {seed: 1, timeout: 3000}, {seed: 2}]\n"
     folder.file.write_text(folder.file.read_text().replace("  seed: [0]\n", "") + cases)
     runner = folder.start()
     until(lambda: len(folder.events()) == 3)  # the second run has started
-    runner.send_signal(number)
+    runner.send_signal(stop)
     _, err = runner.communicate(timeout=LIMIT_S)
-    assert runner.returncode == (INTERRUPTED if number == signal.SIGINT else -number), err
+    assert runner.returncode == (INTERRUPTED if stop == signal.SIGINT else -stop), err
     assert have_ended([folder.events()[2].process], within_s=LIMIT_S)
     folder.run()
     started = [event.run for event in folder.events() if event.what == "start"]
@@ -244,7 +244,7 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
     assert "2 scripts of 2 runs" in folder.run("--slurm", str(cluster))
     scripts = sorted(folder.results.glob("*/job.sbatch"))
     text = next(path for path in scripts if "one_f_one_b" in str(path)).read_text()
-    assert "#SBATCH --nodes=2\n" in text and "#SBATCH --time=30\n" in text
+    assert "#SBATCH --nodes=2\n" in text and "#SBATCH --time=30\n" in text, "20 minutes and slurm.MARGIN_MINUTES"
     assert "--nnodes 2 --nproc-per-node 3" in text, "six ranks on nodes of at most four"
     submitted = (folder.results / "submit.sh").read_text()
     assert "sbatch --qos=long --comment 'two words' --account=a7 --partition=fast " in submitted

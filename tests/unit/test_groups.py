@@ -17,10 +17,11 @@ from tests.helpers import streams
 from tests.helpers_reference import find_error
 from tests.helpers_text import findings_of, small
 
-LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
+LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"  # all backwards are after all forwards
 
 
 def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
+    """Return the micro-batches of each forward of a rank, in order."""
     return [i.micro_batches for i in p.stream(rank) if isinstance(i, Fwd)]
 
 
@@ -77,7 +78,7 @@ def test_backwards_may_be_grouped() -> None:
     p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
     assert not find_error(p)
-    assert simulate(p).busy == (12, 12)
+    assert simulate(p).busy == (12, 12)  # as without groups: four forwards of 1 and four backwards of 2
 
 
 def test_groups_with_their_own_pipes() -> None:
@@ -137,12 +138,13 @@ def test_a_size_is_kept_in_the_program() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+BETWEEN, OUTPUT = (Tensor((4,), "float32", gradient=True),), (Tensor((1,), "float32", gradient=True),)
 TOY = ModelDescription(
-    "toy",
-    2,
-    (
-        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=(Tensor((4,), "float32", True),), cost=1),
-        Layer("second", 10, 40, kept_bytes=40, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
+    name="toy",
+    samples=2,
+    layers=(
+        Layer("first", parameters=100, weight_bytes=400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
+        Layer("second", parameters=10, weight_bytes=40, kept_bytes=40, weight_kept_bytes=3, boundary=OUTPUT, cost=1),
     ),
 )
 

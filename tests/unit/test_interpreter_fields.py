@@ -26,6 +26,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import IntegerSamples
 
+# The different words, the features of a vector, the words of a sample, and the samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
 SCHEDULES = [
     ("1f1b", {"D": 4, "N": 4}, 1),
@@ -292,7 +293,7 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
         first = trainer.gradients(0)
         read, difference = own.read.copy(), largest_difference(trainer)
         results = [trainer.update(t, trainer.gradients(t) if t else first).loss for t in range(settings.iterations)]
-        held_out = Evaluator(trainer, FieldSamples(), 7).evaluate().loss
+        held_out = Evaluator(trainer, FieldSamples(), samples=len(numbers)).evaluate().loss
         return results, held_out, difference, (read, set(trainer.pipeline.reads_fields))
 
     found = run_in_loopback(program, rank)
@@ -307,4 +308,5 @@ def test_the_divisor_of_a_loss_without_valid_targets_is_one() -> None:
         def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             return 0, len(numbers)
 
-    assert Batch(Nothing(), 0, 0, 0, 1, 2, 2).divisors == (1, 4)
+    batch = Batch(Nothing(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
+    assert batch.divisors == (1, 4)

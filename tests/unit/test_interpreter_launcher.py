@@ -34,29 +34,31 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", files[rank])
             if text:
                 failures.write_error_file(text, printed)
-        return {r: ProcessFailure(r, 1, code, files[r]) for r, (code, _, _) in enumerate(ranks)}, files
+        return {
+            r: ProcessFailure(local_rank=r, pid=1, exitcode=code, error_file=files[r]) for r, (code, _, _) in enumerate(ranks)
+        }, files
 
     return fail
 
 
 def test_a_message_that_a_rank_has_printed_is_not_repeated(job: Any) -> None:
-    failed, files = job((-9, "", False), (1, "error: rank 1, instruction 2: FWD: no such token\n", True))
+    failed, files = job((-signal.SIGKILL, "", False), (1, "error: rank 1, instruction 2: FWD: no such token\n", True))
     assert launcher.message(failed, files) == ""
     assert launcher.first_failure(failed)[0] == 1
 
 
 def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_other_ranks_report(job: Any) -> None:
     lost = "error: rank 0, epilogue: the all-reduce over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
-    failed, files = job((1, lost, False), (-11, "", False), (-signal.SIGTERM, "", False))
+    failed, files = job((1, lost, False), (-signal.SIGSEGV, "", False), (-signal.SIGTERM, "", False))
     assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
     assert launcher.first_failure(failed)[0] == 1
 
 
 def test_the_instruction_of_the_only_rank_is_read_from_its_file(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, files = job((-9, "", False))
+    failed, files = job((-signal.SIGKILL, "", False))
     progress = Progress(Path(files[0]).with_name("progress"))
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
-    progress.begin(progress.add(program))[NUMBER] = 1
+    progress.begin(progress.add(program))[NUMBER] = 1  # the number of the instruction that runs
     end = "killed by SIGKILL, as the system does when memory runs out\n"
     assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {end}"
     monkeypatch.setattr(launcher, "_programs", progress)

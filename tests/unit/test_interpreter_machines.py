@@ -63,9 +63,7 @@ def test_the_help_says_so_if_arranging_does_not_help(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
-def test_a_program_that_terminates_on_the_transport_runs_whatever_machine_its_header_names(
-    machine: str, tmp_path: Path
-) -> None:
+def test_a_program_that_ends_on_the_transport_runs_whatever_machine_its_header_names(machine: str, tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))

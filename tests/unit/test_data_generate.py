@@ -62,7 +62,7 @@ def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
     generator = generator_of(weights, model=None, length=None, tokenizer=None)
 
     def drawn(temperature: float, top_k: int | None = None, seed: int = 0) -> str:
-        return generator.continued("a", Sampling(40, temperature, top_k, seed))
+        return generator.continued("a", Sampling(count=40, temperature=temperature, top_k=top_k, seed=seed))
 
     assert drawn(5.0) == drawn(5.0) != drawn(5.0, seed=1)
     assert len(set(drawn(5.0))) > len(set(CYCLE)), "at a high temperature other characters are drawn too"
@@ -85,7 +85,10 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(tmp_path / "x.safetensors", "")
     torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")
     refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", length=24)
-    generator, one_token = generator_of(weights, model=None, length=None, tokenizer=None), Sampling(1, 1.0, None, seed=0)
+    generator, one_token = (
+        generator_of(weights, model=None, length=None, tokenizer=None),
+        Sampling(count=1, temperature=1.0, top_k=None, seed=0),
+    )
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
         generator.continued("", one_token)
     with pytest.raises(ChimeraError, match=r"E862.*the prompt is not UTF-8"):

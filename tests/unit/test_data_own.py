@@ -27,7 +27,7 @@ TOKENS = torch.zeros(1, LENGTH, dtype=torch.int64)  # an example of a field
 
 def model(name: str, **fields: Tensor) -> Any:
     """Return what own_data reads of a model: its name and an example of its fields."""
-    return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example((), None, fields))
+    return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example(inputs=(), targets=None, fields=fields))
 
 
 def unused(*_: object) -> Any:

@@ -188,7 +188,7 @@ def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys
     documents = text_documents(tmp_path)
     (tmp_path / "a.txt").unlink()
     with pytest.raises(ChimeraError, match=r"E802: the data .*a\.txt cannot be read: no such file"):
-        tokenized(documents, None, tmp_path, limit_s=5)
+        tokenized(documents, tokenizer=None, folder=tmp_path, limit_s=5)
     with patch("chimerac.interpreter.data.sources.text_documents", lambda _: documents):
         assert main(["train-tokenizer", str(tmp_path), "-o", str(tmp_path / "x.json")]) == 1
     assert "error[E802]" in capsys.readouterr().err and not list(tmp_path.glob(".*.partial"))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.memory import held_bytes, memory_over_time
 from chimerac.compiler.analyze.panels import memory_curve, panels_beside, simulated_panel, time_label
@@ -47,15 +48,19 @@ PAPER = (
     ".. u2 d0 u3 d1 .. D0 D0 U2 U2 D1 D1 U3 U3 .. ..",
     "u2 u3 .. d0 D0 D0 d1 D1 D1 .. U2 U2 .. .. U3 U3",
 )
-SHADES = {shade(0, 0): "d", shade(0, 1): "D", shade(1, 0): "u", shade(1, 1): "U"}
+DOWN, UP = 0, 1  # the pipes
+SHADES = {shade(DOWN, Op.FWD): "d", shade(DOWN, Op.BWD): "D", shade(UP, Op.FWD): "u", shade(UP, Op.BWD): "U"}
 
 
-def slots(row: list[DrawnBox], slot: float, origin: float, count: int) -> str:
-    """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it."""
+def slots(row: list[DrawnBox], width: float, origin: float, count: int) -> str:
+    """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it.
+
+    width: of a slot; origin: where the first slot begins; count: how many slots there are.
+    """
     found = [".."] * count
     for box in row:
         (number,) = box.texts
-        first, last = (box.left - origin) / slot, (box.right - origin) / slot
+        first, last = (box.left - origin) / width, (box.right - origin) / width
         assert abs(first - round(first)) < 0.01 and abs(last - round(last)) < 0.01
         for k in range(round(first), round(last)):
             assert found[k] == "..", "boxes do not overlap"
@@ -65,9 +70,9 @@ def slots(row: list[DrawnBox], slot: float, origin: float, count: int) -> str:
 
 def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
     rows = drawn_boxes(svg_of("chimera", D=4, N=4))
-    origin = min(row[0].left for row in rows.values())
-    slot = (max(row[-1].right for row in rows.values()) - origin) / 16
-    assert [slots(rows[r], slot, origin, 16) for r in range(4)] == list(PAPER)
+    origin, count = min(row[0].left for row in rows.values()), len(PAPER[0].split())
+    width = (max(row[-1].right for row in rows.values()) - origin) / count
+    assert [slots(rows[r], width, origin, count) for r in range(4)] == list(PAPER)
 
 
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:

@@ -132,7 +132,7 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
         assert found.peaks[g] == int(p.offsets[g]) + int(np.argmax(own))
 
 
-def profile() -> Profile:
+def example_profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
     model = find_model("gpt-nano", lambda samples: samples)
     times = tuple(
@@ -160,7 +160,7 @@ def profile() -> Profile:
 def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its_bytes() -> None:
     model = find_model("gpt-nano", lambda samples: samples)
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
-    d = profiled_durations(p, model, profile())
+    d = profiled_durations(p, model, example_profile())
     layers = model.stage_sums((range(2), range(2, 4)))
     assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
     sends = p.table.op == Op.SEND
@@ -171,37 +171,36 @@ def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its
 
 
 def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest() -> None:
-    p = profile()
-    assert p.all_reduce_s(2, 10**9) == pytest.approx(1.002)
-    assert p.all_reduce_s(4, 0) == pytest.approx(0.008)
-    assert p.all_reduce_s(16, 0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
-    assert p.all_reduce_s(16, 10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
-    without = replace(p, all_reduce=())
-    assert without.all_reduce_s(2, 10**6) == pytest.approx(2 * 0.001 + 1)
+    profile = example_profile()
+    assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
+    assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
+    assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
+    assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
+    without = replace(profile, all_reduce=())
+    assert without.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
 
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
-    p = profile()
-    zero = LayerTimes(0, 0, 0, 0, 0, 0)
-    twice = tuple(zero.between(layer, 2) for layer in p.sizes[0].layers)  # twice as long
-    both = replace(p, sizes=(p.sizes[0], SizeTimes(samples=8, layers=twice)))
+    profile, zero = example_profile(), LayerTimes(0, 0, 0, 0, 0, 0)
+    twice = tuple(zero.between(layer, 2) for layer in profile.sizes[0].layers)  # twice as long
+    both = replace(profile, sizes=(profile.sizes[0], SizeTimes(samples=8, layers=twice)))
     assert both.times(6)[0].forward_s == pytest.approx(0.0015)
     assert both.times(8) == twice
     for samples in (3, 9):
         with pytest.raises(ChimeraError, match=f"E715: .* of {samples} samples: it has 4 to 8"):
             both.times(samples)
     with pytest.raises(ChimeraError, match=r"E715: .* it has 4"):
-        p.times(2)
+        profile.times(2)
 
 
 def test_a_profile_of_another_model_is_refused() -> None:
-    p, program = profile(), compile_schedule("1f1b", {"D": 2}).program
+    profile, program = example_profile(), compile_schedule("1f1b", {"D": 2}).program
     with pytest.raises(ChimeraError, match="E714: the profile is one of gpt-nano, and the model is gpt-micro"):
-        profiled_durations(program, find_model("gpt-micro", lambda samples: samples), p)
+        profiled_durations(program, find_model("gpt-micro", lambda samples: samples), profile)
     with pytest.raises(ChimeraError, match="E714: the profile has 4 layers, and gpt-nano/3 has 5"):
-        profiled_durations(program, find_model("gpt-nano/3", lambda samples: samples), replace(p, model="gpt-nano/3"))
+        profiled_durations(program, find_model("gpt-nano/3", lambda samples: samples), replace(profile, model="gpt-nano/3"))
     with pytest.raises(ChimeraError, match=r"E714: the profile gives layer 0 \(embedding\) 12,288 parameters"):
-        profiled_durations(program, find_model("gpt-nano", lambda samples: samples, seq_len=64), p)
+        profiled_durations(program, find_model("gpt-nano", lambda samples: samples, seq_len=64), profile)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e300])

@@ -46,6 +46,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def planned(path: Path) -> tuple[Experiment, list[Run]]:
+    """Return the experiment of a file and its runs, after the check of their comparison."""
     experiment = read_experiment(path)
     runs, _ = plan_runs(experiment, path.parent / "runs" / experiment.name)
     check_comparison(experiment, runs)

@@ -13,6 +13,7 @@ from chimerac.interpreter.pipeline.gradient import PART_ELEMENTS, ModelGradient
 
 
 def gradient_of(*gradients: torch.Tensor | None) -> ModelGradient:
+    """Return the gradient of a model on one rank, whose parameters have these gradients."""
     parameters = [nn.Parameter(torch.zeros(() if g is None else g.shape)) for g in gradients]
     for p, g in zip(parameters, gradients, strict=True):
         p.grad = g

@@ -155,7 +155,7 @@ def test_each_stage_reads_its_own_weights_and_no_rank_has_the_whole_model(kind: 
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     model = model_of(tmp_path)
     parameters = dict(theirs.named_parameters(remove_duplicate=False))
-    name_of = {p: name for name, p in theirs.named_parameters()}  # one name for tied ones
+    name_of = {p: name for name, p in theirs.named_parameters()}  # tied parameters have one name
     for start in range(0, len(model.layer_names), 2):
         layers = model.layer_names[start : start + 2]
         stage = model.build_stage(range(start, start + len(layers)), seed=1)

@@ -85,10 +85,8 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(tmp_path / "x.safetensors", "")
     torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")
     refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", length=24)
-    generator, one_token = (
-        generator_of(weights, model=None, length=None, tokenizer=None),
-        Sampling(count=1, temperature=1.0, top_k=None, seed=0),
-    )
+    generator = generator_of(weights, model=None, length=None, tokenizer=None)
+    one_token = Sampling(count=1, temperature=1.0, top_k=None, seed=0)
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
         generator.continued("", one_token)
     with pytest.raises(ChimeraError, match=r"E862.*the prompt is not UTF-8"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -60,7 +61,7 @@ def write_archive(path: Path, contents: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("form", ["archive", "folder", "python 2", "protocol 5"])
-def test_cifar_is_read_from_its_published_forms(form: str, tmp_path: Path) -> None:
+def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_any_version(form: str, tmp_path: Path) -> None:
     batches = [batch(k) for k in range(6)]
     protocol = 5 if form == "protocol 5" else 2
     write = python_2_pickle if form == "python 2" else lambda b: pickle.dumps(b, protocol)
@@ -128,7 +129,7 @@ def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Pa
     refused("it is no complete archive")
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").touch()
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     refused("cannot be read from .*cifar-10-batches-py: permission denied")
 
 

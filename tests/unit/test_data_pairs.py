@@ -25,7 +25,7 @@ def original(numbers: range) -> torch.Tensor:
     return torch.where(targets != IGNORED, targets, tokens)
 
 
-def test_a_pair_has_its_marks_types_and_padding() -> None:
+def test_a_pair_has_its_special_tokens_types_and_padding() -> None:
     tokens, mask = original(MANY), SOURCE.field(MANY, "attention_mask")
     types = SOURCE.field(MANY, "token_types")
     assert tokens.shape == mask.shape == types.shape == (600, LENGTH) and mask.dtype == torch.bool
@@ -75,7 +75,7 @@ def test_a_sample_is_a_function_of_seed_and_number() -> None:
 
 def test_short_samples_and_texts_are_refused() -> None:
     assert pair_data(TEXT, LENGTH, seed=0).tokens == LENGTH
-    pair_data(TEXT, length=8, seed=0).train.inputs(range(50))
+    pair_data(TEXT, length=8, seed=0).train.inputs(range(50))  # the shortest samples
     with pytest.raises(ChimeraError, match=r"E803.*too short for two sentences"):
         pair_data(TEXT, length=7, seed=0)
     with pytest.raises(ChimeraError, match=r"E803"):

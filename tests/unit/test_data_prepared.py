@@ -74,7 +74,7 @@ def test_a_process_that_hangs_is_named_and_one_that_was_killed_is_replaced(tmp_p
         time.sleep(1000)
         return {}
 
-    process = context.Process(target=prepared, args=(tmp_path / "x", "u1", hang, 1.0))
+    process = context.Process(target=prepared, args=(tmp_path / "x", "u1", hang), kwargs={"limit_s": 1.0})
     process.start()
     begun.wait(60)
     with pytest.raises(ChimeraError, match=f"E860.*process {process.pid} on .* has made no progress for 0.3 s"):

@@ -1,5 +1,6 @@
 """Texts and their samples: the default text, folders, windows and their order, and the finding if there is no text."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
     def refuse(path: str) -> Any:
         if str(path).endswith("secret"):
-            raise PermissionError(13, "Permission denied", str(path))
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
@@ -178,7 +179,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeyp
     (tmp_path / "secret").write_text("words")
 
     def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ChimeraError, match=r"E802: the data .*secret cannot be read: permission denied"):

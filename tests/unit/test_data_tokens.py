@@ -51,7 +51,7 @@ def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
     bpe, wordpiece = (tokenizers.Tokenizer.from_file(str(folder / f".{name}.json")) for name in ("bpe", "wordpiece"))
     assert bpe.get_vocab_size() <= 320 and bpe.token_to_id("<|endoftext|>") is not None
     text = "The fox \u00e9\n\tsings.  Twice \U0001f600"
-    assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back: it is on bytes"
+    assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back, because its tokens are made of bytes"
     assert [wordpiece.token_to_id(t) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DOC]")] == list(range(6))
     ours = tokenizer_of(folder, "wordpiece")
     assert ours.encoding.special == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)

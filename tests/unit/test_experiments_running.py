@@ -28,6 +28,7 @@ from tools import ROOT
 
 LIMIT_S = 60  # for anything that is waited for
 SHORT_ANSWER_S = 2.0  # in place of slurm.ANSWER_S: in this time bash starts and reads a file, also on a busy host
+# An experiment. The stub takes `timeout` milliseconds for a run, and fails if it has `skip-nonfinite`.
 TEXT = """
 title: Small
 settings: {{timeout: {milliseconds}}}
@@ -186,6 +187,7 @@ def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     folder.write("0", more="discard: 3\n")
     folder.run()
     (row,) = folder.table()
+    # Iterations 4 and 5. In the stub iteration k takes 0.1 k s, has the loss 5 - 0.1 k, and a peak of 1000 k bytes.
     assert (row["iterations"], row["loss"], row["peak_memory_bytes"]) == ("2", "4.5", "5000")
     assert float(row["iteration_s"]) == pytest.approx(0.45)
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples

@@ -206,6 +206,7 @@ def test_a_description_fits_schedules_with_micro_batches_of_its_size(
     (tmp_path / "m.json").write_text(model_to_json(preset("gpt-nano").description(4)))
     words = ("chimera_halving", "1f1b", "-p", "D=4", "-p", "N=4", "--model", str(tmp_path / "m.json"), "--micro-batch", "8")
     rows = compared(capsys, *words)
+    # The micro-batches of chimera_halving then have four samples, those of 1f1b eight.
     assert "makespan" in rows["chimera_halving"] and rows["1f1b"]["reason"].startswith("E002: --micro-batch 8: ")
 
 

@@ -102,7 +102,7 @@ def test_hidden_files_and_files_that_are_not_text_are_skipped_and_counted(tmp_pa
     os.mkfifo(tmp_path / "pipe")
     text = load_text(tmp_path)
     assert all_of(text) == b"first " + b"x" * (CHECKED_BYTES - 1) + "\u00fczweite \u00fc ".encode()
-    assert text.note == "4 files read, 3 hidden and 3 not text skipped"
+    assert text.note == "4 files read, 3 hidden and 3 not text skipped"  # a hidden folder counts as one
     assert text_data(text, length=8, seed=0).summary.endswith("held out (4 files read, 3 hidden and 3 not text skipped)")
 
 

@@ -256,7 +256,8 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
         body = "module() { echo $@ >> modules; }\n" + script.read_text()
         subprocess.run(["bash", "-c", body], cwd=folder.path, env=environment, check=True, timeout=LIMIT_S)
     started = (folder.path / "srun").read_text()
-    assert "--rdzv-endpoint node1:22345 --rdzv-id 12345" in started and "yes /data here" in started
+    assert "--rdzv-endpoint node1:22345 --rdzv-id 12345" in started, "the port follows from the id of the job"
+    assert "yes /data here" in started
     assert (folder.path / "modules").read_text().splitlines() == ["load gcc/13 cuda"] * 2
     folder.run("--report")
     assert folder.seeds() == ["0", "0"]

@@ -45,7 +45,7 @@ def test_paths_that_cannot_be_written_are_refused(name: str, here: Path, capsys:
     assert code(caught) == "E003"
     assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    if not name.startswith("new"):
+    if not name.startswith("new"):  # Path drops the end of "new/" and of "new/."
         for refused in (lambda: check_output(Path(name), "--trace"), lambda: Record(rank=0, iterations=1, log=Path(name))):
             with pytest.raises(ChimeraError) as caught:
                 refused()

@@ -91,7 +91,7 @@ class Evaluated(NamedTuple):
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
-def test_losses_are_those_of_one_process_on_the_same_micro_batches(
+def test_losses_are_those_of_one_process_and_running_statistics_are_the_mean_over_the_copies(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
     def evaluated(pipe: Pipeline, samples: int) -> Evaluated:

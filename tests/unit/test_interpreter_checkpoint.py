@@ -112,7 +112,7 @@ def test_the_last_checkpoints_are_kept_and_the_run_goes_on_from_the_last_one(asy
     assert all(t.equal(full.tensors[name]) for name, t in found.tensors.items())
 
 
-def test_leftovers_of_killed_processes_are_ignored_and_removed_by_the_next_save(folder: Path) -> None:
+def test_an_incomplete_save_is_removed_by_the_next_one_and_a_checkpoint_that_was_being_replaced_is_loaded(folder: Path) -> None:
     (folder / ".iteration_00000015.partial").mkdir()
     (folder / ".iteration_00000015.partial" / "__0_0.distcp").write_bytes(b"half")
     (folder / "iteration_00000010").rename(folder / ".iteration_00000010.replaced")  # killed between two renames

@@ -146,4 +146,6 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
     trained = torch.load(tmp_path / "w.pt")
     for name, p in whole.parameters_by_name().items():
         p.data = trained[name]
-    assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), "the pipeline's weights, in one process"
+    assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), (
+        "the pipeline's weights, evaluated in one process"
+    )

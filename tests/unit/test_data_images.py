@@ -81,7 +81,9 @@ def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_any_ver
         pixels[:100].std((0, 2, 3))
     )
     assert data.name == "CIFAR-10, from other files than those published"
-    assert isinstance(data.pixels.base, np.memmap) or isinstance(data.pixels, np.memmap), "ranks of a host share it"
+    assert isinstance(data.pixels.base, np.memmap) or isinstance(data.pixels, np.memmap), (
+        "the pixels are mapped into memory, where the ranks of a host share them"
+    )
     found = image_data(data, seed=1, augments=False)
     (images,), (targets,) = found.train.inputs(range(100)), found.train.targets(range(100))
     assert images.shape == (100, 3, 32, 32) and images.mean((0, 2, 3)).abs().max() < 1e-5

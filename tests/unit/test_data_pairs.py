@@ -66,7 +66,7 @@ def test_a_sample_is_a_function_of_seed_and_number() -> None:
     assert again.inputs([7, 3])[0].equal(SOURCE.inputs([3, 7])[0].flip(0))
     assert not Pairs(TEXT, LENGTH, seed=6).inputs([3])[0].equal(SOURCE.inputs([3])[0])
     assert SOURCE.count == 499 == (len(TEXT) - 1) // LENGTH
-    assert not SOURCE.inputs([3])[0].equal(SOURCE.inputs([3 + SOURCE.count])[0]), "another epoch, other masks"
+    assert not SOURCE.inputs([3])[0].equal(SOURCE.inputs([3 + SOURCE.count])[0]), "another epoch has other masks"
     counts = SOURCE.valid_targets(range(4))
     assert counts == (int((SOURCE.targets(range(4))[0] != IGNORED).sum()), 4)
     with pytest.raises(KeyError, match="no field mask"):

@@ -179,7 +179,7 @@ def test_a_timeline_has_a_maximal_width() -> None:
 
 
 def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
-    """Each rank gives its own bars: in nanoseconds, from any moment on, without the time that it waited."""
+    """The bars of each rank are in nanoseconds, begin at any moment, and leave out the time that it waited."""
     p = program("1f1b", D=2, N=2)
     s, begin, unit_ns = simulate(p), 10**9, 7_000_000
     measured = []

@@ -127,7 +127,9 @@ def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
         levels = sorted(map(lightness, shades))
         assert min(b - a for a, b in pairwise(levels)) > 8
     for op in range(5):
-        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, "equal in all hues"
+        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, (
+            "a kind of task is equally light in all hues"
+        )
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def test_the_memory_curve_is_drawn_below() -> None:
     with_curve = simulated_panel(s, memory=memory_curve(s.program, s.timeline))
     svg = draw_picture([with_curve], "svg", time_label(s)).decode()
     assert "Activations alive: micro-batches of a stage, all ranks to one scale; the numbers are the peaks" in svg
-    assert svg.count("<!-- rank 0 -->") == 2, "beside its tasks and beside its curve"
+    assert svg.count("<!-- rank 0 -->") == 2, "rank 0 has a label beside its tasks, and one beside its curve"
 
 
 def test_a_measured_timeline_is_drawn() -> None:
@@ -224,7 +226,7 @@ def test_a_measured_timeline_is_drawn() -> None:
     (alone,), label = panels_beside(s, measured)
     assert label == "time in ms" and alone.facts == "6.3 ms"  # nine units of 7, in tenths of a millisecond
     (later,), _ = panels_beside(s, replace(measured, finish=123_456))
-    assert later.facts == "12346 ms" and later.length == 12345.6, "with the all-reduces after the last bar"
+    assert later.facts == "12346 ms" and later.length == 12345.6, "the length includes the all-reduces after the last bar"
     both, label = panels_beside(s, replace(measured, unit=""))
     svg = draw_picture(both, "svg", label).decode()
     assert "one_f_one_b D=2 N=2, predicted" in svg and len(drawn_boxes(svg, panel=1)) == 2

@@ -130,7 +130,7 @@ def test_a_file_in_a_folder_that_is_not_writable_is_written(here: Path, monkeypa
 
 @pytest.mark.root
 def test_another_user_writes_only_what_it_may() -> None:
-    """A writable file in a folder that is not writable, a file of another owner, and a read-only file."""
+    """The files: one that is writable, in a folder that is not; one of another owner; and a read-only one."""
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:

@@ -47,7 +47,7 @@ class Words(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Adds to each word a map of the mean of all words that the mask lets through."""
+    """Adds to each word a function of the mean of all words that the mask lets through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Plain(nn.Module):
 
 
 class Heads(nn.Module):
-    """Logits of the words and of the sample."""
+    """Returns the logits of the words and of the sample."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ class LargeBias(nn.Module):
 
 
 class Fragile(nn.Module):
-    """A linear layer with a fault for samples that are all equal to `at`; None: without one.
+    """A linear layer with a fault for the micro-batch whose number is `at`; None: without one.
 
     fault: "forward": an infinite output; "input": an infinite gradient of its input; "weight": one of its weight alone.
     """
@@ -75,7 +75,7 @@ class Fragile(nn.Module):
         self.fault, self.at = fault, at
 
     def forward(self, marks: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both; marks (b, 1) is the number of the micro-batch, and passes through all layers."""
+        """Return marks and the new x. marks (b, 1): the number of the micro-batch, which passes through all layers."""
         factor = torch.where((marks == self.at).any(), torch.inf, 1.0) if self.at is not None else torch.ones(())
         if self.fault == "input":
             x = ScaledGradient.apply(x, factor)

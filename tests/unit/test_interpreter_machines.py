@@ -98,7 +98,7 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
 
     x, y = batch(SAMPLES * 2)
     expected = F.cross_entropy(net()(x), y).item()
-    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "it ends on posted"
+    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "the program ends on posted"
     with pytest.raises(ChimeraError, match="E816") as error:
         run_in_loopback(crossing, run, machine="window")
     (found,) = error.value.diagnostics

@@ -280,4 +280,4 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
 def test_a_rank_holds_no_more_if_there_are_more_micro_batches(name: str) -> None:
     assert peaks(name, depth=4, micro_batches=8) == peaks(name, depth=4, micro_batches=32)
     few, many = (max(peaks("gpipe", depth=4, micro_batches=n)) for n in (8, 32))
-    assert many > 3 * few, "all of its micro-batches are held"
+    assert many > 3 * few, "GPipe holds all of its micro-batches"

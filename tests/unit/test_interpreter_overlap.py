@@ -135,7 +135,7 @@ def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) ->
 
 
 def test_a_run_that_looks_at_each_task_joins_the_streams_after_each() -> None:
-    """It may read what a task has computed, as the search for a value that is not finite does."""
+    """`invoke` may read what a task has computed, as the search for a value that is not finite does."""
     program = compile_schedule("dualpipe").program
     model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))

@@ -81,7 +81,7 @@ def test_a_goal_of_timed_stages_that_is_missed_is_named(rows: list[Row], expecte
     assert re.search(expected, line)
 
 
-def test_a_program_that_does_not_exist_says_why() -> None:
+def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
     text, _ = bench_timed.report(unit_ms=25, rows=changed("gems", reason="this does not hold: N >= 9"))
     assert "| gems | 4 | 4 | this does not hold: N >= 9 |  |  |  |  |" in text
 

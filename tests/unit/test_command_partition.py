@@ -70,7 +70,7 @@ def test_memory_is_a_number_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("option", ["--memory", "--split", "--partition", "--micro-batch", "--seq-len"])
-def test_options_of_a_model_need_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_about_a_model_need_a_model(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SCHEDULE, option, "1"]) == 2
     assert f"{option} needs a model: --model NAME" in capsys.readouterr().err
 

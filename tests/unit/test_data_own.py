@@ -61,7 +61,7 @@ def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, len
     assert data.train.valid_targets(numbers) == (targets.numel(),)
 
 
-def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) -> None:
+def test_a_masked_language_model_gets_the_mask_token_of_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "wordpiece")
     data = own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
@@ -76,14 +76,14 @@ def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) 
     assert data.train.valid_targets(numbers) == (int(is_target.sum()),)
 
 
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "bpe")
     with pytest.raises(ChimeraError, match="E861"):
         own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
 
 
-def test_a_model_of_images_gets_the_set_of_its_size() -> None:
+def test_a_model_of_images_gets_the_data_set_of_its_image_size() -> None:
     pytest.importorskip("sklearn")
     asked, side, channels = [], 8, 1
 

@@ -47,7 +47,7 @@ def tokenizer_of(folder: Path, name: str) -> Tokenizer:
     return load_tokenizer(folder / f".{name}.json")
 
 
-def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
+def test_a_trained_tokenizer_can_be_read_by_the_package_tokenizers(folder: Path) -> None:
     bpe, wordpiece = (tokenizers.Tokenizer.from_file(str(folder / f".{name}.json")) for name in ("bpe", "wordpiece"))
     assert bpe.get_vocab_size() <= 320 and bpe.token_to_id("<|endoftext|>") is not None
     text = "The fox \u00e9\n\tsings.  Twice \U0001f600"
@@ -59,9 +59,9 @@ def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
 
 
 def test_tokens_of_a_folder_are_those_of_its_documents_with_an_end_after_each(folder: Path, tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
-    end = library.token_to_id("<|endoftext|>")
-    expected = [t for name in "ab" for t in [*library.encode((folder / f"{name}.txt").read_text()).ids, end]]
+    package_tokenizer = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
+    end = package_tokenizer.token_to_id("<|endoftext|>")
+    expected = [t for name in "ab" for t in [*package_tokenizer.encode((folder / f"{name}.txt").read_text()).ids, end]]
     text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
     assert text.read(0, len(text)).tolist() == expected and text.note == "2 files read, 2 hidden skipped"
     (file,) = tmp_path.iterdir()
@@ -106,7 +106,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
     numbers = range(400)  # of samples
     (tokens,), (targets, _) = source.inputs(numbers), source.targets(numbers)
     original = torch.where(targets != IGNORED, targets, tokens)
-    library = transformers.PreTrainedTokenizerFast(
+    their_tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / ".wordpiece.json"),
         pad_token="[PAD]",
         cls_token="[CLS]",
@@ -114,7 +114,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
         mask_token="[MASK]",
         unk_token="[UNK]",
     )
-    collate = transformers.DataCollatorForLanguageModeling(library, mlm_probability=0.15)
+    collate = transformers.DataCollatorForLanguageModeling(their_tokenizer, mlm_probability=0.15)
     torch.manual_seed(0)
     theirs = collate([{"input_ids": row} for row in original.tolist()])
 
@@ -127,7 +127,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
 
     ours, expected = shares(tokens, targets), shares(theirs["input_ids"], theirs["labels"])
     assert ours == pytest.approx(expected, abs=0.025) and ours == pytest.approx([0.15, 0.8, 0.1], abs=0.025)
-    # The special tokens are where the library puts them for a pair.
+    # The special tokens are where BERT has them in a pair.
     for row, types, mask in zip(
         original.tolist(),
         source.field(numbers, "token_types").tolist(),

@@ -91,7 +91,7 @@ def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
     assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", pipes=empty), 0) == "F0 B0 F1 B1 F2 B2"
 
 
-def test_stuck_names_the_limit_that_refuses() -> None:
+def test_a_stuck_scheduler_names_the_limit_that_refuses() -> None:
     d = stuck_finding("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
     assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that is ready"
     assert d.notes == ("rank 0 has 2 of 2: F main s0 m2 may not start",)
@@ -134,7 +134,7 @@ def test_a_group_larger_than_everything_is_one_task() -> None:
     assert [i.micro_batches for i in p.stream(0) if i.op == "FWD"] == [(0, 1, 2)]
 
 
-def test_costs_and_hops_make_the_order() -> None:
+def test_costs_and_hops_determine_the_order() -> None:
     quick = greedy("cost B = 1", "prefer B, F", N=6)
     slow = greedy("cost B(k) = 1 + 5*(1 - k)", "prefer B, F", N=6)
     assert quick.costs.BWD == (1, 1) and tasks_of(quick, 0) == "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5"

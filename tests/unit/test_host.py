@@ -30,7 +30,7 @@ def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_p
         ({"cpu/cpu.cfs_quota_us": "300000"}, 8),
     ],
 )
-def test_processors_are_those_of_the_affinity_and_of_every_quota(
+def test_processors_are_limited_by_the_affinity_and_by_every_quota(
     files: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, text in files.items():

@@ -66,11 +66,13 @@ def test_tokens_of_a_folder_are_those_of_its_documents_with_an_end_after_each(fo
     assert text.read(0, len(text)).tolist() == expected and text.note == "2 files read, 2 hidden skipped"
     (file,) = tmp_path.iterdir()
     again = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
-    assert again.identity(9) == text.identity(9) and list(tmp_path.iterdir()) == [file]
+    assert again.identity(trained=9) == text.identity(trained=9) and list(tmp_path.iterdir()) == [file]
     # Another tokenizer makes another file, and so does a changed text.
     tokenized(text_documents(folder), tokenizer_of(folder, "wordpiece"), tmp_path, limit_s=5)
     (folder / "b.txt").write_text(prose(3001, seed=1))
-    assert tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5).identity(9) != text.identity(9)
+    assert tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5).identity(
+        trained=9
+    ) != text.identity(trained=9)
     assert len(list(tmp_path.iterdir())) == 3
 
 

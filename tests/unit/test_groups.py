@@ -113,7 +113,10 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
-        (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),  # no longer range has a value
+        (
+            f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)",
+            "the groups leave out m = 2, 5",
+        ),  # a longer range would exceed the limit of values
     ):
         [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
         assert (d.code, d.help, d.label) == ("E301", expected, "these groups")

@@ -40,7 +40,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
     assert result == "it was verified for the window machine"
     output = tmp_path / "arranged.json"
-    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
+    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
     assert plan(str(output)).evaluation.header.machine == "window"
     # Loopback runs every machine, and evaluates on the same one.
     assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
@@ -107,7 +107,7 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
     assert result == "it was verified for the window machine"
     if given == "path":
         output = tmp_path / "arranged.json"
-        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
+        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
         losses = run_in_loopback(crossing, lambda transport: pipeline(output, transport).step(x, y), machine="window")
         assert losses == pytest.approx([expected] * 2, rel=1e-5)
     else:

@@ -88,12 +88,12 @@ def test_samples_are_windows_of_the_tokens_and_the_bigram_model_beats_the_unigra
 
 
 def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path) -> None:
-    tokenizer, peaks = tokenizer_of(folder, "bpe"), []
+    tokenizer, prepared, peaks = tokenizer_of(folder, "bpe"), tmp_path / "prepared", []
     for size in (20 * PIECE, 60 * PIECE):
         path = tmp_path / f"{size}.txt"
         path.write_text((prose(5000) * (size // 20_000 + 1))[:size])
         found: list[Text] = []
-        peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, tmp_path / "prepared", limit_s=60))))  # noqa: B023
+        peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, prepared, limit_s=60))))  # noqa: B023
         assert len(found[0]) > size / 8
     assert peaks[1] < 1.2 * peaks[0], "three times the text takes no more memory"
 

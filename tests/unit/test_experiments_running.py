@@ -126,7 +126,7 @@ def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
     assert len(folder.events()) == 4 and folder.seeds() == ["0", "1"]
     folder.run()
     assert len(folder.events()) == 4, "all runs are done"
-    folder.write("0, 1, 5")  # a changed file runs what is new
+    folder.write("0, 1, 5")  # only the run that is new in the file is executed
     assert "1 of 3 runs are pending, about" in folder.run("--dry-run")
     folder.run()
     assert len(folder.events()) == 6 and folder.seeds() == ["0", "1", "5"]
@@ -198,7 +198,7 @@ def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Fo
     smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
     smi.chmod(0o755)
     folder.write("0", more="discard: 1\n")
-    folder.environment["STUB_AFTER_MS"] = "2500"
+    folder.environment["STUB_AFTER_MS"] = "2500"  # the GPUs are read every second
     folder.run()
     assert (folder.path / "gpus").exists()
     (row,) = folder.table()

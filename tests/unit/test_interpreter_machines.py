@@ -22,7 +22,10 @@ from tests.helpers_plan import plan
 
 
 def crossing_program(tmp_path: Path) -> Path:
-    """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
+    """Return the path of a program in which both ranks send before they receive.
+
+    It ends on machines whose SENDs need not wait.
+    """
     path = tmp_path / "my crossing.streams"
     path.write_text(entries()["E816"].wrong)
     return path

@@ -99,7 +99,7 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "window", "held"),
+    ("machine", "window", "held"),  # held: how many sent buffers are in memory after each of three SENDs
     [
         ("window", 0, [0, 0, 0]),
         ("window", 1, [1, 1, 1]),

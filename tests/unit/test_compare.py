@@ -112,7 +112,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
     # A ring of 2 ranks all-reduces the stage without the tied parameter, a ring of 4 ranks the tied parameter.
     assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
-    assert row["all_reduced"] == 1, "a ring of 2 ranks sends the size of a stage; a tied parameter is not counted"
+    assert row["all_reduced"] == 1, "a ring of 2 ranks sends as much as a stage has; tied parameters are not counted"
 
 
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_groups_with_their_own_pipes() -> None:
     assert not find_error(p)
 
 
-def test_groups_that_are_no_partition_are_refused() -> None:
+def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
     for rule, code in (
         ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
         ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),
@@ -113,10 +113,8 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
-        (
-            f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)",
-            "the groups leave out m = 2, 5",
-        ),  # a longer range would exceed the limit of values
+        # A longer range would exceed the limit of values.
+        (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),
     ):
         [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
         assert (d.code, d.help, d.label) == ("E301", expected, "these groups")

@@ -37,16 +37,13 @@ def test_the_order_of_parameters_is_that_of_the_module_in_every_process() -> Non
     model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     gates = [f"{name}.{of}" for name in "abcdefgh" for of in ("weight", "bias")]
     stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))]
-    names = [[*stage.parameters_by_name()] for stage in stages]
-    assert (
-        names
-        == [
-            ["embed.weight"],
-            ["blocks.0.weight", "blocks.0.bias", *gates[:8]],  # with the weight of a module that is read, its bias
-            ["blocks.1.weight", "blocks.1.bias", *gates[:8]],
-            ["head.weight", "head.bias", *gates],  # the last stage has all modules that nothing calls
-        ]
-    )
+    expected = [
+        ["embed.weight"],
+        ["blocks.0.weight", "blocks.0.bias", *gates[:8]],  # with the weight of a module that is read, its bias
+        ["blocks.1.weight", "blocks.1.bias", *gates[:8]],
+        ["head.weight", "head.bias", *gates],  # the last stage has all modules that nothing calls
+    ]
+    assert [[*stage.parameters_by_name()] for stage in stages] == expected
     assert [tied.name for tied in describe(model, SAMPLES).tied] == gates[:8]
 
 

@@ -69,7 +69,7 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch, in those of the command line
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of its micro-batches, if the others have 1
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
     share = Fraction(4, program.header.stages)  # size of a stage, in fourths of the model: the share of one of four ranks
     sent, all_reduced = Counter[int](), Counter[int]()

@@ -121,7 +121,7 @@ def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypa
     monkeypatch.setattr(drawing, "MAX_WIDTH", 60)
     lines = draw_timeline(p, simulate(p, {"F": 1000, "B": 1999}).timeline).splitlines()
     numbers = [m for line in lines[1:3] for m in re.findall(r"[FB](\d+)", line)]
-    assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48  # tasks
+    assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48  # of 48 tasks
     assert "a letter alone: no room for the number" in lines[-1]
 
 

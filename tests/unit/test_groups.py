@@ -53,7 +53,7 @@ def test_a_let_of_the_order_is_not_the_number_of_the_groups() -> None:
 
 
 def test_groups_of_different_sizes() -> None:
-    # 0 | 1 2 | 3 4 5 | ...
+    # The groups are 0 | 1 2 | 3 4 5 | ...
     p = small({"N": 6}, F="F(s, m = g*(g + 1)//2 .. g*(g + 3)//2) at s + 2*m", B=LATE)
     assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
     mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)

@@ -24,7 +24,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, TOLERANCE, Trained, compiled, model, refused, train
 
-FOUR = compiled("chimera", width=1, D=4, N=4)  # 8 samples an iteration, as all of these
+FOUR = compiled("chimera", width=1, D=4, N=4)  # all of these have 8 samples an iteration
 TWO = compiled("chimera", width=1, D=2, N=4)
 TWO_WIDE = compiled("1f1b", width=2, D=2, N=2)
 ONE = compiled("gpipe", width=1, D=1, N=4)

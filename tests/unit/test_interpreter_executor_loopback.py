@@ -176,7 +176,7 @@ def test_nothing_is_in_flight_when_an_iteration_ends(monkeypatch: pytest.MonkeyP
 
     for seed in range(8):
         run_in_loopback(p, run_rank, seed, every_post=True)
-    assert any(waited) and len(waited) == 8 * 2  # seeds, and ranks
+    assert any(waited) and len(waited) == 8 * 2  # eight seeds, two ranks
 
 
 def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

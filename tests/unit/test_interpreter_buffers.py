@@ -95,10 +95,10 @@ def test_losses_are_those_of_one_process_and_running_statistics_are_the_mean_ove
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
     def evaluated(pipe: Pipeline, samples: int) -> Evaluated:
-        before = {name: t.clone() for name, t in pipe.state_dict().items()}
+        before = {key: t.clone() for key, t in pipe.state_dict().items()}
         x, y = batch(9, samples)
         loss = pipe.evaluate(x.chunk(width)[pipe.replica], y.chunk(width)[pipe.replica])
-        after = {name: t.clone() for name, t in pipe.state_dict().items()}
+        after = {key: t.clone() for key, t in pipe.state_dict().items()}
         return Evaluated(samples, before, after, pipe.full_state_dict(), loss)
 
     found = run(name, parameters, width, evaluated)

@@ -114,11 +114,11 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_
         save_checkpoint(tmp_path / "own", pipe, optimizer)
         save_checkpoint(tmp_path / "bare", pipe)
 
-    def load(name: str) -> Callable[[Pipeline, Any, Any], None]:
+    def load(checkpoint: str) -> Callable[[Pipeline, Any, Any], None]:
         def rank(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
             before = {name: t.clone() for name, t in pipe.state_dict().items()}
             try:
-                load_checkpoint(tmp_path / name, pipe, optimizer)
+                load_checkpoint(tmp_path / checkpoint, pipe, optimizer)
             finally:
                 assert all(t.equal(before[name]) for name, t in pipe.state_dict().items()) and not optimizer.state
 

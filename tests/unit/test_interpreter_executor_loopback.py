@@ -30,6 +30,7 @@ from tests.helpers_loopback import (
     small_model,
 )
 
+# Rank 1 holds two stages. The second one has a split backward for micro-batch 0.
 SPLIT_PAIR = """pipe main on 0 1 1 micro_batches 0 1
 
 rank 0:

@@ -210,9 +210,11 @@ def test_a_finite_step_passes() -> None:
 
 
 def trained(skip: bool) -> list[Any]:
-    """Train on integers; the loss of one micro-batch, in a later iteration than the first, is infinite.
+    """Train on integers. The loss of one micro-batch, in a later iteration than the first, is infinite.
 
-    The loss knows this micro-batch, `number`, by its targets, which no other micro-batch of the trained iterations has.
+    Return by rank the message of the error. If there is none: whether each update was left out and its learning rate, how many
+    were left out, and that iteration. skip: leave out an update with an infinite loss. The loss knows the micro-batch `number`
+    by its targets, which no other micro-batch of the trained iterations has.
     """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()

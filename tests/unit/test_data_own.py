@@ -70,8 +70,8 @@ def test_a_masked_language_model_gets_the_mask_token_of_its_tokenizer(tmp_path: 
     plain = own_data(SETTINGS, model("AnyForCausalLM", ids=TOKENS), lambda: text, unused)
     original = plain.train.field(numbers, "ids")
     is_target = targets != IGNORED
-    (mask,) = set(tokens[is_target].tolist())
-    assert mask not in original.unique() and tokens[~is_target].equal(original[~is_target])
+    (mask_token,) = set(tokens[is_target].tolist())
+    assert mask_token not in original.unique() and tokens[~is_target].equal(original[~is_target])
     assert targets[is_target].equal(original[is_target]) and 0.1 < is_target.float().mean() < 0.2
     assert data.train.valid_targets(numbers) == (int(is_target.sum()),)
 

@@ -67,12 +67,12 @@ def test_a_limit_bounds_the_tasks_that_have_started() -> None:
 
 def test_limits_per_stage_and_per_pipe() -> None:
     looped = "pipe main { stage k on rank k % D   micro_batches N }"
-    whole = greedy("prefer F, B", "limit F - B <= 2", pipes=looped, stages="2*D", N=4)
-    each = greedy("prefer F, B", "limit F - B <= 2 per stage", pipes=looped, stages="2*D", N=4)
-    assert tasks_of(whole, 0).startswith("F0.0 F0.2 B0.2 B0.0")
-    assert tasks_of(each, 0).startswith("F0.0 F1.0 F0.2 F1.2 B0.2")
-    both = greedy("prefer F, B", "limit F - B <= 1 per pipe", pipes=TWO_PIPES, N=2)
-    assert tasks_of(both, 0).startswith("F0.0 F2.1 B2.1")
+    per_rank = greedy("prefer F, B", "limit F - B <= 2", pipes=looped, stages="2*D", N=4)
+    per_stage = greedy("prefer F, B", "limit F - B <= 2 per stage", pipes=looped, stages="2*D", N=4)
+    assert tasks_of(per_rank, 0).startswith("F0.0 F0.2 B0.2 B0.0")
+    assert tasks_of(per_stage, 0).startswith("F0.0 F1.0 F0.2 F1.2 B0.2")
+    per_pipe = greedy("prefer F, B", "limit F - B <= 1 per pipe", pipes=TWO_PIPES, N=2)
+    assert tasks_of(per_pipe, 0).startswith("F0.0 F2.1 B2.1")
     varied = greedy("prefer F, B", "limit F - B <= 1 + s per stage", pipes=looped, stages="2*D", N=4)
     assert tasks_of(varied, 0).startswith("F0.0 F0.2 B0.2 B0.0")
 
@@ -99,7 +99,7 @@ def test_a_stuck_scheduler_names_the_limit_that_refuses() -> None:
 
 
 def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> None:
-    three = TWO_PIPES.replace("D - 1 - k", "2 - k")  # rank 1 has a stage of both pipes, which count as one
+    three = TWO_PIPES.replace("D - 1 - k", "2 - k")  # rank 1 has stage 1 of both pipes, which count together
     d = stuck_finding("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)
     assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then finishes"
     d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO_PIPES, N=2)

@@ -120,12 +120,12 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
     """Run a step with this rank's part of the batch, without the fields that it does not read."""
     words, targets, fields = batch(samples)
-    w, own = pipe.program.header.width, pipe.replica
-    mine = {name: fields[name].chunk(w)[own] for name in pipe.reads_fields}
+    width, replica = pipe.program.header.width, pipe.replica
+    mine = {name: fields[name].chunk(width)[replica] for name in pipe.reads_fields}
     counts = [int((targets[0] != IGNORED).sum()), samples]
-    parts = tuple(t.chunk(w)[own] for t in targets)
+    parts = tuple(t.chunk(width)[replica] for t in targets)
     given: dict[str, Any] = {"divisor": counts} | mine | options
-    return pipe.step(words.chunk(w)[own], parts, **given)
+    return pipe.step(words.chunk(width)[replica], parts, **given)
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
@@ -279,7 +279,7 @@ SETTINGS = Settings(iterations=5, seed=3, micro_batch=SAMPLES, rate=1e-2)
 def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_fields(accumulate: int) -> None:
     program = compile_schedule("chimera", {"D": 4, "N": 4}).program
     settings = replace(SETTINGS, accumulate=accumulate)
-    samples = 4 * SAMPLES * accumulate
+    samples = 4 * SAMPLES * accumulate  # of an iteration
     whole = whole_model(MODEL, SETTINGS.seed)
     expected = [r.loss for r in train(whole, MODEL, FieldSamples(), settings, samples)]
     numbers, source = range(7), FieldSamples()

@@ -199,8 +199,9 @@ def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str
     assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
 
 
-# Words of the text form, texts that are no name in a header, and names. A model may have any printable text as its name.
+# Words of the text form, which are names too.
 WORDS = ["on", "micro_batches", "stages", "model", "over", "rank", "pipe", "tied", "recompute", "s0", "m0", "FWD", "act"]
+# Texts that are no name in a header. The name of a model may be any printable text of 1 to 128 characters.
 HOSTILE = [
     "#",
     "#x",
@@ -219,7 +220,7 @@ HOSTILE = [
     '"',
 ]
 NAMES = st.sampled_from([*WORDS, *HOSTILE, "x[0]"]) | st.text(st.characters(), max_size=5) | st.from_regex(NAME, fullmatch=True)
-KINDS = ("schedule", "parameter", "pipe", "tied", "limit")
+KINDS = ("schedule", "parameter", "pipe", "tied", "limit")  # of the names in a header
 
 
 @given(st.sampled_from((*KINDS, "model")), NAMES)

@@ -105,9 +105,9 @@ def published() -> Iterator[Setting]:
 def makespans_of_library(problem: Problem) -> dict[str, int]:
     """Return the makespan of each schedule of the library that needs no more memory.
 
-    The order of each is taken as it is written. It has the same numbers of ranks, stages and micro-batches, keeps the limits, and has
-    at most as many copies of weights on a rank; its placement may differ. If the problem splits the backward, a schedule that
-    does not split it has B = I + W. If the problem does not split it, schedules that do are left out.
+    The order of each is taken as it is written. It has the same numbers of ranks, stages and micro-batches, keeps the limits,
+    and has at most as many copies of weights on a rank; its placement may differ. If the problem splits the backward, a
+    schedule that does not split it has B = I + W. If the problem does not split it, schedules that do are left out.
     """
     found: dict[str, int] = {}
     copies = weight_copies(problem.pipes)

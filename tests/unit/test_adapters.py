@@ -20,23 +20,24 @@ def module_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor
     return cross_entropy(module(**fields), targets)
 
 
-def batches(iterations: int, mask: bool) -> list[Batch]:
-    shape, found = (SAMPLES * MICRO_BATCHES, LENGTH), list[Batch]()
-    for _ in range(iterations):
+def random_batches(count: int, mask: bool) -> list[Batch]:
+    """Return random batches. mask: whether they have the field `mask` besides the tokens."""
+    shape, batches = (SAMPLES * MICRO_BATCHES, LENGTH), list[Batch]()
+    for _ in range(count):
         fields = {"tokens": torch.randint(0, VOCABULARY, shape)} | ({"mask": torch.rand(shape)} if mask else {})
-        found.append((fields, torch.randint(0, VOCABULARY, shape)))
-    return found
+        batches.append((fields, torch.randint(0, VOCABULARY, shape)))
+    return batches
 
 
 def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
     torch.manual_seed(1)
-    fed, model = batches(3, mask=True), skips()
-    for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], fed).items():
+    batches, model = random_batches(3, mask=True), skips()
+    for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], batches).items():
         whole = Skips()
         assert set(before) == set(whole.state_dict())
         # The offset is random, and not persistent, so it is in no state dict.
-        whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), 0)._intercepted.module.offset)
-        assert losses == pytest.approx(train_plainly(whole, before, fed, module_loss), rel=2e-5), schedule
+        whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), seed=0)._intercepted.module.offset)
+        assert losses == pytest.approx(train_plainly(whole, before, batches, module_loss), rel=2e-5), schedule
 
 
 class Marked(nn.Module):
@@ -56,10 +57,10 @@ class Marked(nn.Module):
 
 
 def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() -> None:
-    fed = batches(3, mask=False)
+    batches = random_batches(3, mask=False)
     model = cut(Marked, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
-    for before, losses in train(lambda: model, ["chimera", "chimera_zb"], fed).values():
-        assert losses == pytest.approx(train_plainly(Marked(), before, fed, module_loss), rel=1e-5)
+    for before, losses in train(lambda: model, ["chimera", "chimera_zb"], batches).values():
+        assert losses == pytest.approx(train_plainly(Marked(), before, batches, module_loss), rel=1e-5)
 
 
 class Positions(nn.Module):
@@ -101,11 +102,11 @@ class Tables(nn.Module):
 
 def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
     torch.manual_seed(4)
-    fed = batches(3, mask=False)
+    batches = random_batches(3, mask=False)
     model = cut(Tables, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
-    for before, losses in train(lambda: model, ["chimera", "1f1b"], fed).values():
+    for before, losses in train(lambda: model, ["chimera", "1f1b"], batches).values():
         assert set(before) == set(Tables().state_dict())
-        assert losses == pytest.approx(train_plainly(Tables(), before, fed, module_loss), rel=1e-5)
+        assert losses == pytest.approx(train_plainly(Tables(), before, batches, module_loss), rel=1e-5)
 
 
 class Writes(nn.Module):
@@ -133,34 +134,38 @@ def test_a_model_may_change_fields_in_place() -> None:
     """Neither another stage nor a recomputation nor the caller sees the change."""
     torch.manual_seed(5)
     shape = SAMPLES * MICRO_BATCHES, LENGTH
-    fed = [(fields | {"bias": torch.rand(shape), "scale": torch.rand(*shape, 1)}, t) for fields, t in batches(2, mask=True)]
-    before_all, examples = copy.deepcopy(fed), {name: t[:SAMPLES] for name, t in fed[0][0].items()}
+    batches = [
+        (fields | {"bias": torch.rand(shape), "scale": torch.rand(*shape, 1)}, targets)
+        for fields, targets in random_batches(2, mask=True)
+    ]
+    original, examples = copy.deepcopy(batches), {name: t[:SAMPLES] for name, t in batches[0][0].items()}
     model = cut(Writes, examples, loss=cross_entropy, targets=TOKENS)
-    for before, losses in train(lambda: model, ["chimera", "chimera_recompute"], fed).values():
-        assert all(a[name].equal(b[name]) for (a, _), (b, _) in zip(fed, before_all, strict=True) for name in a)
-        assert losses == pytest.approx(train_plainly(Writes(), before, copy.deepcopy(fed), module_loss), rel=1e-5)
+    for before, losses in train(lambda: model, ["chimera", "chimera_recompute"], batches).values():
+        assert all(a[name].equal(b[name]) for (a, _), (b, _) in zip(batches, original, strict=True) for name in a)
+        assert losses == pytest.approx(train_plainly(Writes(), before, copy.deepcopy(batches), module_loss), rel=1e-5)
 
 
 def test_torchs_tracer_cuts_where_the_module_has_no_list_of_layers() -> None:
     class Flat(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.e, self.a, self.b = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.h, self.scale = nn.Linear(WIDTH, VOCABULARY), nn.Parameter(torch.randn(WIDTH))
-            self.h.weight = self.e.weight
+            self.embed, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.scale = nn.Parameter(torch.randn(WIDTH))
+            self.head.weight = self.embed.weight
 
         def forward(self, tokens: Tensor) -> Tensor:
-            x = self.e(tokens) * self.scale
-            return self.h(torch.relu(self.b(torch.tanh(self.a(x)))) + x) * self.scale.sum()
+            x = self.embed(tokens) * self.scale
+            return self.head(torch.relu(self.second(torch.tanh(self.first(x)))) + x) * self.scale.sum()
 
     torch.manual_seed(3)
     module = Flat()
-    pipe = pipeline(module, (TOKENS,), split_spec=dict.fromkeys("abh", SplitPoint.BEGINNING))
-    fed = batches(2, mask=False)
+    pipe = pipeline(module, (TOKENS,), split_spec=dict.fromkeys(("first", "second", "head"), SplitPoint.BEGINNING))
+    batches = random_batches(2, mask=False)
 
     def make() -> CallModel:
         return traced(copy.deepcopy(module), pipe, {"tokens": TOKENS}, loss=cross_entropy)
 
-    for before, losses in train(make, ["chimera_zb", "1f1b"], fed).values():
+    for before, losses in train(make, ["chimera_zb", "1f1b"], batches).values():
         assert set(before) == set(module.state_dict())
-        assert losses == pytest.approx(train_plainly(copy.deepcopy(module), before, fed, module_loss), rel=2e-5)
+        assert losses == pytest.approx(train_plainly(copy.deepcopy(module), before, batches, module_loss), rel=2e-5)

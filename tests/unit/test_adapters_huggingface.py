@@ -38,6 +38,7 @@ SIZES: dict[str, Any] = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
 BART = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+# By model_type of transformers: the other values of a small config.json, without dropout.
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2 | {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "bert": SIZES | NO_DROPOUT,
@@ -52,7 +53,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": SIZES | {"num_key_value_heads": 1, "num_local_experts": 2, "head_dim": 8},
     "albert": SIZES | NO_DROPOUT | {"embedding_size": 8, "classifier_dropout_prob": 0.0},
 }  # fmt: skip
-LAYERS = {
+LAYERS = {  # by model_type: the names of the lists of layers, where they are given
     "opt": ["model.decoder.layers"],
     "gpt_neox": ["gpt_neox.layers"],
     "vit": ["vit.layers"],
@@ -85,7 +86,7 @@ def random_like(fields: Mapping[str, Tensor], count: int) -> tuple[dict[str, Ten
         # Tokens below 3 are special in some of these models: padding, and the begin and the end of a text.
         made[name] = torch.rand(shape) if t.is_floating_point() else torch.randint(3, VOCABULARY, shape)
     first = next(iter(fields.values()))
-    shape = (count,) if first.is_floating_point() else (count, LENGTH)
+    shape = (count,) if first.is_floating_point() else (count, LENGTH)  # a class for each image, or a target for each token
     return made, torch.randint(0, CLASSES, shape)
 
 
@@ -120,13 +121,13 @@ def test_an_architecture_needs_no_more_than_the_names_of_its_lists_of_layers(kin
 
 def test_the_chosen_attention_is_that_of_the_model(tmp_path: Path) -> None:
     model = model_of(write_config(tmp_path, "llama"), attn_implementation="eager")
-    assert model.build_stage(range(1, 2), 0)._intercepted.module.config._attn_implementation == "eager"
+    assert model.build_stage(range(1, 2), seed=0)._intercepted.module.config._attn_implementation == "eager"
 
 
 def outputs(model: CallModel, cuts: list[int], fields: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Return the outputs of the model in training, cut before these layers."""
+    """Return the outputs of the model in training mode. cuts: the first layer of each stage but the first."""
     ends, values = [0, *cuts, len(model.layer_names)], ()
-    with drawing(Draws(0, 0, tuple(range(SAMPLES)))):
+    with drawing(Draws(seed=0, iteration=0, samples=tuple(range(SAMPLES)))):
         for start, stop in pairwise(ends):
             stage = model.build_stage(range(start, stop), seed=0)
             values = stage(*values, **{name: fields[name] for name in stage.reads})
@@ -143,7 +144,7 @@ def test_initial_weights_and_dropout_do_not_depend_on_how_the_model_is_cut(kind:
     for cuts in [[1], [2], list(range(1, len(model.layer_names)))]:
         (found,) = outputs(model, cuts, fields)
         assert found.equal(whole), cuts
-    assert not outputs(model_of(write_config(tmp_path, kind)), [], fields)[0].equal(whole), "no dropout"
+    assert not outputs(model_of(write_config(tmp_path, kind)), [], fields)[0].equal(whole), "dropout changes the outputs"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral", "bert"])
@@ -154,7 +155,7 @@ def test_each_stage_reads_its_own_weights_and_no_rank_has_the_whole_model(kind: 
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     model = model_of(tmp_path)
     parameters = dict(theirs.named_parameters(remove_duplicate=False))
-    name_of = {p: name for name, p in theirs.named_parameters()}  # one name for tied ones
+    name_of = {p: name for name, p in theirs.named_parameters()}  # tied parameters have one name
     for start in range(0, len(model.layer_names), 2):
         layers = model.layer_names[start : start + 2]
         stage = model.build_stage(range(start, start + len(layers)), seed=1)

@@ -120,10 +120,10 @@ def watched():
     return net
 """
     )
-    model = own_model(f"{path}:watched", 4, 8)
+    model = own_model(f"{path}:watched", samples=4, length=8)
     assert set(Path(f"{path}.log").read_text().split()) == {"0"}
-    model.build_stage(range(1), 0)
-    assert Path(f"{path}.log").read_text().split()[-1] == str(256 * 8)
+    model.build_stage(range(1), seed=0)
+    assert Path(f"{path}.log").read_text().split()[-1] == str(256 * 8), "the parameters of the embedding"
 
 
 def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
         "number": "number is not a function",
     }.items():
         with pytest.raises(ChimeraError, match=f"E801: --model .*mine.py:{name}: {message}"):
-            own_model(f"{path}:{name}", 4, 8)
-    assert own_model(f"{path}:Again", 4, 8).layer_names == ("embed", "blocks.0", "blocks.1", "head")
+            own_model(f"{path}:{name}", samples=4, length=8)
+    assert own_model(f"{path}:Again", samples=4, length=8).layer_names == ("embed", "blocks.0", "blocks.1", "head")
     path.write_text("x = " + "-" * 10**5 + "1")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*mine\.py: it is nested too deeply"):
         check_own(f"{path}:x")
 
 
-LOSSES = """
+FUNCTIONS_WITH_LOSSES = """
 import torch
 import torch.nn.functional as F
 from chimerac.interpreter.adapters.model import cut
@@ -174,7 +174,7 @@ def test_each_loss_has_a_name_that_options_know() -> None:
 
 def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(MINE + LOSSES)
+    path.write_text(MINE + FUNCTIONS_WITH_LOSSES)
 
     def job(name: str) -> None:
         settings = parse_options(["chimera", "-p", "D=2", "-p", "N=2", "--seq-len", "8", "--model", f"{path}:{name}"])
@@ -187,11 +187,11 @@ def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
         job(name)
 
 
-def test_the_partition_of_a_model_of_one_s_own_is_fixed_by_hand(tmp_path: Path) -> None:
+def test_the_partition_of_a_model_of_one_s_own_is_given_by_hand(tmp_path: Path) -> None:
     path, cut_file = tmp_path / "mine.py", tmp_path / "cut.json"
     path.write_text(MINE)
     name = f"{path}:Net"
-    description = describe(own_model(name, 4, 8), 4)
+    description = describe(own_model(name, samples=4, length=8), 4)
     cut_file.write_text(partition_to_json(Partition(name, ((0, 3), (3, 4)))))
     words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--model", name]
 

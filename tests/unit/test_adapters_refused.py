@@ -37,10 +37,10 @@ class Keeping(nn.Linear):
 
 
 class Odd(nn.Module):
-    """Breaks one rule.
+    """Breaks one rule, or none.
 
-    rule: values, it decides by the values of a tensor; keeps, it uses a tensor that a layer kept; calls, its second forward
-    leaves out a call. Any other rule: it can be cut.
+    rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
+    forward leaves out a call; "none": it can be cut.
     """
 
     def __init__(self, rule: str) -> None:
@@ -62,23 +62,32 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("rule", "message"),
+    ("rule", "field", "message"),
     [
         (
             "values",
+            "x",
             r"E852: Odd decides by the values of a tensor after the call of layers\.0\n = note: .*py:\d+: if self\.rule",
         ),
-        ("keeps", r"E852: the call of layers\.2 uses a tensor that the call of layers\.3 made or changed and did not return"),
-        ("wrong", r"E852: the forward of Odd fails before the first call of a layer: TypeError.*(?s:.)*its arguments were y"),
+        (
+            "keeps",
+            "x",
+            r"E852: the call of layers\.2 uses a tensor that the call of layers\.3 made or changed and did not return",
+        ),
+        (
+            "none",
+            "y",
+            r"E852: the forward of Odd fails before the first call of a layer: TypeError.*(?s:.)*its arguments were y",
+        ),
     ],
 )
-def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, message: str) -> None:
+def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, field: str, message: str) -> None:
     with pytest.raises(ChimeraError, match=message):
-        cut(lambda: Odd(rule), {"y" if rule == "wrong" else "x": torch.zeros(1, 2)}, loss=cross_entropy)
+        cut(lambda: Odd(rule), {field: torch.zeros(1, 2)}, loss=cross_entropy)
 
 
 def test_other_calls_than_the_traced_ones_are_refused() -> None:
-    stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(4), 0)
+    stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(4), seed=0)
     stage(x=torch.zeros(1, 2))
     with pytest.raises(ChimeraError, match=r"E853: after layers\.1 the model ends; when it was traced, it calls layers\.3"):
         stage(x=torch.zeros(1, 2))
@@ -96,7 +105,7 @@ def test_another_structure_than_the_traced_one_is_refused_with_both() -> None:
     def build() -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), Changing(2, 2), nn.Linear(2, 2))
 
-    stage = cut(build, {"input": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(3), 0)
+    stage = cut(build, {"input": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(3), seed=0)
     with pytest.raises(ChimeraError, match=r"E853: 1 returns .*tuple.*; when it was traced, it returned .*\*"):
         stage(input=torch.zeros(1, 2))
 

@@ -14,7 +14,7 @@ from tests.helpers_pipeline import VOCABULARY, WIDTH, cross_entropy
 
 
 class Gates(nn.Module):
-    """Has modules that nothing calls. The calls of both blocks need the parameters of half of them."""
+    """Has modules that nothing calls. Before each block it reads the weights of half of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,13 +36,14 @@ def test_the_order_of_parameters_is_that_of_the_module_in_every_process() -> Non
     """Ranks sum gradients in this order. The order of a set of names would differ from process to process."""
     model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     gates = [f"{name}.{of}" for name in "abcdefgh" for of in ("weight", "bias")]
-    stages = [model.build_stage(range(k, k + 1), 0) for k in range(len(model.layer_names))]
-    assert [[*stage.parameters_by_name()] for stage in stages] == [
+    stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))]
+    expected = [
         ["embed.weight"],
-        ["blocks.0.weight", "blocks.0.bias", *gates[:8]],
+        ["blocks.0.weight", "blocks.0.bias", *gates[:8]],  # with the weight of a module that is read, its bias
         ["blocks.1.weight", "blocks.1.bias", *gates[:8]],
-        ["head.weight", "head.bias", *gates],
+        ["head.weight", "head.bias", *gates],  # the last stage has all modules that nothing calls
     ]
+    assert [[*stage.parameters_by_name()] for stage in stages] == expected
     assert [tied.name for tied in describe(model, SAMPLES).tied] == gates[:8]
 
 
@@ -50,7 +51,7 @@ def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
     model = skips()
     names = model.layer_names
     assert names == ("embed", "norm", "down.0", "norm (2)", "down.1", "up.0", "up.1", "norm (3)", "head")
-    stages = [model.build_stage(range(k, k + 1), 0) for k in range(len(names))]
+    stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(names))]
     assert [stage.reads for stage in stages[:5]] == [("tokens",), ("mask",), ("mask",), (), ()]
     assert set(stages[2].parameters_by_name()) == {"down.0.bias", "down.0.inner.weight", "down.0.inner.bias", "scale"}
 
@@ -62,7 +63,7 @@ def sequence() -> nn.Sequential:
 
 def test_a_module_that_exists_is_trained_itself() -> None:
     module = sequence()
-    stage = cut(module, {"input": TOKENS}, loss=cross_entropy).build_stage(range(2, 4), 0)
+    stage = cut(module, {"input": TOKENS}, loss=cross_entropy).build_stage(range(2, 4), seed=0)
     assert [p is q for p, q in zip(stage.parameters(), module[2:4].parameters(), strict=True)] == [True] * 4
 
 
@@ -71,7 +72,7 @@ def test_a_function_that_returns_a_module_that_exists_is_refused() -> None:
     for build in (lambda: module, lambda: nn.Sequential(*sequence()[:2], module[2], *sequence()[3:])):
         model = cut(build, {"input": TOKENS}, loss=cross_entropy)
         with pytest.raises(TypeError, match=r"returned the parameter 2\.weight a second time: let it build new modules"):
-            model.build_stage(range(2, 4), 0)
+            model.build_stage(range(2, 4), seed=0)
 
 
 class Warns(nn.Module):

@@ -15,7 +15,8 @@ from tools.bench_overlap import AT_END, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
 
-SECONDS = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}  # of an iteration, predicted and measured; of the others: 2
+# How long an iteration takes, predicted and measured. With the other schedules it takes 2 s.
+SECONDS = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}
 ROWS = [
     Row(
         schedule=name,
@@ -55,12 +56,12 @@ def test_a_part_of_the_schedules_does_not_replace_the_recorded_table(
 
 
 def test_all_goals_of_timed_stages_are_met() -> None:
-    text, met = bench_timed.report(25, ROWS)
+    text, met = bench_timed.report(unit_ms=25, rows=ROWS)
     assert met and not missed(text)
 
 
 def test_a_row_has_the_parameters_and_the_width_of_its_program() -> None:
-    assert f"| gems, x=2, W=2 | {RANKS[0]} |" in bench_timed.report(25, changed("gems", own={"x": 2}, width=2))[0]
+    assert f"| gems, x=2, W=2 | {RANKS[0]} |" in bench_timed.report(unit_ms=25, rows=changed("gems", own={"x": 2}, width=2))[0]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +75,14 @@ def test_a_row_has_the_parameters_and_the_width_of_its_program() -> None:
     ids=["longer", "shorter", "never measured", "out of order"],
 )
 def test_a_goal_of_timed_stages_that_is_missed_is_named(rows: list[Row], expected: str) -> None:
-    text, met = bench_timed.report(25, rows)
+    text, met = bench_timed.report(unit_ms=25, rows=rows)
     (line,) = missed(text)
     assert not met
     assert re.search(expected, line)
 
 
-def test_a_program_that_does_not_exist_says_why() -> None:
-    text, _ = bench_timed.report(25, changed("gems", reason="this does not hold: N >= 9"))
+def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
+    text, _ = bench_timed.report(unit_ms=25, rows=changed("gems", reason="this does not hold: N >= 9"))
     assert "| gems | 4 | 4 | this does not hold: N >= 9 |  |  |  |  |" in text
 
 
@@ -97,7 +98,7 @@ def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, 
 
 
 def test_the_report_of_overlap_counts_the_missed_goals() -> None:
-    text, met = bench_overlap.report(overlap(0.3, 1.3))
+    text, met = bench_overlap.report(overlap(eager_exposed_s=0.3, eager_s=1.3))
     assert met and "| 4 Gbit/s | `sync eager` | 1300 ms | 300 ms | 0.650 | 0.650 to 0.650 | 0.300 | 0.300 to 0.300 |" in text
     # Of `sync eager`: the exposed time, the time of an iteration, and how many goals are missed.
     for exposed_s, iteration_s, count in ((0.9, 1.9, 1), (1.1, 1.9, 2), (0.3, 2.1, 1), (1.1, 2.1, 3)):
@@ -112,6 +113,7 @@ def test_each_sync_of_the_overlap_places_the_all_reduces_elsewhere() -> None:
 
 
 def test_a_ratio_is_computed_in_each_round() -> None:
+    # 0.5, 1 and 0.25: their first quartile, median and third quartile.
     assert ratios([1.0, 10.0, 100.0], [2.0, 10.0, 400.0]) == pytest.approx((0.375, 0.5, 0.75))
 
 

@@ -119,10 +119,12 @@ def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
         pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"
         return compile_and_count(Source("x", f"schedule x ranks 4 stages 4 {pipe} {order}"))[1]
 
-    assert spent(16, 40) - spent(16, 20) > 1.5 * (spent(1, 40) - spent(1, 20))
+    assert spent(limits=16, micro_batches=40) - spent(limits=16, micro_batches=20) > 1.5 * (
+        spent(limits=1, micro_batches=40) - spent(limits=1, micro_batches=20)
+    )
 
 
 def test_a_share_is_taken_from_the_remaining_operations() -> None:
-    budget = Budget(100, 20)
+    budget = Budget(total=100, spent=20)
     assert (budget.share(4).left, budget.share().left, budget.left) == (20, 80, 80)
-    assert Budget(100, 120).share().left == 0
+    assert Budget(total=100, spent=120).share().left == 0

@@ -18,7 +18,8 @@ from chimerac.models.__main__ import main as models
 from tests.helpers import EXAMPLE_PROFILE
 
 SEARCH = ("search", "1f1b", "-p", "D=2", "-p", "N=2", "--time", "0.3")
-PLAN = ("plan", "1f1b", "--model", "gpt-nano", "--ranks", "2", "--memory", "1GiB", "--batch", "4", "--profile")
+PLAN = ("plan", "1f1b", "--model", "gpt-nano", "--ranks", "2", "--memory", "1GiB", "--batch", "4",
+        "--profile", str(EXAMPLE_PROFILE))  # fmt: skip
 
 # By verb, "" for none: a command line that ends with - for an output file, and how its product begins on stdout.
 TO_STDOUT: dict[str, tuple[tuple[str, ...], str]] = {
@@ -27,9 +28,10 @@ TO_STDOUT: dict[str, tuple[tuple[str, ...], str]] = {
     "diff": (("diff", "1f1b", "1f1b", "-o", "-"), "a: one_f_one_b"),
     "search": ((*SEARCH, "-o", "-"), "# Found by chimerac search"),
 }
+# By verb: a command line that ends with - for an output file, and the message with which it is refused.
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "partition": (("partition", "1f1b", "--model", "gpt-nano", "-o", "-"), "-o -: stdout gets the table"),
-    "plan": ((*PLAN, str(EXAMPLE_PROFILE), "--emit", "json", "-o", "-"), "-o -: stdout gets the JSON"),
+    "plan": ((*PLAN, "--emit", "json", "-o", "-"), "-o -: stdout gets the JSON"),
     "search": ((*SEARCH, "--certificate", "-"), "--certificate -: stdout gets the schedule"),
 }
 
@@ -70,7 +72,8 @@ def test_every_verb_with_an_output_file_is_tested() -> None:
 def test_a_certificate_goes_to_stdout_beside_a_schedule_in_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SEARCH, "-o", "found.sched", "--certificate", "-"]) == 0
     output = capsys.readouterr()
-    assert json.loads(output.out)["makespan"] > 0 and "check them with" not in output.err
+    assert json.loads(output.out)["makespan"] > 0
+    assert "check them with" not in output.err, "the check needs both in files"
     assert [path.name for path in folder.iterdir()] == ["found.sched"]
 
 
@@ -103,7 +106,7 @@ def test_a_tokenizer_is_not_written_to_stdout(folder: Path, capsys: pytest.Captu
           for option in ("--trace", "--timeline", "--log-file", "--export", "--save-dir", "--tensorboard")),
     ],
 )  # fmt: skip
-def test_a_run_and_the_profiler_refuse_it(
+def test_a_run_and_the_profiler_refuse_stdout(
     command: Callable[[Sequence[str]], object], words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

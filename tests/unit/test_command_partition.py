@@ -18,7 +18,7 @@ from chimerac.interpreter.launch.planning import make_plan
 
 SCHEDULE = ["chimera", "-p", "D=4"]
 MODEL = ["--model", "gpt-small"]
-CUT = ((0, 1), (1, 3), (3, 5), (5, 6))
+STAGES = ((0, 1), (1, 3), (3, 5), (5, 6))  # of --split 1,2,2,1
 
 
 def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,15 +28,15 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
     assert command == "chimerac" and words[-2:] == ["-o", "p.json"]
     assert main([*words[:-1], compiled]) == 0
     written = program_from_json(Path(compiled).read_text()).partition
-    assert written is not None and written.stages == CUT
-    assert json.loads(Path(cut).read_text())["stages"] == [list(stage) for stage in CUT]
+    assert written is not None and written.stages == STAGES
+    assert json.loads(Path(cut).read_text())["stages"] == [list(stage) for stage in STAGES]
     for words in (["--partition", cut], ["--split", "1,2,2,1"]):
         assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
         carried = program_from_json(Path(compiled).read_text()).partition
         for run in ([compiled], [*SCHEDULE, *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
             partition = make_plan(parse_options([*run, "--loopback"])).program.partition
             assert partition is not None and carried is not None
-            assert partition == carried and partition.stages == CUT
+            assert partition == carried and partition.stages == STAGES
     assert make_plan(parse_options([*SCHEDULE, "--partition", cut, "--loopback"])).program.partition == carried
 
 
@@ -56,7 +56,7 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
 def test_wrong_options_are_findings(words: list[str], status: int, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["partition", *SCHEDULE, *MODEL, *words]) == status
     error = capsys.readouterr().err
-    assert all(part in error for part in fact.split(": ", 1))
+    assert all(part in error for part in fact.split(": ", 1))  # a finding begins with error[E708], not with E708
 
 
 def test_memory_is_a_number_of_any_size() -> None:
@@ -70,7 +70,7 @@ def test_memory_is_a_number_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("option", ["--memory", "--split", "--partition", "--micro-batch", "--seq-len"])
-def test_options_of_a_model_need_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_about_a_model_need_a_model(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SCHEDULE, option, "1"]) == 2
     assert f"{option} needs a model: --model NAME" in capsys.readouterr().err
 
@@ -100,9 +100,10 @@ def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["stage", "layers"])
     rows = [line.replace(",", "").replace(" %", "").split() for line in lines[start + 1 : start + 5]]
-    assert sum(int(row[2]) for row in rows) == preset("gpt-small").description(1).parameters
-    assert abs(sum(float(row[3]) for row in rows) - 100) < 0.2, "percentages, rounded"
-    assert all(row[6] == row[5] for row in rows), "of AdamW's two numbers for each parameter, each copy holds one"
+    parameters, cost, gradients, optimizer = 2, 3, 5, 6  # the columns
+    assert sum(int(row[parameters]) for row in rows) == preset("gpt-small").description(1).parameters
+    assert abs(sum(float(row[cost]) for row in rows) - 100) < 0.2, "percentages, rounded"
+    assert all(row[optimizer] == row[gradients] for row in rows), "each of two copies holds half of AdamW's two numbers"
 
 
 def test_recomputation_is_tried_before_it_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:

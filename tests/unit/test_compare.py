@@ -1,4 +1,4 @@
-"""`chimerac compare`: its numbers are those of the programs, counted here, and the published ones."""
+"""`chimerac compare`: its numbers are those counted here in the programs, and those that were published."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ KNOWN = {
 def test_makespans_bubbles_and_activations_are_the_published_ones(capsys: pytest.CaptureFixture[str]) -> None:
     rows = compared(capsys, "-p", "D=4", "-p", "N=8")
     assert sorted(rows) == names()
+    most = 1  # of two numbers: the least and the most of all ranks
     for name, (time, bubble, activations) in KNOWN.items():
         row = rows[name]
-        assert (row["makespan"], row["wall_bubble"][1], row["activations"][1]) == (time, bubble, activations), name
-    assert {name: row["weights"][1] for name, row in rows.items() if row["weights"][1] != 1} == dict.fromkeys(
-        ("bitpipe", "chimera", "chimera_any", "chimera_doubling", "chimera_fill", "chimera_halving", "chimera_recompute",
-         "chimera_zb", "dualpipe", "gems"), 2,
-    )  # fmt: skip
+        assert (row["makespan"], row["wall_bubble"][most], row["activations"][most]) == (time, bubble, activations), name
+    two_copies = ("bitpipe", "chimera", "chimera_any", "chimera_doubling", "chimera_fill", "chimera_halving",
+                  "chimera_recompute", "chimera_zb", "dualpipe", "gems")  # fmt: skip
+    assert {name: row["weights"][most] for name, row in rows.items()} == dict.fromkeys(rows, 1) | dict.fromkeys(two_copies, 2)
     times = [row["makespan"] for row in rows.values()]
     assert times == sorted(times), "the rows begin with the fastest schedule"
 
@@ -69,9 +69,9 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of its micro-batches, if the others have 1
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    share = Fraction(4, program.header.stages)  # of a stage; the share of one rank, a fourth of the model, is 1
+    share = Fraction(4, program.header.stages)  # size of a stage, in fourths of the model: the share of one of four ranks
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):
@@ -88,7 +88,9 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     row = compared(capsys, "chimera", "-p", "D=2", "-p", "N=4", *model)["chimera"]
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
-    assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
+    assert row["memory_bytes"] == max(
+        int(peak.replace(",", "")) for peak in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE)
+    )
     # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a
     # ring of 2 ranks it sends as many bytes as there are gradients.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
@@ -110,7 +112,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
     # A ring of 2 ranks all-reduces the stage without the tied parameter, a ring of 4 ranks the tied parameter.
     assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
-    assert row["all_reduced"] == 1
+    assert row["all_reduced"] == 1, "a ring of 2 ranks sends as much as a stage has; tied parameters are not counted"
 
 
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +206,7 @@ def test_a_description_fits_schedules_with_micro_batches_of_its_size(
     (tmp_path / "m.json").write_text(model_to_json(preset("gpt-nano").description(4)))
     words = ("chimera_halving", "1f1b", "-p", "D=4", "-p", "N=4", "--model", str(tmp_path / "m.json"), "--micro-batch", "8")
     rows = compared(capsys, *words)
+    # The micro-batches of chimera_halving then have four samples, those of 1f1b eight.
     assert "makespan" in rows["chimera_halving"] and rows["1f1b"]["reason"].startswith("E002: --micro-batch 8: ")
 
 

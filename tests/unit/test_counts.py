@@ -36,7 +36,7 @@ def test_a_noun_is_in_the_number_of_its_count(number: int, noun: str, text: str)
 
 
 def test_the_report_of_one_rank_is_in_the_singular() -> None:
-    assert sizes_text(1, 2, 1) == "1 rank, 2 stages, 1 micro-batch"
+    assert sizes_text(ranks=1, stages=2, micro_batches=1) == "1 rank, 2 stages, 1 micro-batch"
     program = compile_text(ONE).program
     assert report(program, simulate(program)).splitlines()[1] == (
         "1 rank, 1 stage, 1 micro-batch, pipes: 1, width 1; 2 instructions"

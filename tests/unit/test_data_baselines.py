@@ -21,21 +21,21 @@ def test_the_bigram_model_is_that_of_its_counts() -> None:
     text = Text([tokens[:1000], tokens[1000:]])
     singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
 
-    def loss(a: int, b: int) -> float:
-        unigram = (singles[b] + 1) / (3000 + 256)
-        return -math.log((pairs[a, b] + unigram) / (sum(n for (x, _), n in pairs.items() if x == a) + 1))
+    def loss(before: int, byte: int) -> float:
+        unigram = (singles[byte] + 1) / (3000 + 256)
+        return -math.log((pairs[before, byte] + unigram) / (sum(n for (x, _), n in pairs.items() if x == before) + 1))
 
-    a, b = tokens[5:40], tokens[6:41]
-    found = bigram_loss(text, [(a[:10], b[:10]), (a[10:], b[10:])])
-    assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]))
+    inputs, targets = tokens[5:40], tokens[6:41]
+    found = bigram_loss(text, [(inputs[:10], targets[:10]), (inputs[10:], targets[10:])])
+    assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]))
     # The probabilities of all bytes that may follow sum to 1.
-    assert sum(math.exp(-loss(int(a[0]), y)) for y in range(256)) == pytest.approx(1)
+    assert sum(math.exp(-loss(int(inputs[0]), byte)) for byte in range(256)) == pytest.approx(1)
 
 
 def test_baselines_are_of_the_samples_that_an_evaluation_reads() -> None:
     text = Text([np.frombuffer((CYCLE * 400).encode(), np.uint8)])
-    data = text_data(text, 24, 0)
-    (_, unigram, _), (name, bigram, _) = data.baselines(8)
+    data = text_data(text, length=24, seed=0)
+    (_, unigram, _), (name, bigram, _) = data.baselines(8)  # of eight samples
     assert unigram == pytest.approx(math.log(len(CYCLE)), abs=1e-3) and name == "bigram model" and bigram < 0.05
 
 

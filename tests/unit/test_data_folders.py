@@ -32,7 +32,7 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def rows_of(folder: Path, prepared: Path, column: str = "text") -> tuple[list[str], list[str] | None]:
     """Return the rows to train on and those held out, as the bytes of the prepared file have them."""
-    text = tokenized(folder_documents(folder, column), None, prepared, 5)
+    text = tokenized(folder_documents(folder, column), tokenizer=None, folder=prepared, limit_s=5)
     border = len(text) if text.border is None else text.border
     parts = [bytes(text.read(a, b)).decode().splitlines() for a, b in ((0, border), (border, len(text)))]
     return parts[0], None if text.border is None else parts[1]

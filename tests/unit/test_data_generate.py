@@ -61,38 +61,39 @@ def test_a_model_goes_on_with_what_it_has_learnt(weights: Path, capsys: pytest.C
 def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
     generator = generator_of(weights, model=None, length=None, tokenizer=None)
 
-    def drawn(temperature: float, top_k: int | None, seed: int) -> str:
-        return generator.continued("a", Sampling(40, temperature, top_k, seed))
+    def drawn(temperature: float, top_k: int | None = None, seed: int = 0) -> str:
+        return generator.continued("a", Sampling(count=40, temperature=temperature, top_k=top_k, seed=seed))
 
-    assert drawn(5.0, None, 0) == drawn(5.0, None, 0) != drawn(5.0, None, 1)
-    assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "at a high temperature other characters are drawn too"
-    assert drawn(1e-40, None, 0) == drawn(1e-30, None, 0) == drawn(0, None, 3)
+    assert drawn(5.0) == drawn(5.0) != drawn(5.0, seed=1)
+    assert len(set(drawn(5.0))) > len(set(CYCLE)), "at a high temperature other characters are drawn too"
+    assert drawn(1e-40) == drawn(1e-30) == drawn(0, seed=3)
     after_a = CYCLE.index("a") + 1
-    assert drawn(5.0, 1, 0) == drawn(0, None, 3) == (CYCLE * 4)[after_a : after_a + 40]
+    assert drawn(5.0, top_k=1) == drawn(0, seed=3) == (CYCLE * 4)[after_a : after_a + 40]
 
 
 def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> None:
     def refused(path: Path, reason: str, model: str | None = None, length: int | None = None) -> None:
         with pytest.raises(ChimeraError, match=f"E862.*{reason}"):
-            generator_of(path, model, length, None)
+            generator_of(path, model, length, tokenizer=None)
 
     refused(tmp_path / "gone.safetensors", "no such file")
     refused(weights.with_suffix(".pt"), "does not say what was trained")
     refused(weights, "its weights are not those of gpt-micro", "gpt-micro")
-    refused(weights, "its weights are not those of gpt-nano", None, 12)
+    refused(weights, "its weights are not those of gpt-nano", length=12)
     refused(weights, "bert-nano does not predict the next token", "bert-nano")
     (tmp_path / "x.safetensors").write_bytes(b"not weights")
     refused(tmp_path / "x.safetensors", "")
     torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")
-    refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", 24)
-    generator = generator_of(weights, None, None, None)
+    refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", length=24)
+    generator = generator_of(weights, model=None, length=None, tokenizer=None)
+    one_token = Sampling(count=1, temperature=1.0, top_k=None, seed=0)
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
-        generator.continued("", Sampling(1, 1.0, None, 0))
+        generator.continued("", one_token)
     with pytest.raises(ChimeraError, match=r"E862.*the prompt is not UTF-8"):
-        generator.continued("a\udcff", Sampling(1, 1.0, None, 0))
+        generator.continued("a\udcff", one_token)
     next(generator.whole.parameters()).data.fill_(torch.nan)
     with pytest.raises(ChimeraError, match=r"E862.*not finite"):
-        generator.continued("a", Sampling(1, 1.0, None, 0))
+        generator.continued("a", one_token)
 
 
 def test_the_length_in_a_file_is_a_number(weights: Path, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_the_length_in_a_file_is_a_number(weights: Path, tmp_path: Path) -> None
     for length in ("many", "-24", "24" * 20):
         save_file(load_file(weights), tmp_path / "w.safetensors", {"model": "gpt-nano", "sequence_length": length})
         with pytest.raises(ChimeraError, match=r"E862.*does not say what was trained"):
-            generator_of(tmp_path / "w.safetensors", None, None, None)
+            generator_of(tmp_path / "w.safetensors", model=None, length=None, tokenizer=None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
     assert " images/s" in shown and "images per second" in shown and "token" not in shown
     evaluated = [line for line in lines if "held_out_accuracy" in line]
     assert [line["iteration"] for line in evaluated] == [50, 75] and evaluated[-1]["held_out_accuracy"] >= 0.97
-    data, model = image_data(digits(), 0, augments=False), preset("cnn-digits-gn", 128)
+    data, model = image_data(digits(), seed=0, augments=False), preset("cnn-digits-gn", sequence_length=128)
     held_out = range(data.held_out_count)
 
     def accuracy(whole: Stage) -> float:
@@ -137,7 +138,7 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
             (logits,) = whole.eval()(*data.held_out.inputs(held_out))
         return float((logits.argmax(1) == data.held_out.targets(held_out)[0]).double().mean())
 
-    whole = whole_model(model, 0)
+    whole = whole_model(model, seed=0)
     settings = Settings(iterations=75, seed=0, micro_batch=16, rate=3e-3)
     losses = [result.loss for result in train(whole, model, data.train, settings, samples=4 * 16)]
     assert [line["loss"] for line in lines[1:11]] == pytest.approx(losses[:10], rel=1e-3)
@@ -145,4 +146,6 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
     trained = torch.load(tmp_path / "w.pt")
     for name, p in whole.parameters_by_name().items():
         p.data = trained[name]
-    assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), "the pipeline's weights, in one process"
+    assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), (
+        "the pipeline's weights, evaluated in one process"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -51,7 +52,7 @@ def python_2_pickle(batch: dict[bytes, Any]) -> bytes:
     return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + labels + b"u."
 
 
-def archive(path: Path, contents: dict[str, bytes]) -> None:
+def write_archive(path: Path, contents: dict[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as tar:
         for name, content in {"readme.html": b"about", **contents}.items():
             member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
@@ -60,18 +61,18 @@ def archive(path: Path, contents: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("form", ["archive", "folder", "python 2", "protocol 5"])
-def test_cifar_is_read_from_its_published_forms(form: str, tmp_path: Path) -> None:
+def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_any_version(form: str, tmp_path: Path) -> None:
     batches = [batch(k) for k in range(6)]
     protocol = 5 if form == "protocol 5" else 2
     write = python_2_pickle if form == "python 2" else lambda b: pickle.dumps(b, protocol)
     contents = {name: write(b) for name, b in zip(NAMES, batches, strict=True)}
     if form == "archive":
-        archive(tmp_path / "cifar-10-python.tar.gz", contents)
+        write_archive(tmp_path / "cifar-10-python.tar.gz", contents)
     else:
         (tmp_path / "cifar-10-batches-py").mkdir()
         for name, content in contents.items():
             (tmp_path / "cifar-10-batches-py" / name).write_bytes(content)
-    data = cifar10(tmp_path, tmp_path / "prepared", 5)
+    data = cifar10(tmp_path, tmp_path / "prepared", limit_s=5)
     pixels = np.concatenate([b[b"data"] for b in batches]).reshape(-1, 3, 32, 32)
     classes = [n for b in batches for n in b[b"labels"]]
     assert np.array_equal(data.pixels, pixels) and data.classes.tolist() == classes
@@ -80,7 +81,9 @@ def test_cifar_is_read_from_its_published_forms(form: str, tmp_path: Path) -> No
         pixels[:100].std((0, 2, 3))
     )
     assert data.name == "CIFAR-10, from other files than those published"
-    assert isinstance(data.pixels.base, np.memmap) or isinstance(data.pixels, np.memmap), "ranks of a host share it"
+    assert isinstance(data.pixels.base, np.memmap) or isinstance(data.pixels, np.memmap), (
+        "the pixels are mapped into memory, where the ranks of a host share them"
+    )
     found = image_data(data, seed=1, augments=False)
     (images,), (targets,) = found.train.inputs(range(100)), found.train.targets(range(100))
     assert images.shape == (100, 3, 32, 32) and images.mean((0, 2, 3)).abs().max() < 1e-5
@@ -97,44 +100,44 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "ran"),)
 
     contents = {name: pickle.dumps(batch(0), protocol=2) for name in NAMES} | {"data_batch_3": pickle.dumps(Evil())}
-    archive(tmp_path / "cifar-10-python.tar.gz", contents)
+    write_archive(tmp_path / "cifar-10-python.tar.gz", contents)
     with pytest.raises(ChimeraError, match=r"E802.*data_batch_3: it holds an object of posix.mkdir, which is never built"):
-        cifar10(tmp_path, tmp_path / "prepared", 5)
+        cifar10(tmp_path, tmp_path / "prepared", limit_s=5)
     assert not (tmp_path / "ran").exists()
 
 
 def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(reason: str) -> None:
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
-            cifar10(tmp_path, tmp_path / "prepared", 5)
+            cifar10(tmp_path, tmp_path / "prepared", limit_s=5)
         (note,) = error.value.diagnostics[0].notes
         assert "cifar-10-python.tar.gz" in note and "170,498,071 bytes, MD5 c58f30108f718f92721af3b95e74349a" in note
 
     refused("neither the folder .*cifar-10-batches-py nor .*cifar-10-python.tar.gz")
     path, contents = tmp_path / "cifar-10-python.tar.gz", {name: pickle.dumps(batch(0), protocol=2) for name in NAMES}
-    archive(path, {name: content for name, content in contents.items() if name != "data_batch_2"})
+    write_archive(path, {name: content for name, content in contents.items() if name != "data_batch_2"})
     refused("it has no file data_batch_2")
-    archive(path, contents | {"test_batch": contents["test_batch"][:-100]})
+    write_archive(path, contents | {"test_batch": contents["test_batch"][:-100]})
     refused("test_batch: ")
     wrong = batch(0) | {b"labels": [10] * 20}
-    archive(path, contents | {"test_batch": pickle.dumps(wrong)})
+    write_archive(path, contents | {"test_batch": pickle.dumps(wrong)})
     refused("labels are not 20 numbers below 10")
-    archive(path, contents | {"test_batch": pickle.dumps(batch(0) | {b"data": np.zeros((20, 100), np.uint8)})})
+    write_archive(path, contents | {"test_batch": pickle.dumps(batch(0) | {b"data": np.zeros((20, 100), np.uint8)})})
     refused(r"expected uint8 of \(n, 3072\)")
-    archive(path, contents)
+    write_archive(path, contents)
     path.write_bytes(path.read_bytes()[:-2000])
     refused("cannot be read from")
     path.write_bytes(b"no archive")
     refused("it is no complete archive")
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").touch()
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     refused("cannot be read from .*cifar-10-batches-py: permission denied")
 
 
 def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
-    data, other = image_data(digits(), 0, augments=False), image_data(digits(), 1, augments=False)
+    data, other = image_data(digits(), seed=0, augments=False), image_data(digits(), seed=1, augments=False)
     assert data.held_out_count == 359 and data.identity == other.identity
     count = 1797 - 359  # digits of scikit-learn that are not held out
     (images,), (classes,) = data.train.inputs(range(count)), data.train.targets(range(count))
@@ -143,16 +146,16 @@ def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() 
     theirs = datasets.load_digits()
     (tested,), (labels,) = data.held_out.inputs(range(359)), data.held_out.targets(range(359))
     every = torch.cat([images, tested]).double().flatten(1)
-    raw = (every - every.min()) / (every.max() - every.min()) * 16
+    raw = (every - every.min()) / (every.max() - every.min()) * 16  # pixels of the digits go from 0 to 16
     ours = sorted(zip(raw.round().int().tolist(), [*classes.tolist(), *labels.tolist()], strict=True))
-    assert ours == sorted(zip(theirs.data.astype(int).tolist(), theirs.target.tolist(), strict=True)), "each once"
+    assert ours == sorted(zip(theirs.data.astype(int).tolist(), theirs.target.tolist(), strict=True)), "each image occurs once"
     assert not other.train.inputs(range(count))[0].equal(images) and data.train.valid_targets(range(3)) == (3,)
     assert sorted(labels.tolist()) == sorted(other.held_out.targets(range(359))[0].tolist())
 
 
 def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> None:
     pytest.importorskip("sklearn")
-    plain, changed = (image_data(digits(), 0, augments) for augments in (False, True))
+    plain, changed = (image_data(digits(), seed=0, augments=augments) for augments in (False, True))
     (images,), (again,) = changed.train.inputs(range(50)), changed.train.inputs([*range(49, -1, -1)])
     assert images.flip(0).equal(again) and not images.equal(plain.train.inputs(range(50))[0])
     assert changed.train.targets(range(50))[0].equal(plain.train.targets(range(50))[0])
@@ -164,13 +167,13 @@ def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> Non
         assert any(image.equal(m) for m in moved)
     # The same image is changed in another way in the next pass.
     train, count = changed.train, len(digits().train)
-    numbers = [_number_of(train, 5, epoch, count) for epoch in range(8)]
+    numbers = [_number_of(train, image=5, epoch=epoch, count=count) for epoch in range(8)]
     assert len({tuple(train.inputs([k])[0].flatten().tolist()) for k in numbers}) > 1
 
 
-def _number_of(images: Any, image: int, epoch: int, count: int) -> int:
-    """Return the number of the sample that is this image in an epoch. count: the samples of an epoch."""
-    (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if images._place(k) == images.part[image])
+def _number_of(samples: Any, image: int, epoch: int, count: int) -> int:
+    """Return the number of the sample that is this image in an epoch. count: how many samples an epoch has."""
+    (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if samples._place(k) == samples.part[image])
     return number
 
 

@@ -27,10 +27,11 @@ TOKENS = torch.zeros(1, LENGTH, dtype=torch.int64)  # an example of a field
 
 def model(name: str, **fields: Tensor) -> Any:
     """Return what own_data reads of a model: its name and an example of its fields."""
-    return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example((), None, fields))
+    return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example(inputs=(), targets=None, fields=fields))
 
 
 def unused(*_: object) -> Any:
+    """Stand for the function that would load the other kind of data: a text or images."""
     raise AssertionError("other data is read")
 
 
@@ -40,7 +41,7 @@ def text_of(folder: Path, kind: str) -> Text:
     source.mkdir()
     (source / "a.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
     assert main(["train-tokenizer", str(source), "-o", str(path), "--kind", kind, "--vocabulary", "280"]) == 0
-    return tokenized(text_documents(source), load_tokenizer(path), folder, 5)
+    return tokenized(text_documents(source), load_tokenizer(path), folder, limit_s=5)
 
 
 @pytest.mark.parametrize(("name", "length"), [("BartForConditionalGeneration", 16), ("T5ForConditionalGeneration", 15)])
@@ -60,7 +61,7 @@ def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, len
     assert data.train.valid_targets(numbers) == (targets.numel(),)
 
 
-def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) -> None:
+def test_a_masked_language_model_gets_the_mask_token_of_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "wordpiece")
     data = own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
@@ -69,28 +70,29 @@ def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) 
     plain = own_data(SETTINGS, model("AnyForCausalLM", ids=TOKENS), lambda: text, unused)
     original = plain.train.field(numbers, "ids")
     is_target = targets != IGNORED
-    (mask,) = set(tokens[is_target].tolist())
-    assert mask not in original.unique() and tokens[~is_target].equal(original[~is_target])
+    (mask_token,) = set(tokens[is_target].tolist())
+    assert mask_token not in original.unique() and tokens[~is_target].equal(original[~is_target])
     assert targets[is_target].equal(original[is_target]) and 0.1 < is_target.float().mean() < 0.2
     assert data.train.valid_targets(numbers) == (int(is_target.sum()),)
 
 
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = text_of(tmp_path, "bpe")
     with pytest.raises(ChimeraError, match="E861"):
         own_data(SETTINGS, model("BertForMaskedLM", input_ids=TOKENS), lambda: text, unused)
 
 
-def test_a_model_of_images_gets_the_set_of_its_size() -> None:
+def test_a_model_of_images_gets_the_data_set_of_its_image_size() -> None:
     pytest.importorskip("sklearn")
-    asked = []
+    asked, side, channels = [], 8, 1
 
     def images(size: tuple[int, int]) -> Any:
         asked.append(size)
         return digits()
 
-    data = own_data(SETTINGS, model("ViTForImageClassification", pixel_values=torch.zeros(1, 1, 8, 8)), unused, images)
+    pixels = torch.zeros(1, channels, side, side)
+    data = own_data(SETTINGS, model("ViTForImageClassification", pixel_values=pixels), unused, images)
     found, (classes,) = data.train.field(range(5), "pixel_values"), data.train.targets(range(5))
-    assert asked == [(8, 1)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
+    assert asked == [(side, channels)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
     assert classes.shape == (5,) and set(classes.tolist()) <= set(range(10)) and data.train.inputs(range(5)) == ()

@@ -15,7 +15,7 @@ assert BYTES.special is not None
 PAD, START, SEPARATOR, MASK = BYTES.special
 LENGTH = 40
 TEXT = Text([np.random.default_rng(1).integers(0, 256, 20_000).astype(np.uint8)])
-MANY = range(600)
+MANY = range(600)  # numbers of samples
 SOURCE = Pairs(TEXT, LENGTH, seed=5)
 
 
@@ -25,7 +25,7 @@ def original(numbers: range) -> torch.Tensor:
     return torch.where(targets != IGNORED, targets, tokens)
 
 
-def test_a_pair_has_its_marks_types_and_padding() -> None:
+def test_a_pair_has_its_special_tokens_types_and_padding() -> None:
     tokens, mask = original(MANY), SOURCE.field(MANY, "attention_mask")
     types = SOURCE.field(MANY, "token_types")
     assert tokens.shape == mask.shape == types.shape == (600, LENGTH) and mask.dtype == torch.bool
@@ -41,15 +41,13 @@ def test_a_pair_has_its_marks_types_and_padding() -> None:
 def test_sentences_are_of_the_text_and_half_of_them_follow_each_other() -> None:
     text = bytes(TEXT.read(0, len(TEXT)))
     _, is_random = SOURCE.targets(MANY)
-    follows = 0
     for row, random in zip(original(MANY).tolist(), is_random.tolist(), strict=True):
         middle = row.index(SEPARATOR)
         first = bytes(row[1:middle])
         second = bytes(row[middle + 1 : row.index(SEPARATOR, middle + 1)])
         assert first in text and second in text
-        follows += (first + second in text) and not random
         assert random or first + second in text
-    assert 0.43 < float(is_random.float().mean()) < 0.57 and follows > 250
+    assert 0.43 < float(is_random.float().mean()) < 0.57
 
 
 def test_masks_have_the_shares_of_the_bert_paper() -> None:
@@ -68,7 +66,7 @@ def test_a_sample_is_a_function_of_seed_and_number() -> None:
     assert again.inputs([7, 3])[0].equal(SOURCE.inputs([3, 7])[0].flip(0))
     assert not Pairs(TEXT, LENGTH, seed=6).inputs([3])[0].equal(SOURCE.inputs([3])[0])
     assert SOURCE.count == 499 == (len(TEXT) - 1) // LENGTH
-    assert not SOURCE.inputs([3])[0].equal(SOURCE.inputs([3 + SOURCE.count])[0]), "another epoch, other masks"
+    assert not SOURCE.inputs([3])[0].equal(SOURCE.inputs([3 + SOURCE.count])[0]), "another epoch has other masks"
     counts = SOURCE.valid_targets(range(4))
     assert counts == (int((SOURCE.targets(range(4))[0] != IGNORED).sum()), 4)
     with pytest.raises(KeyError, match="no field mask"):
@@ -76,9 +74,9 @@ def test_a_sample_is_a_function_of_seed_and_number() -> None:
 
 
 def test_short_samples_and_texts_are_refused() -> None:
-    assert pair_data(TEXT, LENGTH, 0).tokens == LENGTH
-    pair_data(TEXT, 8, 0).train.inputs(range(50))
+    assert pair_data(TEXT, LENGTH, seed=0).tokens == LENGTH
+    pair_data(TEXT, length=8, seed=0).train.inputs(range(50))  # the shortest samples
     with pytest.raises(ChimeraError, match=r"E803.*too short for two sentences"):
-        pair_data(TEXT, 7, 0)
+        pair_data(TEXT, length=7, seed=0)
     with pytest.raises(ChimeraError, match=r"E803"):
-        pair_data(Text([np.zeros(60, np.uint8)]), LENGTH, 0)
+        pair_data(Text([np.zeros(60, np.uint8)]), LENGTH, seed=0)

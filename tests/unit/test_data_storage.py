@@ -22,6 +22,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(words: list[str]) -> list[str]:
+    """Return the paths of WRITTEN that a run with these words writes."""
     s = parse_options([*words, *WRITTEN])
     return [str(path) for path in (s.log_file, s.save_dir, s.trace, s.tensorboard, s.export)]
 

@@ -1,5 +1,6 @@
 """Texts and their samples: the default text, folders, windows and their order, and the finding if there is no text."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def all_of(text: Text) -> bytes:
 
 
 def test_a_sample_is_a_window_and_the_targets_are_shifted_by_one() -> None:
-    source = Windows(TEXT, 9, seed=0)
+    source = Windows(TEXT, length=9, seed=0)
     (inputs,), (targets,) = source.inputs(range(11)), source.targets(range(11))
     assert inputs.shape == targets.shape == (11, 9)
     assert targets.equal(inputs + 1)
@@ -37,7 +38,7 @@ def test_a_sample_is_a_window_and_the_targets_are_shifted_by_one() -> None:
 
 def test_the_order_depends_only_on_seed_and_epoch() -> None:
     def first_bytes(seed: int, numbers: range) -> list[int]:
-        (inputs,) = Windows(TEXT, 9, seed).inputs(numbers)
+        (inputs,) = Windows(TEXT, length=9, seed=seed).inputs(numbers)
         return inputs[:, 0].tolist()
 
     epoch = first_bytes(0, range(11))
@@ -48,16 +49,16 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(0, 9))
 def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, n: int, b: int, t: int) -> None:
-    source = Windows(TEXT, 9, seed=0)
-    batches = [Batch(source, 0, t, replica, w, n, b) for replica in range(w)]
+    source = Windows(TEXT, length=9, seed=0)
+    batches = [Batch(source, 0, number=t, replica=replica, width=w, micro_batches=n, size=b) for replica in range(w)]
     found = [number for batch in batches for m in range(n) for number in batch.numbers(m)]
     assert found == list(range(t * w * n * b, (t + 1) * w * n * b))
     assert batches[0].divisors == (w * n * b * 9,)
 
 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
-    source = Windows(TEXT, 9, seed=5)
-    batch = Batch(source, 5, number=1, replica=0, width=1, micro_batches=2, size=2)
+    source = Windows(TEXT, length=9, seed=5)
+    batch = Batch(source, 5, number=1, replica=0, width=1, micro_batches=2, size=2)  # samples 4 and 5, then 6 and 7
     (inputs,), (targets,) = source.inputs([6, 7]), source.targets([6, 7])
     assert batch.inputs(1)[0].equal(inputs) and batch.targets(1)[0].equal(targets)
     assert batch.draws(1).samples == (6, 7)
@@ -101,8 +102,8 @@ def test_hidden_files_and_files_that_are_not_text_are_skipped_and_counted(tmp_pa
     os.mkfifo(tmp_path / "pipe")
     text = load_text(tmp_path)
     assert all_of(text) == b"first " + b"x" * (CHECKED_BYTES - 1) + "\u00fczweite \u00fc ".encode()
-    assert text.note == "4 files read, 3 hidden and 3 not text skipped"
-    assert text_data(text, 8, 0).summary.endswith("held out (4 files read, 3 hidden and 3 not text skipped)")
+    assert text.note == "4 files read, 3 hidden and 3 not text skipped"  # a hidden folder counts as one
+    assert text_data(text, length=8, seed=0).summary.endswith("held out (4 files read, 3 hidden and 3 not text skipped)")
 
 
 def test_a_file_that_is_named_is_read_whatever_it_holds(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
     def refuse(path: str) -> Any:
         if str(path).endswith("secret"):
-            raise PermissionError(13, "Permission denied", str(path))
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
@@ -144,15 +145,15 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_a_text_shorter_than_two_samples_is_refused_with_both_numbers() -> None:
-    train, held_out = split_text(TEXT.part(0, 20), 9)
+    train, held_out = split_text(TEXT.part(0, 20), length=9)
     assert (len(train), len(held_out)) == (10, 10)
-    assert Windows(train, 9, 0).count == Windows(held_out, 9, 0).count == 1
+    assert Windows(train, length=9, seed=0).count == Windows(held_out, length=9, seed=0).count == 1
     with pytest.raises(ChimeraError, match=r"E803: the data has 19 bytes, .* take 20"):
-        split_text(TEXT.part(0, 19), 9)
+        split_text(TEXT.part(0, 19), length=9)
 
 
 def test_held_out_is_the_end_of_a_long_text() -> None:
-    train, held_out = split_text(Text([HUNDRED] * 20), 9)
+    train, held_out = split_text(Text([HUNDRED] * 20), length=9)
     assert len(train) == 1900 and all_of(held_out) == HUNDRED.tobytes()
 
 
@@ -167,8 +168,8 @@ def test_a_text_reads_like_its_parts_joined(parts: list[bytes], begin: int, end:
 def test_large_files_are_mapped_in_a_folder_too(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"small")
     (tmp_path / "b").write_bytes(b"x" * MAPPED_BYTES)
-    for path, begin in ((tmp_path, 5), (tmp_path / "b", 0)):
-        train, held_out = split_text(load_text(path), 9)
+    for path, begin in ((tmp_path, len(b"small")), (tmp_path / "b", 0)):
+        train, held_out = split_text(load_text(path), length=9)
         for part, start in ((train, begin), (held_out, 0)):
             found = part.read(start, start + 50)
             assert isinstance(found, np.memmap) and found.tobytes() == b"x" * 50
@@ -178,7 +179,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeyp
     (tmp_path / "secret").write_text("words")
 
     def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ChimeraError, match=r"E802: the data .*secret cannot be read: permission denied"):

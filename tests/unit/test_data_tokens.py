@@ -36,7 +36,7 @@ def prose(count: int, seed: int = 0) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("texts")
     (root / "a.txt").write_text(prose(4000) + "na\u00efve \U0001f600\n")
-    (root / "b.txt").write_text(prose(3000, 1))
+    (root / "b.txt").write_text(prose(3000, seed=1))
     assert main(["train-tokenizer", f"text:{root}", "-o", str(root / ".bpe.json"), "--vocabulary", "320"]) == 0
     words = ["train-tokenizer", str(root), "-o", str(root / ".wordpiece.json"), "--kind", "wordpiece", "--vocabulary", "120"]
     assert main([*words, "--special", "[DOC]", "--lowercase"]) == 0
@@ -47,11 +47,11 @@ def tokenizer_of(folder: Path, name: str) -> Tokenizer:
     return load_tokenizer(folder / f".{name}.json")
 
 
-def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
+def test_a_trained_tokenizer_can_be_read_by_the_package_tokenizers(folder: Path) -> None:
     bpe, wordpiece = (tokenizers.Tokenizer.from_file(str(folder / f".{name}.json")) for name in ("bpe", "wordpiece"))
     assert bpe.get_vocab_size() <= 320 and bpe.token_to_id("<|endoftext|>") is not None
     text = "The fox \u00e9\n\tsings.  Twice \U0001f600"
-    assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back: it is on bytes"
+    assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back, because its tokens are made of bytes"
     assert [wordpiece.token_to_id(t) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DOC]")] == list(range(6))
     ours = tokenizer_of(folder, "wordpiece")
     assert ours.encoding.special == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)
@@ -59,39 +59,41 @@ def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
 
 
 def test_tokens_of_a_folder_are_those_of_its_documents_with_an_end_after_each(folder: Path, tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
-    end = library.token_to_id("<|endoftext|>")
-    expected = [t for name in "ab" for t in [*library.encode((folder / f"{name}.txt").read_text()).ids, end]]
-    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
+    package_tokenizer = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
+    end = package_tokenizer.token_to_id("<|endoftext|>")
+    expected = [t for name in "ab" for t in [*package_tokenizer.encode((folder / f"{name}.txt").read_text()).ids, end]]
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
     assert text.read(0, len(text)).tolist() == expected and text.note == "2 files read, 2 hidden skipped"
     (file,) = tmp_path.iterdir()
-    again = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
-    assert again.identity(9) == text.identity(9) and list(tmp_path.iterdir()) == [file]
-    # Another tokenizer, and a changed text, are other files.
-    tokenized(text_documents(folder), tokenizer_of(folder, "wordpiece"), tmp_path, 5)
-    (folder / "b.txt").write_text(prose(3001, 1))
-    assert tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5).identity(9) != text.identity(9)
+    again = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
+    assert again.identity(trained=9) == text.identity(trained=9) and list(tmp_path.iterdir()) == [file]
+    # Another tokenizer makes another file, and so does a changed text.
+    tokenized(text_documents(folder), tokenizer_of(folder, "wordpiece"), tmp_path, limit_s=5)
+    (folder / "b.txt").write_text(prose(3001, seed=1))
+    assert tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5).identity(
+        trained=9
+    ) != text.identity(trained=9)
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_samples_are_windows_of_the_tokens_and_the_bigram_model_beats_the_unigram_entropy(folder: Path, tmp_path: Path) -> None:
-    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
-    data = text_data(text, 16, seed=0)
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
+    data = text_data(text, length=16, seed=0)
     (inputs,), (targets,) = data.train.inputs(range(20)), data.train.targets(range(20))
     assert inputs.dtype == torch.int64 and inputs[:, 1:].equal(targets[:, :-1])
     joined = " ".join(map(str, text.read(0, len(text)).tolist()))
     assert all(" ".join(map(str, row)) in joined for row in inputs.tolist())
-    (unigram, entropy, _), (bigram, loss, _) = data.baselines(5)
+    (unigram, entropy, _), (bigram, loss, _) = data.baselines(5)  # of five samples
     assert (unigram, bigram) == ("unigram entropy", "bigram model") and 0 < loss < entropy
 
 
 def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path) -> None:
-    tokenizer, peaks = tokenizer_of(folder, "bpe"), []
+    tokenizer, prepared, peaks = tokenizer_of(folder, "bpe"), tmp_path / "prepared", []
     for size in (20 * PIECE, 60 * PIECE):
         path = tmp_path / f"{size}.txt"
         path.write_text((prose(5000) * (size // 20_000 + 1))[:size])
         found: list[Text] = []
-        peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, tmp_path / "prepared", 60))))  # noqa: B023
+        peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, prepared, limit_s=60))))  # noqa: B023
         assert len(found[0]) > size / 8
     assert peaks[1] < 1.2 * peaks[0], "three times the text takes no more memory"
 
@@ -101,12 +103,12 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
     tokenizer = tokenizer_of(folder, "wordpiece")
     assert tokenizer.encoding.special is not None
     pad, start, separator, mask_token = tokenizer.encoding.special
-    text = tokenized(text_documents(folder), tokenizer, tmp_path, 5)
-    source = Pairs(text, 64, seed=0)
-    numbers = range(400)
+    text, length = tokenized(text_documents(folder), tokenizer, tmp_path, limit_s=5), 64
+    source = Pairs(text, length, seed=0)
+    numbers = range(400)  # of samples
     (tokens,), (targets, _) = source.inputs(numbers), source.targets(numbers)
     original = torch.where(targets != IGNORED, targets, tokens)
-    library = transformers.PreTrainedTokenizerFast(
+    their_tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / ".wordpiece.json"),
         pad_token="[PAD]",
         cls_token="[CLS]",
@@ -114,7 +116,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
         mask_token="[MASK]",
         unk_token="[UNK]",
     )
-    collate = transformers.DataCollatorForLanguageModeling(library, mlm_probability=0.15)
+    collate = transformers.DataCollatorForLanguageModeling(their_tokenizer, mlm_probability=0.15)
     torch.manual_seed(0)
     theirs = collate([{"input_ids": row} for row in original.tolist()])
 
@@ -127,7 +129,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
 
     ours, expected = shares(tokens, targets), shares(theirs["input_ids"], theirs["labels"])
     assert ours == pytest.approx(expected, abs=0.025) and ours == pytest.approx([0.15, 0.8, 0.1], abs=0.025)
-    # The special tokens are where the library puts them for a pair.
+    # The special tokens are where BERT has them in a pair.
     for row, types, mask in zip(
         original.tolist(),
         source.field(numbers, "token_types").tolist(),
@@ -137,8 +139,8 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
         used = sum(mask)
         first = row.index(separator)
         second = row.index(separator, first + 1)
-        assert row[0] == start and second == used - 1 and row[used:] == [pad] * (64 - used)
-        assert types == [0] * (first + 1) + [1] * (used - first - 1) + [0] * (64 - used)
+        assert row[0] == start and second == used - 1 and row[used:] == [pad] * (length - used)
+        assert types == [0] * (first + 1) + [1] * (used - first - 1) + [0] * (length - used)
 
 
 def test_the_number_of_targets_needs_no_text() -> None:
@@ -147,15 +149,15 @@ def test_the_number_of_targets_needs_no_text() -> None:
             raise AssertionError("the text is read")
 
     tokens = [np.random.default_rng(0).integers(0, 256, 9000).astype(np.uint8)]
-    source, unread = Pairs(Text(tokens), 40, 3), Pairs(Unread(tokens), 40, 3)
+    source, unread = Pairs(Text(tokens), length=40, seed=3), Pairs(Unread(tokens), length=40, seed=3)
     expected = int((source.targets(range(100))[0] != IGNORED).sum())
     assert unread.valid_targets(range(100)) == (expected, 100)
 
 
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, 5)
+    text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
     with pytest.raises(ChimeraError, match=r"E861.*has not all of the tokens \[PAD\], \[CLS\]"):
-        pair_data(text, 64, 0)
+        pair_data(text, length=64, seed=0)
     (tmp_path / "no.json").write_text("{}")
     reasons = {"gone": "cannot be read: no such file", "no.json": "is no file of the library"}
     for name, reason in reasons.items():
@@ -175,7 +177,7 @@ def test_a_path_that_is_too_long_is_refused(tmp_path: Path, capsys: pytest.Captu
     for code, read in {
         "E861": lambda: load_tokenizer(path),
         "E802": lambda: folder_documents(path, "text"),
-        "E802: CIFAR-10 is not there": lambda: cifar10(path, tmp_path, 5),
+        "E802: CIFAR-10 is not there": lambda: cifar10(path, tmp_path, limit_s=5),
     }.items():
         with pytest.raises(ChimeraError, match=code):
             read()
@@ -188,7 +190,7 @@ def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys
     documents = text_documents(tmp_path)
     (tmp_path / "a.txt").unlink()
     with pytest.raises(ChimeraError, match=r"E802: the data .*a\.txt cannot be read: no such file"):
-        tokenized(documents, None, tmp_path, 5)
+        tokenized(documents, tokenizer=None, folder=tmp_path, limit_s=5)
     with patch("chimerac.interpreter.data.sources.text_documents", lambda _: documents):
         assert main(["train-tokenizer", str(tmp_path), "-o", str(tmp_path / "x.json")]) == 1
     assert "error[E802]" in capsys.readouterr().err and not list(tmp_path.glob(".*.partial"))

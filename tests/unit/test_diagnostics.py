@@ -61,7 +61,7 @@ def test_a_long_line_is_cut_around_its_caret() -> None:
     assert rendered_lines(span_at(1, MAX_WIDTH, MAX_WIDTH + 1, text=whole))[3] == f"1 | {whole}"
 
 
-def test_a_span_of_several_lines_marks_the_rest_of_its_first() -> None:
+def test_a_span_of_several_lines_marks_the_rest_of_its_first_line() -> None:
     found = rendered_lines(span_at(1, 7, 5, end_line=3))
     assert found[4] == "  |       ^^^^ here"
 

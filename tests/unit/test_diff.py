@@ -27,20 +27,20 @@ def with_stream(program: Program, rank: int, order: list[int]) -> Program:
 
 def test_one_instruction_that_moves_is_the_only_one_that_moved() -> None:
     program = compile_schedule("1f1b", {"D": 4, "N": 6}).program
-    numbers = [*range(len(program.stream(2)))]
-    numbers.insert(9, numbers.pop(3))
-    found = diff(program, with_stream(program, 2, numbers))
+    order = [*range(len(program.stream(2)))]
+    order.insert(9, order.pop(3))
+    found = diff(program, with_stream(program, 2, order))
     begin = int(program.offsets[2])
     assert [r.rank for r in found.ranks if not r.is_equal] == [2]
     assert found.ranks[2].moved == ((begin + 3, begin + 9),)
-    assert (found.ranks[2].same, found.ranks[2].removed, found.ranks[2].added) == (len(numbers) - 1, (), ())
+    assert (found.ranks[2].same, found.ranks[2].removed, found.ranks[2].added) == (len(order) - 1, (), ())
 
 
 def test_an_instruction_that_is_missing_shifts_no_other() -> None:
     program = compile_schedule("zb_v", {"D": 2, "N": 4}).program
-    numbers = [*range(len(program.stream(1)))]
-    del numbers[5]
-    shorter = with_stream(program, 1, numbers)
+    order = [*range(len(program.stream(1)))]
+    del order[5]
+    shorter = with_stream(program, 1, order)
     found = diff(program, shorter)
     assert found.ranks[1].removed == (int(program.offsets[1]) + 5,) and not found.ranks[1].moved and not found.is_equal
     assert diff(shorter, program).ranks[1].added == found.ranks[1].removed

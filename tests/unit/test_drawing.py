@@ -110,8 +110,9 @@ def test_no_number_is_cut_where_the_drawing_continues_below() -> None:
         lines = draw_timeline(p, s.timeline, columns=columns).splitlines()
         bodies = [line.partition("|")[2].rstrip("|") for line in lines if line.startswith("rank 0")]
         found = [word for body in bodies for word in re.findall(r"[FB]\d+", body)]
-        assert set(found) <= known and len(found) >= 230
-        assert len(found) == 240 or "a letter alone" in lines[-1]  # no room on either side of the end
+        assert set(found) <= known and len(found) >= 230  # of 240 tasks
+        # A task that continues in the next line may have room for its number in neither of the two lines.
+        assert len(found) == 240 or "a letter alone" in lines[-1]
 
 
 def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypa
     monkeypatch.setattr(drawing, "MAX_WIDTH", 60)
     lines = draw_timeline(p, simulate(p, {"F": 1000, "B": 1999}).timeline).splitlines()
     numbers = [m for line in lines[1:3] for m in re.findall(r"[FB](\d+)", line)]
-    assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48
+    assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48  # of 48 tasks
     assert "a letter alone: no room for the number" in lines[-1]
 
 
@@ -132,8 +133,9 @@ def test_colour_changes_no_text() -> None:
 
 
 def test_tasks_that_take_no_time_can_be_drawn() -> None:
-    assert len(draw_lines(program("1f1b", D=2, N=2), F=0, B=0)) == 4
-    assert len(draw_lines(program("1f1b", D=2, N=2), F=0, B=2)) == 4
+    for backward in (0, 2):
+        ruler_ranks_and_legend = draw_lines(program("1f1b", D=2, N=2), F=0, B=backward)
+        assert len(ruler_ranks_and_legend) == 1 + 2 + 1
 
 
 def test_costs_without_a_common_unit_are_rounded() -> None:
@@ -157,8 +159,8 @@ def test_numbers_of_the_ruler_have_no_exponent() -> None:
     s = simulate(p, {"F": 1234567, "B": 2 * 1234567})
     ruler = draw_timeline(p, s.timeline, columns=51).splitlines()[3]  # of the second part, which has no room for a mark
     assert ruler.split() == ["17283938"], "the time at which the second part begins"
-    microseconds = replace(simulate(p).timeline, scale=10**6)
-    assert draw_timeline(p, microseconds).splitlines()[0].split() == ["0", "0.000005", "0.00001"]
+    millionths = replace(simulate(p).timeline, scale=10**6)
+    assert draw_timeline(p, millionths).splitlines()[0].split() == ["0", "0.000005", "0.00001"]
 
 
 def test_long_numbers_of_the_ruler_do_not_touch() -> None:
@@ -173,23 +175,23 @@ def test_a_timeline_has_a_maximal_width() -> None:
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):
         ruler, *rows, _ = draw_timeline(p, simulate(p, costs).timeline).splitlines()
         assert max(map(len, rows)) <= MAX_WIDTH + len("rank 0 |") + len("|")
-        assert len(ruler) <= MAX_WIDTH + 20, "its last number may end after the rows"
+        assert len(ruler) <= MAX_WIDTH + 20, "the last number of the ruler may end after the rows"
 
 
 def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
-    """Each rank gives its own bars: in nanoseconds, from any moment on, without the time that it waited."""
+    """The bars of each rank are in nanoseconds, begin at any moment, and leave out the time that it waited."""
     p = program("1f1b", D=2, N=2)
-    s = simulate(p)
+    s, begin, unit_ns = simulate(p), 10**9, 7_000_000
     measured = []
     for rank in range(2):
         rows = slice(*p.offsets[rank : rank + 2].tolist())
-        start, end = (10**9 + 7_000_000 * x[rows] for x in (s.timeline.start, s.timeline.end))
-        stamps = [10**9, *end.tolist(), int(end[-1])]
-        waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # until an instruction begins, it waits
+        start, end = (begin + unit_ns * x[rows] for x in (s.timeline.start, s.timeline.end))
+        stamps = [begin, *end.tolist(), int(end[-1])]
+        waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # the rank waits until an instruction begins
         measured.append(times_of(stamps, waits, p.table.is_task[rows], sent=stamps[-1]).timeline(p, rank))
     both = Timeline.concatenate(measured)
     both = replace(both, start=both.start - both.start.min(), end=both.end - both.start.min())
-    assert (both.start == 7_000_000 * s.timeline.start).all() and (both.end == 7_000_000 * s.timeline.end).all()
+    assert (both.start == unit_ns * s.timeline.start).all() and (both.end == unit_ns * s.timeline.end).all()
     found, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
     assert found[1:3] == predicted[1:3]
     assert found[0].split() == ["0", "50"] and found[-1].endswith("; times in ms")
@@ -201,7 +203,7 @@ def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
     first = int(np.flatnonzero(p.table.flags & OVERLAP)[0])
     end = predicted.end.copy()
     start = predicted.start.copy()
-    end[first] = start[first + 1] = start[first] + 1
+    end[first] = start[first + 1] = start[first] + 1  # the second task begins where the first ends
     drawn, drawn_apart = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
     assert drawn.count("&") == drawn_apart.count("&") + 1
 
@@ -217,6 +219,6 @@ def test_a_drawing_takes_a_few_bytes_for_each_of_its_characters(colour: bool) ->
 
 def test_the_timelines_of_all_ranks_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     p = program("gpipe", D=16, N=4)
-    monkeypatch.setattr(drawing, "MAX_SIZE", 16 * 50)
+    monkeypatch.setattr(drawing, "MAX_SIZE", 16 * 50)  # ranks x characters
     lines = draw_timeline(p, simulate(p, {}).timeline).splitlines()
     assert {len(line) for line in lines if "rank" in line} == {len("rank 15 |") + 50 + len("|")}

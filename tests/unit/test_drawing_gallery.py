@@ -31,7 +31,8 @@ def test_pictures_of_the_gallery_are_up_to_date(name: str) -> None:
 def test_pictures_with_counted_slots_are_up_to_date(name: str) -> None:
     panel = counted_panel(name)
     check(BUBBLES / f"{name}.svg", panel)
-    idle = {"chimera": 4 - 2}.get(name.partition("_")[0], 2 * (4 - 1))  # D - 2 in two directions, 2(D - 1) in one
+    is_bidirectional, D = name.startswith("chimera"), 4  # noqa: N806
+    idle = D - 2 if is_bidirectional else 2 * (D - 1)
     assert panel.facts.startswith(f"{idle} idle slots on each rank")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.memory import held_bytes, memory_over_time
 from chimerac.compiler.analyze.panels import memory_curve, panels_beside, simulated_panel, time_label
@@ -47,15 +48,19 @@ PAPER = (
     ".. u2 d0 u3 d1 .. D0 D0 U2 U2 D1 D1 U3 U3 .. ..",
     "u2 u3 .. d0 D0 D0 d1 D1 D1 .. U2 U2 .. .. U3 U3",
 )
-SHADES = {shade(0, 0): "d", shade(0, 1): "D", shade(1, 0): "u", shade(1, 1): "U"}
+DOWN, UP = 0, 1  # the pipes
+SHADES = {shade(DOWN, Op.FWD): "d", shade(DOWN, Op.BWD): "D", shade(UP, Op.FWD): "u", shade(UP, Op.BWD): "U"}
 
 
-def slots(row: list[DrawnBox], slot: float, origin: float, count: int) -> str:
-    """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it."""
+def slots(row: list[DrawnBox], width: float, origin: float, count: int) -> str:
+    """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it.
+
+    width: of a slot; origin: where the first slot begins; count: how many slots there are.
+    """
     found = [".."] * count
     for box in row:
         (number,) = box.texts
-        first, last = (box.left - origin) / slot, (box.right - origin) / slot
+        first, last = (box.left - origin) / width, (box.right - origin) / width
         assert abs(first - round(first)) < 0.01 and abs(last - round(last)) < 0.01
         for k in range(round(first), round(last)):
             assert found[k] == "..", "boxes do not overlap"
@@ -65,9 +70,9 @@ def slots(row: list[DrawnBox], slot: float, origin: float, count: int) -> str:
 
 def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
     rows = drawn_boxes(svg_of("chimera", D=4, N=4))
-    origin = min(row[0].left for row in rows.values())
-    slot = (max(row[-1].right for row in rows.values()) - origin) / 16
-    assert [slots(rows[r], slot, origin, 16) for r in range(4)] == list(PAPER)
+    origin, count = min(row[0].left for row in rows.values()), len(PAPER[0].split())
+    width = (max(row[-1].right for row in rows.values()) - origin) / count
+    assert [slots(rows[r], width, origin, count) for r in range(4)] == list(PAPER)
 
 
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
@@ -80,7 +85,9 @@ def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
     marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
     assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
     assert marks[1, "1"] == marks[2, "1"] == 14
-    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, "on each of both ranks these two share a mark"
+    assert svg_of("chimera", D=4, N=4).count("<!-- 1,2 -->") == 2, (
+        "ranks 1 and 2 each have one mark for the all-reduces of stages 1 and 2"
+    )
 
 
 # --- boxes -------------------------------------------------------------------------------------------------------------
@@ -120,7 +127,9 @@ def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
         levels = sorted(map(lightness, shades))
         assert min(b - a for a, b in pairwise(levels)) > 8
     for op in range(5):
-        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, "equal in all hues"
+        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, (
+            "a kind of task is equally light in all hues"
+        )
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
@@ -158,7 +167,7 @@ def test_an_svg_has_a_title_and_a_description() -> None:
 def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
     s = simulate(program("1f1b", D=2, N=300))
     panel = simulated_panel(s)
-    at = extent([panel], [boxes_of(panel)], 5.0)
+    at = extent([panel], [boxes_of(panel)], inches=5.0)
     (start, first), (second, end) = at.parts
     assert start == 0 and end == panel.length and first < second
     svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
@@ -193,7 +202,7 @@ def test_all_costs_zero_can_be_drawn() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "chimera", "zb_h1", "hanayo"])
 def test_the_memory_curve_has_the_peaks_of_the_report(name: str) -> None:
     p = program(name, D=2, N=4)
-    s, model = simulate(p), find_model("gpt-small", lambda given: given, 2, 64)
+    s, model = simulate(p), find_model("gpt-small", lambda samples: samples, micro_batch=2, seq_len=64)
     counts = memory_over_time(p, s.timeline)
     assert tuple(int(counts.amount[counts.rank == r].max()) for r in range(2)) == tuple(peaks(p).activations)
     assert all(int(counts.amount[counts.rank == r][-1]) == 0 for r in range(2)), "all is freed at the end"
@@ -207,7 +216,7 @@ def test_the_memory_curve_is_drawn_below() -> None:
     with_curve = simulated_panel(s, memory=memory_curve(s.program, s.timeline))
     svg = draw_picture([with_curve], "svg", time_label(s)).decode()
     assert "Activations alive: micro-batches of a stage, all ranks to one scale; the numbers are the peaks" in svg
-    assert svg.count("<!-- rank 0 -->") == 2
+    assert svg.count("<!-- rank 0 -->") == 2, "rank 0 has a label beside its tasks, and one beside its curve"
 
 
 def test_a_measured_timeline_is_drawn() -> None:
@@ -215,9 +224,9 @@ def test_a_measured_timeline_is_drawn() -> None:
     t = s.timeline
     measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
     (alone,), label = panels_beside(s, measured)
-    assert label == "time in ms" and alone.facts == "6.3 ms"
+    assert label == "time in ms" and alone.facts == "6.3 ms"  # nine units of 7, in tenths of a millisecond
     (later,), _ = panels_beside(s, replace(measured, finish=123_456))
-    assert later.facts == "12346 ms" and later.length == 12345.6, "with the all-reduces after the last bar"
+    assert later.facts == "12346 ms" and later.length == 12345.6, "the length includes the all-reduces after the last bar"
     both, label = panels_beside(s, replace(measured, unit=""))
     svg = draw_picture(both, "svg", label).decode()
     assert "one_f_one_b D=2 N=2, predicted" in svg and len(drawn_boxes(svg, panel=1)) == 2
@@ -231,7 +240,7 @@ def test_the_command_writes_pictures(tmp_path: Path, capfdbinary: pytest.Capture
     sizes = ["-p", "D=2", "-p", "N=2"]
     assert main(["chimera", *sizes, "--emit", "png", "--memory-curve", "--picture-width", "8.4cm", "-o", path]) == 0
     data = Path(path).read_bytes()
-    assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)
+    assert int.from_bytes(data[16:20]) == int(8.4 / 2.54 * picture.DOTS)  # the width in the header of a PNG
     assert main(["compare", "chimera", "1f1b", "dualpipe", *sizes, "--emit", "svg"]) == 0
     svg = capfdbinary.readouterr().out.decode()
     assert len(drawn_boxes(svg, panel=0)) == len(drawn_boxes(svg, panel=1)) == 2

@@ -29,12 +29,13 @@ def task_times(*by_stage: float) -> dict[Op, list[float]]:
     return {op: list(by_stage) for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
 
 
-def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: float = 0) -> Simulation:
+def timed(p: Program, latency_ms: float = 0, occupied_ms: float = 0, all_reduce_ms: float = 0) -> Simulation:
     """Return the simulation where every task takes 1 ms, and messages and all-reduces as long as is given."""
     tasks = task_times(*[0.001] * p.header.stages)
-    link = Link(latency_ms / 1e3, 1000.0)  # a byte occupies the channel for 1 ms
+    link = Link(latency_ms / 1e3, bytes_per_s=1000.0)  # a byte occupies the channel for 1 ms
     network = Network(link, all_reduce_s=lambda ranks, size: all_reduce_ms / 1e3)
-    return simulate(p, durations=measured_durations(p, tasks, network, lambda *_: round(occupied_ms), lambda _: 0))
+    durations = measured_durations(p, tasks, network, message_bytes=lambda *_: round(occupied_ms), reduced_bytes=lambda _: 0)
+    return simulate(p, durations=durations)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def timed(p: Program, latency_ms: float, occupied_ms: float, all_reduce_ms: floa
         ("window", 2, 0, 4, 20),
         # A latency does not occupy the channel: acts are there at 5, 6, 7, grads are sent at 7, 9, 11 and there at 11, 13, 15.
         ("posted", 2, 4, 0, 16),
-        # 1 + 3: acts leave the channel at 2, 3, 4 and are there at 5, 6, 7; grads leave at 8, 10, 12, there at 11, 13, 15.
+        # Each occupies the channel for 1 and is there 3 later: acts leave it at 2, 3, 4 and are there at 5, 6, 7. Grads leave
+        # it at 8, 10, 12 and are there at 11, 13, 15.
         ("posted", 2, 3, 1, 16),
         # A SEND waits until the message before it is there: acts are sent at 1, 5, 9. Then, at 9, the RECVs of the grads are
         # posted. Grads: 9 to 13, 13 to 17, 17 to 21.
@@ -62,9 +64,9 @@ def test_makespans_with_messages_are_those_computed_by_hand(
 
 
 def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
-    """Two replicas of one pipeline of two ranks. Stage 1 is done at 4 and stage 0 at 5; each all-reduce takes 3."""
+    """Two replicas of one pipeline of two ranks. Stage 1 is done at 3 and stage 0 at 4; each all-reduce takes 3."""
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, 0, 0, all_reduce_ms=3)
+    s = timed(p, all_reduce_ms=3)
     assert s.makespan == 7 * MS and max(s.busy) == 2 * MS
     began, ended = s.collective_times
     assert dict(zip((c.stage for c in p.collectives), zip(began.tolist(), ended.tolist(), strict=True), strict=True)) == {
@@ -75,12 +77,12 @@ def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
     assert [(x.all_reduce, x.drain) for x in idle] == [(3 * MS, 0), (3 * MS, 1 * MS)] * 2
     assert path_sums(s, critical_path(s)) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
     assert "ALLREDUCE s0" in path_text(s).splitlines()[-1]
-    assert timed(p, 0, 0).makespan == 4 * MS
+    assert timed(p).makespan == 4 * MS
 
 
 def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
     p = compile_schedule("chimera", {"D": 2, "N": 2}).program
-    s = timed(p, 0, 0, all_reduce_ms=5)
+    s = timed(p, all_reduce_ms=5)
     began, ended = s.collective_times
     assert len(began) == 2 and sorted(began)[1] == sorted(ended)[0]
     assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
@@ -88,7 +90,7 @@ def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
 
 def test_idle_times_are_those_computed_by_hand() -> None:
     """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
-    first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, 2, 0))
+    first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, latency_ms=2))
     assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
     assert (second.fill, second.value, second.transfer, second.drain) == (1 * MS, 0, 2 * MS, 3 * MS)
     assert first.exposed == second.exposed == 2 * MS
@@ -96,7 +98,7 @@ def test_idle_times_are_those_computed_by_hand() -> None:
 
 def test_a_full_window_is_a_cause_of_idle_time() -> None:
     p = three("window", 1)
-    assert idle_times(timed(p, 4, 0))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
+    assert idle_times(timed(p, latency_ms=4))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
 
 
 @pytest.mark.parametrize(("depth", "forwards", "backwards"), [(4, 4, 6), (6, 6, 10), (8, 8, 14)])
@@ -105,7 +107,7 @@ def test_the_closed_equation_has_the_counts_of_the_paper(depth: int, forwards: i
     p = compile_schedule("chimera", {"D": depth, "N": depth}).program
     e = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
     assert (e.forwards, e.backwards) == (forwards, backwards)
-    assert e.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)
+    assert e.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)  # in tenths of the unit of the costs
 
 
 def test_the_closed_equation_of_other_schedules_is_their_makespan_without_communication() -> None:
@@ -116,12 +118,12 @@ def test_the_closed_equation_of_other_schedules_is_their_makespan_without_commun
 
 def test_the_closed_equation_counts_the_end_of_all_reduces() -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, 0, 0, all_reduce_ms=3)
+    s = timed(p, all_reduce_ms=3)
     assert closed_equation(p, s.durations).unoverlapped == 3 * MS
 
 
 def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
-    p, model = compile_schedule("chimera", {"D": 2, "N": 4}).program, find_model("gpt-small", lambda b: b)
+    p, model = compile_schedule("chimera", {"D": 2, "N": 4}).program, find_model("gpt-small", lambda samples: samples)
     found = held_bytes(p, model)
     assert found.ranks == memory(p, model)
     for g, rank in enumerate(found.ranks):
@@ -130,9 +132,9 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
         assert found.peaks[g] == int(p.offsets[g]) + int(np.argmax(own))
 
 
-def profile() -> Profile:
+def example_profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
-    model = find_model("gpt-nano", lambda b: b)
+    model = find_model("gpt-nano", lambda samples: samples)
     times = tuple(
         LayerTimes(
             forward_s=ms / 1e3,
@@ -156,10 +158,9 @@ def profile() -> Profile:
 
 
 def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its_bytes() -> None:
-    model = find_model("gpt-nano", lambda b: b)
+    model = find_model("gpt-nano", lambda samples: samples)
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
-    p = p.with_partition(replace(p.partition, stages=((0, 1), (1, 4))) if p.partition else None)
-    d = profiled_durations(p, model, profile())
+    d = profiled_durations(p, model, example_profile())
     layers = model.stage_sums((range(2), range(2, 4)))
     assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
     sends = p.table.op == Op.SEND
@@ -170,37 +171,36 @@ def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its
 
 
 def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest() -> None:
-    p = profile()
-    assert p.all_reduce_s(2, 10**9) == pytest.approx(1.002)
-    assert p.all_reduce_s(4, 0) == pytest.approx(0.008)
-    assert p.all_reduce_s(16, 0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
-    assert p.all_reduce_s(16, 10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
-    without = replace(p, all_reduce=())
-    assert without.all_reduce_s(2, 10**6) == pytest.approx(2 * 0.001 + 1)
+    profile = example_profile()
+    assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
+    assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
+    assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
+    assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
+    without = replace(profile, all_reduce=())
+    assert without.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
 
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
-    p = profile()
-    nothing = LayerTimes(0, 0, 0, 0, 0, 0)
-    twice = tuple(nothing.between(layer, 2) for layer in p.sizes[0].layers)
-    both = replace(p, sizes=(p.sizes[0], SizeTimes(8, twice)))
+    profile, zero = example_profile(), LayerTimes(0, 0, 0, 0, 0, 0)
+    twice = tuple(zero.between(layer, 2) for layer in profile.sizes[0].layers)  # twice as long
+    both = replace(profile, sizes=(profile.sizes[0], SizeTimes(samples=8, layers=twice)))
     assert both.times(6)[0].forward_s == pytest.approx(0.0015)
     assert both.times(8) == twice
     for samples in (3, 9):
         with pytest.raises(ChimeraError, match=f"E715: .* of {samples} samples: it has 4 to 8"):
             both.times(samples)
     with pytest.raises(ChimeraError, match=r"E715: .* it has 4"):
-        p.times(2)
+        profile.times(2)
 
 
 def test_a_profile_of_another_model_is_refused() -> None:
-    p, program = profile(), compile_schedule("1f1b", {"D": 2}).program
+    profile, program = example_profile(), compile_schedule("1f1b", {"D": 2}).program
     with pytest.raises(ChimeraError, match="E714: the profile is one of gpt-nano, and the model is gpt-micro"):
-        profiled_durations(program, find_model("gpt-micro", lambda b: b), p)
+        profiled_durations(program, find_model("gpt-micro", lambda samples: samples), profile)
     with pytest.raises(ChimeraError, match="E714: the profile has 4 layers, and gpt-nano/3 has 5"):
-        profiled_durations(program, find_model("gpt-nano/3", lambda b: b), replace(p, model="gpt-nano/3"))
+        profiled_durations(program, find_model("gpt-nano/3", lambda samples: samples), replace(profile, model="gpt-nano/3"))
     with pytest.raises(ChimeraError, match=r"E714: the profile gives layer 0 \(embedding\) 12,288 parameters"):
-        profiled_durations(program, find_model("gpt-nano", lambda b: b, seq_len=64), p)
+        profiled_durations(program, find_model("gpt-nano", lambda samples: samples, seq_len=64), profile)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e300])
@@ -210,7 +210,8 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
     tasks = task_times(seconds, 0.0)
 
     def durations() -> Durations:
-        return measured_durations(p, tasks, Network(Link(0.001, bytes_per_s)), lambda *_: 2**22, lambda _: 2**22)
+        network = Network(Link(latency_s=0.001, bytes_per_s=bytes_per_s))
+        return measured_durations(p, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**22)
 
     if (seconds, bytes_per_s) == (0.0, 1e9):
         assert durations().occupied.max() == 2**22  # nanoseconds: a byte takes one
@@ -223,9 +224,10 @@ def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: 
 def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
     p = compile_schedule("1f1b", {"D": 2}).program
     with pytest.raises(ChimeraError, match="E002: the time of FWD of a stage is"):
-        measured_durations(p, task_times(wrong, 0.0), Network(Link(0.0, 1.0)), lambda *_: 0, lambda _: 0)
+        network = Network(Link(latency_s=0.0, bytes_per_s=1.0))
+        measured_durations(p, task_times(wrong, 0.0), network, message_bytes=lambda *_: 0, reduced_bytes=lambda _: 0)
 
 
 def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:
-    s = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, 5, 5)
+    s = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
     assert (s.makespan, idle_times(s)[0].exposed, len(critical_path(s))) == (4 * MS, 0, 4)

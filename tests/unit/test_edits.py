@@ -23,7 +23,7 @@ def schedule(order: str) -> n.Schedule:
     return parse(Source("x", HEAD + order))
 
 
-def test_a_condition_is_negated_in_the_names_and_before_the_tick_of_another_rule() -> None:
+def test_another_rule_gets_the_negated_condition_in_its_own_names_before_its_tick() -> None:
     order = schedule("order ticks {\n  F p(s, m) when s < m at s\n  F p(m, s) at (m + s)\n}").statements[-1]
     assert isinstance(order, n.Ticks)
     texts = [edited(edit) for edit in condition_edits(order.rules)]
@@ -32,9 +32,9 @@ def test_a_condition_is_negated_in_the_names_and_before_the_tick_of_another_rule
         parse(Source("x", text))  # every edit is a text that can be parsed
 
 
-def test_ranks_are_counted_from_the_end_whatever_their_formula() -> None:
+def test_ranks_are_counted_from_the_end_whatever_the_formula_of_their_number() -> None:
     given = schedule("order ticks {\n  F p(s, m) at s\n}")
-    texts = [edited(edit) for edits in tick_edits(given, [], "+") for edit in edits]
+    texts = [edited(edit) for edits in tick_edits(given, moved=[], directions="+") for edit in edits]
     assert any("on rank (if D > 2 then D else 2) - 1 - s " in text for text in texts)
 
 

@@ -46,6 +46,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def planned(path: Path) -> tuple[Experiment, list[Run]]:
+    """Return the experiment of a file and its runs, after the check of their comparison."""
     experiment = read_experiment(path)
     runs, _ = plan_runs(experiment, path.parent / "runs" / experiment.name)
     check_comparison(experiment, runs)
@@ -58,7 +59,7 @@ def planned(path: Path) -> tuple[Experiment, list[Run]]:
 def test_a_grid_is_every_combination_of_its_axes_and_cases() -> None:
     grid = {"schedule": ["a", "b"], "parameters": {"N": [1, 2], "D": 4}}
     cases = [{"width": 1, "parameters": {"f": 1}}, {"width": 2}]
-    runs, unused = combinations({"lr": 0.1, "width": 9}, grid, cases, [], [])
+    runs, unused = combinations({"lr": 0.1, "width": 9}, grid, cases, include=[], exclude=[])
     expected = []
     for schedule, n, (width, own) in itertools.product("ab", (1, 2), ((1, {"f": 1}), (2, {}))):
         settings = {"lr": 0.1, "width": width, "schedule": schedule, "parameters": {"N": n, "D": 4, **own}}
@@ -69,15 +70,17 @@ def test_a_grid_is_every_combination_of_its_axes_and_cases() -> None:
 
 def test_runs_are_included_and_excluded() -> None:
     grid = {"schedule": ["a", "b"], "seed": [0, 1]}
-    further = {"schedule": "c", "labels": {"how": "other"}}
-    runs, unused = combinations({}, grid, [], [further, {"schedule": "a", "seed": 0}], [{"schedule": "b", "seed": 1}])
+    include = [{"schedule": "c", "labels": {"how": "other"}}, {"schedule": "a", "seed": 0}]
+    runs, unused = combinations({}, grid, cases=[], include=include, exclude=[{"schedule": "b", "seed": 1}])
     assert unused is None
     assert [run.settings for run in runs[:3]] == [{"schedule": s, "seed": k} for s, k in (("a", 0), ("a", 1), ("b", 0))]
     assert runs[3:] == [RunValues({"schedule": "c"}, {"how": "other"})], "the same run is not there twice"
 
 
 def test_include_alone_adds_no_run_of_an_empty_grid() -> None:
-    assert combinations({"seed": 3}, {}, [], [{"lr": 1.0}], [])[0] == [RunValues({"seed": 3, "lr": 1.0}, {})]
+    assert combinations({"seed": 3}, {}, cases=[], include=[{"lr": 1.0}], exclude=[])[0] == [
+        RunValues({"seed": 3, "lr": 1.0}, {})
+    ]
 
 
 # --- files --------------------------------------------------------------------------------------------------------------
@@ -120,7 +123,9 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}
     assert ratios["| 0.9 0.95 1f1b"] == "1.000 |" and ratios["| 0.8 0.9 1f1b"] == "0.714 |"  # 0.25 s / 0.35 s
     places = [line.split(" | ")[:2] for line in report.splitlines() if line.startswith("| 0.")]
-    assert places[:2] == [["| 0.9 0.95", "1f1b"], ["| 0.9 0.95", "chimera"]], "in the order of the bars"
+    assert places[:2] == [["| 0.9 0.95", "1f1b"], ["| 0.9 0.95", "chimera"]], (
+        "the groups of one x follow each other, as the bars of the plot do"
+    )
     assert "\n| betas | schedule | samples/s |" in report and "\n|---|---|---:|" in report
 
 
@@ -224,15 +229,16 @@ def test_figures_are_computed_from_the_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     write_log(log, [9.0, 1.0, 2.0, 3.0, 4.0, 5.0], loss=3.5, tokens_per_second=7.0)
     log.write_text(log.read_text() + '{"iteration": 7, "iter')  # killed while it wrote a line
-    found = figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))
+    expected = Expected(samples=12, bubble=0.25, iteration_s=2.0)
+    found = figures_of(log, discard=1, expected=expected)
     assert (found["iteration_s"], found["iteration_q1_s"], found["iteration_q3_s"]) == (3.0, 2.0, 4.0)
     assert found["samples_per_s"] == 4.0 and found["predicted_samples_per_s"] == 6.0 and found["tokens_per_s"] == 7.0
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
     assert found["peak_memory_bytes"] == 60 and found["sum_wait_s"] == 1.0 and found["loss"] == 3.5
-    assert "recompute_s" not in found, "of a run before this figure was measured"
+    assert "recompute_s" not in found, "the log is one of a version that did not measure it"
     assert "held_out_loss" not in found and found["iterations"] == 5
     write_log(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
-    assert figures_of(log, 1, Expected(samples=12, bubble=0.25, iteration_s=2.0))["recompute_s"] == 0.5
+    assert figures_of(log, discard=1, expected=expected)["recompute_s"] == 0.5
 
 
 def test_only_the_last_attempt_of_a_run_counts(tmp_path: Path) -> None:
@@ -241,13 +247,15 @@ def test_only_the_last_attempt_of_a_run_counts(tmp_path: Path) -> None:
     first = log.read_text()
     write_log(log, [1.0])
     log.write_text(first + log.read_text())
-    assert figures_of(log, 5, Expected(1, 0.0, None))["iteration_s"] == 1.0
+    expected = Expected(samples=1, bubble=0.0, iteration_s=None)
+    assert figures_of(log, discard=5, expected=expected)["iteration_s"] == 1.0
     log.write_text("")
     with pytest.raises(ValueError, match="no iteration"):
-        figures_of(log, 1, Expected(1, 0.0, None))
+        figures_of(log, discard=1, expected=expected)
 
 
 def row(**values: Any) -> dict[str, Any]:
+    """Return a row of the table of results: one run."""
     return {"repetition": 1, "seed": 0, **values}
 
 
@@ -255,19 +263,20 @@ def test_points_are_medians_with_their_spread_and_ratio() -> None:
     rows = [row(schedule="a", N=2, loss=value) for value in (1.0, 5.0, 2.0)]
     rows += [row(schedule="b", N=2, loss=8.0), row(schedule="b", N=4, loss=3.0)]
     compared = Compared(Comparison(x="N", groups=("schedule",), baseline={"schedule": "a"}), rows)
-    point = compared.point("loss", "", "b", 2)
+    point = compared.point("loss", panel="", group="b", x=2)
     assert point is not None and (point.value, point.ratio, point.count) == (8.0, 4.0, 1)
-    point = compared.point("loss", "", "a", 2)
+    point = compared.point("loss", panel="", group="a", x=2)
     assert point is not None and (point.value, point.low, point.high) == (2.0, 1.0, 5.0)
-    point = compared.point("loss", "", "b", 4)
+    point = compared.point("loss", panel="", group="b", x=4)
     assert point is not None and point.ratio is None, "there is no baseline at this N"
-    assert compared.point("loss", "", "a", 4) is None and compared.point("bubble", "", "a", 2) is None
+    assert compared.point("loss", panel="", group="a", x=4) is None, "there is no such run"
+    assert compared.point("bubble", panel="", group="a", x=2) is None, "the runs lack this figure"
 
 
 def test_the_spread_of_one_run_is_that_of_its_iterations() -> None:
     one = row(N=2, iteration_s=2.0, iteration_q1_s=1.0, iteration_q3_s=4.0, samples_per_s=10.0)
     compared = Compared(Comparison(x="N"), [one])
-    time, speed = (compared.point(name, "", "", 2) for name in ("iteration_s", "samples_per_s"))
+    time, speed = (compared.point(name, panel="", group="", x=2) for name in ("iteration_s", "samples_per_s"))
     assert time is not None and (time.low, time.high) == (1.0, 4.0)
     assert speed is not None and (speed.low, speed.high) == (5.0, 20.0)
 
@@ -277,12 +286,12 @@ def test_the_spread_of_one_run_is_that_of_its_iterations() -> None:
 
 @pytest.fixture
 def finished(write: Write) -> Path:
-    """Return the file of an experiment whose runs are all done, but one that failed."""
+    """Return the file of an experiment whose runs are all done, except for one that failed."""
     return finish(write(SMALL.replace("title: Small", "title: <b>Small</b> & more")), failed=3)
 
 
 def finish(path: Path, failed: int | None = None) -> Path:
-    """Write results for all runs of an experiment, and return the path of its file. failed: the run that failed."""
+    """Write results for all runs of an experiment, and return the path of its file. failed: the index of the failed run."""
     _, runs = planned(path)
     for number, run in enumerate(runs):
         run.prepare()

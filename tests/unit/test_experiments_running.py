@@ -28,6 +28,7 @@ from tools import ROOT
 
 LIMIT_S = 60  # for anything that is waited for
 SHORT_ANSWER_S = 2.0  # in place of slurm.ANSWER_S: in this time bash starts and reads a file, also on a busy host
+# An experiment. The stub takes `timeout` milliseconds for a run, and fails if it has `skip-nonfinite`.
 TEXT = """
 title: Small
 settings: {{timeout: {milliseconds}}}
@@ -125,7 +126,7 @@ def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
     assert len(folder.events()) == 4 and folder.seeds() == ["0", "1"]
     folder.run()
     assert len(folder.events()) == 4, "all runs are done"
-    folder.write("0, 1, 5")  # a changed file runs what is new
+    folder.write("0, 1, 5")  # only the run that is new in the file is executed
     assert "1 of 3 runs are pending, about" in folder.run("--dry-run")
     folder.run()
     assert len(folder.events()) == 6 and folder.seeds() == ["0", "1", "5"]
@@ -151,17 +152,17 @@ def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
     assert have_ended([event.process for event in folder.events()], within_s=1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_runner_goes_on_where_it_was(number: signal.Signals, folder: Folder) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_runner_goes_on_where_it_was(stop: signal.Signals, folder: Folder) -> None:
     folder.write("0")
     folder.run()
     cases = "cases: [{seed: 0}, {seed: 1, timeout: 3000}, {seed: 2}]\n"
     folder.file.write_text(folder.file.read_text().replace("  seed: [0]\n", "") + cases)
     runner = folder.start()
     until(lambda: len(folder.events()) == 3)  # the second run has started
-    runner.send_signal(number)
+    runner.send_signal(stop)
     _, err = runner.communicate(timeout=LIMIT_S)
-    assert runner.returncode == (INTERRUPTED if number == signal.SIGINT else -number), err
+    assert runner.returncode == (INTERRUPTED if stop == signal.SIGINT else -stop), err
     assert have_ended([folder.events()[2].process], within_s=LIMIT_S)
     folder.run()
     started = [event.run for event in folder.events() if event.what == "start"]
@@ -186,6 +187,7 @@ def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     folder.write("0", more="discard: 3\n")
     folder.run()
     (row,) = folder.table()
+    # Iterations 4 and 5. In the stub iteration k takes 0.1 k s, has the loss 5 - 0.1 k, and a peak of 1000 k bytes.
     assert (row["iterations"], row["loss"], row["peak_memory_bytes"]) == ("2", "4.5", "5000")
     assert float(row["iteration_s"]) == pytest.approx(0.45)
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
@@ -196,7 +198,7 @@ def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Fo
     smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
     smi.chmod(0o755)
     folder.write("0", more="discard: 1\n")
-    folder.environment["STUB_AFTER_MS"] = "2500"
+    folder.environment["STUB_AFTER_MS"] = "2500"  # the GPUs are read every second
     folder.run()
     assert (folder.path / "gpus").exists()
     (row,) = folder.table()
@@ -244,7 +246,7 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
     assert "2 scripts of 2 runs" in folder.run("--slurm", str(cluster))
     scripts = sorted(folder.results.glob("*/job.sbatch"))
     text = next(path for path in scripts if "one_f_one_b" in str(path)).read_text()
-    assert "#SBATCH --nodes=2\n" in text and "#SBATCH --time=30\n" in text
+    assert "#SBATCH --nodes=2\n" in text and "#SBATCH --time=30\n" in text, "20 minutes and slurm.MARGIN_MINUTES"
     assert "--nnodes 2 --nproc-per-node 3" in text, "six ranks on nodes of at most four"
     submitted = (folder.results / "submit.sh").read_text()
     assert "sbatch --qos=long --comment 'two words' --account=a7 --partition=fast " in submitted
@@ -254,7 +256,8 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
         body = "module() { echo $@ >> modules; }\n" + script.read_text()
         subprocess.run(["bash", "-c", body], cwd=folder.path, env=environment, check=True, timeout=LIMIT_S)
     started = (folder.path / "srun").read_text()
-    assert "--rdzv-endpoint node1:22345 --rdzv-id 12345" in started and "yes /data here" in started
+    assert "--rdzv-endpoint node1:22345 --rdzv-id 12345" in started, "the port follows from the id of the job"
+    assert "yes /data here" in started
     assert (folder.path / "modules").read_text().splitlines() == ["load gcc/13 cuda"] * 2
     folder.run("--report")
     assert folder.seeds() == ["0", "0"]

@@ -26,10 +26,12 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
+    """Return the value of an expression. env: the values of its names, or an array of values for many points."""
     return evaluate(expression(text), env, Budget())
 
 
 def finding(text: str, **env: object) -> Diagnostic:
+    """Return the finding about an expression that has no value."""
     [d] = findings_of_call(value, text, **env)
     return d
 
@@ -117,6 +119,7 @@ def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: lis
 
 
 def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
+    """Return code and message of each finding of the type check. expected: the type; scope: the types of the names."""
     found: list[Diagnostic] = []
     check(expression(text), scope, expected, found)
     return [(d.code, d.message) for d in found]
@@ -161,7 +164,7 @@ def test_the_operations_that_count_grow_with_the_points(text: str) -> None:
         evaluate(expression(text), {"a": np.arange(points), "t": np.arange(points) % 2 == 0}, budget)
         return budget.spent
 
-    assert spent(2**16) > spent(1) + 2**16 // 64 - 1
+    assert spent(2**16) > spent(1) + 2**16 // 64 - 1  # one more operation for every 64 points
 
 
 def test_the_arguments_of_a_function_are_not_all_held_at_once() -> None:

@@ -19,6 +19,7 @@ from chimerac.compiler.library import find
 from chimerac.interpreter.launch.record import Record, check_output
 from tools import ROOT
 
+NOBODY = 65534  # the id of a user and a group
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # tests run in other folders
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, "x" * 3000, "none/x", "file/x", "loop", "a\0b"]
 
@@ -44,15 +45,15 @@ def test_paths_that_cannot_be_written_are_refused(name: str, here: Path, capsys:
     assert code(caught) == "E003"
     assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    if not name.startswith("new"):
-        for refused in (lambda: check_output(Path(name), "--trace"), lambda: Record(0, 1, Path(name))):
+    if not name.startswith("new"):  # Path drops the end of "new/" and of "new/."
+        for refused in (lambda: check_output(Path(name), "--trace"), lambda: Record(rank=0, iterations=1, log=Path(name))):
             with pytest.raises(ChimeraError) as caught:
                 refused()
             assert code(caught) == "E811"
     assert sorted(os.listdir(here)) == before and Path("file").read_text() == "old\n"
 
 
-@pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])
+@pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])  # 251 characters: too long with .json or .sched
 def test_paths_that_cannot_be_read_are_refused(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for reader in (read, find):
         with pytest.raises(ChimeraError) as caught:
@@ -129,14 +130,14 @@ def test_a_file_in_a_folder_that_is_not_writable_is_written(here: Path, monkeypa
 
 @pytest.mark.root
 def test_another_user_writes_only_what_it_may() -> None:
-    """A writable file in a folder that is not writable, a file of another owner, and a read-only file."""
+    """The files: one that is writable, in a folder that is not; one of another owner; and a read-only one."""
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
         for name, mode in (("open", 0o666), ("closed", 0o444)):
             (folder / name).write_text("old\n")
             (folder / name).chmod(mode)
-        os.seteuid(65534)
+        os.seteuid(NOBODY)
         try:
             write("new\n", str(folder / "open"))
             for name in ("closed", "made"):
@@ -146,9 +147,9 @@ def test_another_user_writes_only_what_it_may() -> None:
             os.seteuid(0)
         found = os.stat(folder / "open")
         assert (folder / "open").read_text() == "new\n" and (found.st_uid, found.st_mode & 0o777) == (0, 0o666)
-        os.chown(folder / "open", 65534, 65534)
+        os.chown(folder / "open", NOBODY, NOBODY)
         write("root's\n", str(folder / "open"))
-        assert os.stat(folder / "open").st_uid == 65534 and (folder / "open").read_text() == "root's\n"
+        assert os.stat(folder / "open").st_uid == NOBODY and (folder / "open").read_text() == "root's\n"
         assert (folder / "closed").read_text() == "old\n" and sorted(os.listdir(folder)) == ["closed", "open"]
     finally:
         for path in folder.iterdir():

@@ -39,6 +39,7 @@ def test_a_check_that_fails_stops_no_other_and_is_recorded(tmp_path: Path, monke
     page = tmp_path / "gpu.md"
     page.write_text("<!-- recorded: gpu -->\nNot recorded yet.\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(gpu, "PAGE", page)
+    # The name of each check, the GPUs that it needs, and its function.
     checks = (("first", 1, fails), ("second", 1, breaks), ("third", 2, fails), ("fourth", 1, lambda: "good"))
     outcomes = gpu.outcomes
     monkeypatch.setattr(gpu, "outcomes", lambda gpus: outcomes(gpus, checks))

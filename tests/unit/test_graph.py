@@ -60,9 +60,9 @@ def longest(graph: nx.DiGraph[str]) -> int:
 
 
 def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None:
-    """One pair of rank 0 computes two values that a pair of rank 1 reads, each task a value of the other position."""
+    """A pair of rank 0 computes two values. A pair of rank 1 reads the second in its first task, the first in its second."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
-    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
+    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")  # the template ends with }
     path, length = path_of(p)
     assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
     assert [name.removesuffix(" overlap") for name in task_names(p, path)[:4]] == [
@@ -85,4 +85,4 @@ def test_the_graph_as_text_is_the_graph() -> None:
     }
     assert dot(graph).count(" -> ") == len(graph.source)
     assert dot(graph).count("[style=dotted]") == sum(kind == "order" for *_, kind in reread.edges(data="kind"))
-    assert dot(graph).count("subgraph") == 4
+    assert dot(graph).count("subgraph") == 4, "one for each rank"

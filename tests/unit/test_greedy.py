@@ -9,7 +9,7 @@ from tests.helpers import findings_of_call, program
 from tests.helpers_text import tasks_of
 
 PIPE = "pipe main { stage k on rank k   micro_batches N }"
-TWO = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k on rank D - 1 - k   micro_batches N }"
+TWO_PIPES = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k on rank D - 1 - k   micro_batches N }"
 
 
 def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str = "D") -> Program:  # noqa: N803
@@ -17,8 +17,8 @@ def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str =
     return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
 
 
-def stuck_finding(*lines: str, **where: object) -> Diagnostic:
-    [d] = findings_of_call(greedy, *lines, **where)
+def stuck_finding(*lines: str, **more: object) -> Diagnostic:
+    [d] = findings_of_call(greedy, *lines, **more)
     assert d.code == "E305"
     return d
 
@@ -67,21 +67,21 @@ def test_a_limit_bounds_the_tasks_that_have_started() -> None:
 
 def test_limits_per_stage_and_per_pipe() -> None:
     looped = "pipe main { stage k on rank k % D   micro_batches N }"
-    whole = greedy("prefer F, B", "limit F - B <= 2", pipes=looped, stages="2*D", N=4)
-    each = greedy("prefer F, B", "limit F - B <= 2 per stage", pipes=looped, stages="2*D", N=4)
-    assert tasks_of(whole, 0).startswith("F0.0 F0.2 B0.2 B0.0")
-    assert tasks_of(each, 0).startswith("F0.0 F1.0 F0.2 F1.2 B0.2")
-    both = greedy("prefer F, B", "limit F - B <= 1 per pipe", pipes=TWO, N=2)
-    assert tasks_of(both, 0).startswith("F0.0 F2.1 B2.1")
+    per_rank = greedy("prefer F, B", "limit F - B <= 2", pipes=looped, stages="2*D", N=4)
+    per_stage = greedy("prefer F, B", "limit F - B <= 2 per stage", pipes=looped, stages="2*D", N=4)
+    assert tasks_of(per_rank, 0).startswith("F0.0 F0.2 B0.2 B0.0")
+    assert tasks_of(per_stage, 0).startswith("F0.0 F1.0 F0.2 F1.2 B0.2")
+    per_pipe = greedy("prefer F, B", "limit F - B <= 1 per pipe", pipes=TWO_PIPES, N=2)
+    assert tasks_of(per_pipe, 0).startswith("F0.0 F2.1 B2.1")
     varied = greedy("prefer F, B", "limit F - B <= 1 + s per stage", pipes=looped, stages="2*D", N=4)
     assert tasks_of(varied, 0).startswith("F0.0 F0.2 B0.2 B0.0")
 
 
 def test_a_place_is_kept_for_the_other_direction() -> None:
     """Two directions at a limit of two: each rank would reach it with its own micro-batches, and deadlock."""
-    p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
+    p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO_PIPES, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
-    d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO)
+    d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO_PIPES)
     assert d.notes[0] == "rank 0 has 0 of 1, 1 reserved for other stages or pipes: F a s0 m0 may not start"
     assert d.help == "line 5: write 'limit F - B <= 2'; tried: the scheduler then finishes"
 
@@ -91,7 +91,7 @@ def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
     assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", pipes=empty), 0) == "F0 B0 F1 B1 F2 B2"
 
 
-def test_stuck_names_the_limit_that_refuses() -> None:
+def test_a_stuck_scheduler_names_the_limit_that_refuses() -> None:
     d = stuck_finding("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
     assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that is ready"
     assert d.notes == ("rank 0 has 2 of 2: F main s0 m2 may not start",)
@@ -99,10 +99,10 @@ def test_stuck_names_the_limit_that_refuses() -> None:
 
 
 def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> None:
-    three = TWO.replace("D - 1 - k", "2 - k")  # rank 1 has a stage of both pipes, which count as one
+    three = TWO_PIPES.replace("D - 1 - k", "2 - k")  # rank 1 has stage 1 of both pipes, which count together
     d = stuck_finding("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)
     assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then finishes"
-    d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
+    d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO_PIPES, N=2)
     assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then finishes"
     d = stuck_finding("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
     assert d.help.startswith(
@@ -134,7 +134,7 @@ def test_a_group_larger_than_everything_is_one_task() -> None:
     assert [i.micro_batches for i in p.stream(0) if i.op == "FWD"] == [(0, 1, 2)]
 
 
-def test_costs_and_hops_make_the_order() -> None:
+def test_costs_and_hops_determine_the_order() -> None:
     quick = greedy("cost B = 1", "prefer B, F", N=6)
     slow = greedy("cost B(k) = 1 + 5*(1 - k)", "prefer B, F", N=6)
     assert quick.costs.BWD == (1, 1) and tasks_of(quick, 0) == "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5"
@@ -146,7 +146,7 @@ def test_costs_and_hops_make_the_order() -> None:
 
 def test_recomputation_never_changes_an_order() -> None:
     for D, N in ((4, 8), (4, 7), (8, 16)):  # noqa: N806
-        a, b = (program("chimera_doubling", D=D, N=N, again=k) for k in (0, 1))
-        assert [tasks_of(a, r) for r in range(D)] == [tasks_of(b, r) for r in range(D)]
-        assert not any(i.op == "FWD" and i.recompute for g in range(D) for i in a.stream(g))
-        assert all(i.recompute for g in range(D) for i in b.stream(g) if i.op == "FWD")
+        plain, recomputing = (program("chimera_doubling", D=D, N=N, again=again) for again in (0, 1))
+        assert [tasks_of(plain, r) for r in range(D)] == [tasks_of(recomputing, r) for r in range(D)]
+        assert not any(i.op == "FWD" and i.recompute for g in range(D) for i in plain.stream(g))
+        assert all(i.recompute for g in range(D) for i in recomputing.stream(g) if i.op == "FWD")

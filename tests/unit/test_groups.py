@@ -17,10 +17,11 @@ from tests.helpers import streams
 from tests.helpers_reference import find_error
 from tests.helpers_text import findings_of, small
 
-LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
+LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"  # all backwards are after all forwards
 
 
 def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
+    """Return the micro-batches of each forward of a rank, in order."""
     return [i.micro_batches for i in p.stream(rank) if isinstance(i, Fwd)]
 
 
@@ -52,7 +53,7 @@ def test_a_let_of_the_order_is_not_the_number_of_the_groups() -> None:
 
 
 def test_groups_of_different_sizes() -> None:
-    # 0 | 1 2 | 3 4 5 | ...
+    # The groups are 0 | 1 2 | 3 4 5 | ...
     p = small({"N": 6}, F="F(s, m = g*(g + 1)//2 .. g*(g + 3)//2) at s + 2*m", B=LATE)
     assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
     mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)
@@ -77,7 +78,7 @@ def test_backwards_may_be_grouped() -> None:
     p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
     assert not find_error(p)
-    assert simulate(p).busy == (12, 12)
+    assert simulate(p).busy == (12, 12)  # as without groups: four forwards of 1 and four backwards of 2
 
 
 def test_groups_with_their_own_pipes() -> None:
@@ -91,7 +92,7 @@ def test_groups_with_their_own_pipes() -> None:
     assert not find_error(p)
 
 
-def test_groups_that_are_no_partition_are_refused() -> None:
+def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
     for rule, code in (
         ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
         ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),
@@ -112,7 +113,8 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
-        (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),  # no longer range has a value
+        # A longer range would exceed the limit of values.
+        (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),
     ):
         [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
         assert (d.code, d.help, d.label) == ("E301", expected, "these groups")
@@ -137,12 +139,13 @@ def test_a_size_is_kept_in_the_program() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+BETWEEN, OUTPUT = (Tensor((4,), "float32", gradient=True),), (Tensor((1,), "float32", gradient=True),)
 TOY = ModelDescription(
-    "toy",
-    2,
-    (
-        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=(Tensor((4,), "float32", True),), cost=1),
-        Layer("second", 10, 40, kept_bytes=40, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
+    name="toy",
+    samples=2,
+    layers=(
+        Layer("first", parameters=100, weight_bytes=400, kept_bytes=50, weight_kept_bytes=20, boundary=BETWEEN, cost=1),
+        Layer("second", parameters=10, weight_bytes=40, kept_bytes=40, weight_kept_bytes=3, boundary=OUTPUT, cost=1),
     ),
 )
 

@@ -30,12 +30,13 @@ def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_p
         ({"cpu/cpu.cfs_quota_us": "300000"}, 8),
     ],
 )
-def test_processors_are_those_of_the_affinity_and_of_every_quota(
+def test_processors_are_limited_by_the_affinity_and_by_every_quota(
     files: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    # Folders and their versions of cgroups. cpu.max is a file of version 2, cpu.cfs_quota_us one of version 1.
     monkeypatch.setattr(host, "cgroups", lambda _: [(tmp_path / "a", 2), (tmp_path, 2), (tmp_path / "cpu", 1)])
     assert host.processors() == expected

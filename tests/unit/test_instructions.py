@@ -58,7 +58,7 @@ def test_an_operation_is_equal_after_writing_and_reading(form: Form) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
 def test_an_operation_is_read_into_columns_from_its_fields(form: Form) -> None:
-    """As parsers do: they make no instruction. Fields that are unknown or missing are refused."""
+    """This is how parsers fill the columns: they make no instruction. Fields that are unknown or missing are refused."""
     pipes = {name: k for k, name in enumerate(program_of_form(form).pipe_names)}
     for i in instructions(form):
         rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]

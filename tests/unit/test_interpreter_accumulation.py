@@ -170,7 +170,7 @@ def test_two_accumulated_batches_give_the_update_of_one_batch_with_twice_the_mic
 
         return run_in_loopback(program, rank, seed=4)
 
-    for once, twice in zip(trained(8, 1), trained(4, 2), strict=True):
+    for once, twice in zip(trained(micro_batches=8, accumulate=1), trained(micro_batches=4, accumulate=2), strict=True):
         (*first, gradients), (*other_first, other_gradients) = once[0], twice[0]
         assert first == other_first and all(a.equal(b) for a, b in zip(gradients, other_gradients, strict=True))
         assert [row[:2] for row in twice] == [pytest.approx(row[:2], rel=1e-12) for row in once]

@@ -43,7 +43,11 @@ def other(value: object) -> object:
 
 
 def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_derived: list[Derived] = PROGRAM) -> None:
-    """Compare the options of three ranks, of which one has different options, and maybe a different program."""
+    """Compare the options of three ranks, of which one differs.
+
+    change: returns the options of the one that differs, given those of the others. rank: the one that differs. other_derived:
+    the digest of its program.
+    """
 
     def run_rank(transport: Transport) -> None:
         settings: Any = parse_options(["-p", "D=2"])

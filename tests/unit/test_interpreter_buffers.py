@@ -91,14 +91,14 @@ class Evaluated(NamedTuple):
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
-def test_losses_are_those_of_one_process_on_the_same_micro_batches(
+def test_losses_are_those_of_one_process_and_running_statistics_are_the_mean_over_the_copies(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
     def evaluated(pipe: Pipeline, samples: int) -> Evaluated:
-        before = {name: t.clone() for name, t in pipe.state_dict().items()}
+        before = {key: t.clone() for key, t in pipe.state_dict().items()}
         x, y = batch(9, samples)
         loss = pipe.evaluate(x.chunk(width)[pipe.replica], y.chunk(width)[pipe.replica])
-        after = {name: t.clone() for name, t in pipe.state_dict().items()}
+        after = {key: t.clone() for key, t in pipe.state_dict().items()}
         return Evaluated(samples, before, after, pipe.full_state_dict(), loss)
 
     found = run(name, parameters, width, evaluated)
@@ -107,7 +107,7 @@ def test_losses_are_those_of_one_process_on_the_same_micro_batches(
     expected, model = one_process(micro_batches, first_rank.samples)
     for losses, _ in found:
         assert losses == pytest.approx(expected, rel=1e-5)
-    copies: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    copies: dict[str, list[tuple[Tensor, Tensor]]] = {}  # by name: of each copy, before and after the evaluation
     for _, rank in found:
         for key, t in rank.after.items():
             copies.setdefault(key, []).append((rank.before[key], t))
@@ -127,8 +127,8 @@ def test_losses_are_those_of_one_process_on_the_same_micro_batches(
 
 
 def test_with_one_copy_the_running_statistics_are_those_of_one_process() -> None:
-    (_, state), *_ = run("1f1b", {"D": 2, "N": 4}, 1, lambda pipe, samples: pipe.full_state_dict())
-    _, model = one_process(4, 4 * SAMPLES)
+    (_, state), *_ = run("1f1b", {"D": 2, "N": 4}, width=1, use=lambda pipe, samples: pipe.full_state_dict())
+    _, model = one_process(micro_batches=4, samples=4 * SAMPLES)
     for key, t in model.state_dict().items():
         torch.testing.assert_close(state[key], t, rtol=1e-4, atol=1e-6)
 
@@ -156,5 +156,5 @@ def test_a_forward_that_runs_again_leaves_replaced_buffers_as_they_are(recompute
     pipe = Pipeline([layer], "gpipe", sizes, loss=F.cross_entropy, inputs=x[:SAMPLES], transport=Alone(), recompute=recompute)
     pipe.step(x, y)
     assert layer.count == 2 and layer.average.equal(expected.average)
-    pipe.nonfinite_error("the iteration is run again")
+    pipe.nonfinite_error("a message")  # runs the batch again, to find the cause
     assert layer.count == 2 and layer.average.equal(expected.average)

@@ -1,5 +1,6 @@
 """Checkpoints of runs: written by one program and loaded by another, kept, removed, damaged and refused."""
 
+import errno
 import json
 import os
 import resource
@@ -23,10 +24,10 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, TOLERANCE, Trained, compiled, model, refused, train
 
-FOUR = compiled("chimera", 1, D=4, N=4)  # 8 samples an iteration, as all of these
-TWO = compiled("chimera", 1, D=2, N=4)
-TWO_WIDE = compiled("1f1b", 2, D=2, N=2)
-ONE = compiled("gpipe", 1, D=1, N=4)
+FOUR = compiled("chimera", width=1, D=4, N=4)  # all of these have 8 samples an iteration
+TWO = compiled("chimera", width=1, D=2, N=4)
+TWO_WIDE = compiled("1f1b", width=2, D=2, N=2)
+ONE = compiled("gpipe", width=1, D=1, N=4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,21 +104,21 @@ def test_the_last_checkpoints_are_kept_and_the_run_goes_on_from_the_last_one(asy
     full = train(TWO, tmp_path, until=13, every=3, keep=2, asynchronous=asynchronous)
     assert [m for m in full.messages if "error" in m] == []
     assert sorted(os.listdir(tmp_path)) == ["iteration_00000012", "iteration_00000013"]
-    found = train(TWO, tmp_path, "auto", until=13, every=3)
+    found = train(TWO, tmp_path, source="auto", until=13, every=3)
     assert (found.start, found.losses) == (13, [])
     shutil.rmtree(tmp_path / "iteration_00000013")
-    found = train(TWO, tmp_path, "auto", until=13, every=3)
+    found = train(TWO, tmp_path, source="auto", until=13, every=3)
     assert (found.start, found.losses) == (12, full.losses[12:])
     assert all(t.equal(full.tensors[name]) for name, t in found.tensors.items())
 
 
-def test_leftovers_of_killed_processes_are_ignored_and_removed_by_the_next_save(folder: Path) -> None:
+def test_an_incomplete_save_is_removed_by_the_next_one_and_a_checkpoint_that_was_being_replaced_is_loaded(folder: Path) -> None:
     (folder / ".iteration_00000015.partial").mkdir()
     (folder / ".iteration_00000015.partial" / "__0_0.distcp").write_bytes(b"half")
     (folder / "iteration_00000010").rename(folder / ".iteration_00000010.replaced")  # killed between two renames
-    assert train(FOUR, folder, "auto", until=11).start == 10
+    assert train(FOUR, folder, source="auto", until=11).start == 10
     assert sorted(os.listdir(folder)) == [".iteration_00000010.replaced", "iteration_00000005", "iteration_00000011"]
-    again = train(FOUR, folder, str(folder / "iteration_00000005"), until=6, restarts=1)
+    again = train(FOUR, folder, source=str(folder / "iteration_00000005"), until=6, restarts=1)
     assert again.start == 11, "a job that was started again goes on from its own last checkpoint"
 
 
@@ -130,13 +131,13 @@ def test_hidden_files_that_are_no_leftovers_of_a_save_remain(tmp_path: Path) -> 
 
 def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another(folder: Path, tmp_path: Path) -> None:
     with refused("E833", "iteration_00000010"):
-        train(FOUR, folder, "no", until=11)
+        train(FOUR, folder, source="no", until=11)
     with refused("E833", "later iterations", "iteration_00000010"):
-        train(FOUR, folder, str(folder / "iteration_00000005"), until=11)
+        train(FOUR, folder, source=str(folder / "iteration_00000005"), until=11)
     (tmp_path / "link").symlink_to(folder)
-    assert train(FOUR, folder, str(tmp_path / "link" / "iteration_00000010"), until=10).start == 10
-    assert train(FOUR, folder, "no", until=11, restarts=1).start == 10
-    assert train(FOUR, tmp_path / "new", "auto", until=1).start == 0
+    assert train(FOUR, folder, source=str(tmp_path / "link" / "iteration_00000010"), until=10).start == 10
+    assert train(FOUR, folder, source="no", until=11, restarts=1).start == 10
+    assert train(FOUR, tmp_path / "new", source="auto", until=1).start == 0
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------------
@@ -170,18 +171,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
 ) -> None:
     last = folder / "iteration_00000010"
     damage(last / name)
-    found = train(FOUR, folder, "auto", until=10)
+    found = train(FOUR, folder, source="auto", until=10)
     assert found.start == 5 and found.losses == whole.losses[5:10]
     assert str(last) in found.messages[0] and reason in found.messages[0] and "E832" in found.messages[0]
     assert found.messages[1].endswith("5 iterations are lost")
-    assert train(FOUR, folder, "auto", until=10).start == 10, "the damaged one has been replaced"
+    assert train(FOUR, folder, source="auto", until=10).start == 10, "the damaged one has been replaced"
 
 
 def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> None:
     for path in folder.iterdir():
         truncated(path / "__0_0.distcp")
     with refused("E832", "iteration_00000010"):
-        train(FOUR, folder, "auto")
+        train(FOUR, folder, source="auto")
     with refused("E832", "no such folder"):
         train(FOUR, source=str(folder / "gone"))
 
@@ -205,8 +206,8 @@ def test_a_checkpoint_of_another_run_is_refused_with_both_values(saved: Path) ->
 
 def test_another_number_of_samples_is_refused_with_values_that_fit(saved: Path) -> None:
     for program, sizes, fits in (
-        (compiled("chimera", 1, D=2, N=8), "8 samples an iteration, and this run has 16: 8 micro-batches of 2", "-p N=4"),
-        (compiled("1f1b", 3, D=1, N=4), "8 samples an iteration, and this run has 24", "--width 1"),
+        (compiled("chimera", width=1, D=2, N=8), "8 samples an iteration, and this run has 16: 8 micro-batches of 2", "-p N=4"),
+        (compiled("1f1b", width=3, D=1, N=4), "8 samples an iteration, and this run has 24", "--width 1"),
     ):
         with refused("E834", sizes) as error:
             train(program, source=str(saved))
@@ -222,11 +223,11 @@ def test_the_number_of_samples_counts_accumulated_batches(saved: Path) -> None:
 
 def test_values_that_fit_have_the_product_and_begin_with_those_that_change_least() -> None:
     now = {"-p N=": 6, "--micro-batch": 4, "--width": 2}
-    found = fitting_values(now, 48, 32)
+    found = fitting_values(now, samples=48, target=32)
     assert found[0] == {"-p N=": 4, "--micro-batch": 4, "--width": 2}
     assert all(f["-p N="] * f["--micro-batch"] * f["--width"] == 32 for f in found)
     # The number of samples is 3/2 of the product of the values, so no integers give 4 samples.
-    assert fitting_values({"--micro-batch": 2, "--width": 1}, 3, 4) == []
+    assert fitting_values({"--micro-batch": 2, "--width": 1}, samples=3, target=4) == []
 
 
 # --- failing writes --------------------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
                 limit = 30_000 if fails(done + 1) else 10**6  # 30,000 bytes are less than the tensors of a rank
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
-            return train(FOUR, folder, "auto", until=until, every=2, asynchronous=asynchronous, after=after)
+            return train(FOUR, folder, source="auto", until=until, every=2, asynchronous=asynchronous, after=after)
 
     found = attempt(16, lambda done: 12 <= done <= 15)
     assert found.losses == whole.losses[10:16]
@@ -267,7 +268,7 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
     with refused("E830", "iteration_00000018", "file too large"):
         attempt(18, lambda done: done >= 18)
     assert sorted(os.listdir(folder)) == [f"iteration_{k:08}" for k in (5, 10, 16)]
-    assert train(FOUR, folder, "auto", until=17).start == 16, "the older one is whole"
+    assert train(FOUR, folder, source="auto", until=17).start == 16, "the older one is whole"
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
@@ -284,7 +285,7 @@ def test_a_full_disk_is_an_error_and_the_older_checkpoint_whole(tmp_path: Path) 
         with refused("E830", "iteration_00000010", "no space left on device"):
             train(TWO, tmp_path / "run", until=10)
         assert os.listdir(tmp_path / "run") == ["iteration_00000005"]
-        assert train(TWO, None, str(tmp_path / "run" / "iteration_00000005"), until=6).start == 5
+        assert train(TWO, source=str(tmp_path / "run" / "iteration_00000005"), until=6).start == 5
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
@@ -300,7 +301,7 @@ def test_work_that_fails_on_one_rank_is_an_error_on_all() -> None:
     def rank(transport: Transport) -> str:
         def work() -> str:
             if transport.rank == 1:
-                raise OSError(28, "No space left on device", "f")
+                raise OSError(errno.ENOSPC, "No space left on device", "f")
             return "done"
 
         try:

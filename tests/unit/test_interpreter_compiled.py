@@ -23,16 +23,16 @@ NEEDS_COMPILER = pytest.mark.skipif(not (shutil.which("c++") or shutil.which("g+
 )
 def test_compiled_stages_train_and_evaluate(schedule: str, options: bool | dict[str, str]) -> None:
     def run(pipe: Pipeline) -> tuple[list[float], dict[str, Tensor]]:
-        losses = [pipe.step(*batch(number, 2)) for number in range(2)]
+        losses = [pipe.step(*batch(number, micro_batches=2)) for number in range(2)]
         if options is not True:  # an evaluation compiles other graphs, for which inductor takes long
-            losses.append(pipe.evaluate(*batch(2, 2)))
+            losses.append(pipe.evaluate(*batch(2, micro_batches=2)))
         return losses, gradients(pipe)
 
     torch._dynamo.utils.counters.clear()
     model = Decoder(blocks=0)
-    expected = [one_process(model, number, 2) for number in range(2)]
+    expected = [one_process(model, number, micro_batches=2) for number in range(2)]
     expected_gradients = gradients(model)
-    expected.append(one_process(model, 2, 2))
+    expected.append(one_process(model, 2, micro_batches=2))
     for losses, found in in_loopback(schedule, {"D": 2, "N": 2}, lambda: Decoder(blocks=0), run, compile_stages=options):
         assert losses == pytest.approx(expected[: len(losses)], rel=1e-5)
         for name, gradient in found.items():

@@ -24,12 +24,15 @@ from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK
 
-SETTINGS = Settings(iterations=20, seed=3, micro_batch=2, rate=1e-2)
+SAMPLES, LENGTH = 2, 16  # of a micro-batch; tokens of a sample
+SETTINGS = Settings(iterations=20, seed=3, micro_batch=SAMPLES, rate=1e-2)
 
 
 def trainer_of(program: Program, transport: Alone | None = None) -> Trainer:
     model = integer_model(middle=3)
-    return Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport or Alone(), SETTINGS)
+    return Trainer(
+        program, partitioned(program, model, describe(model, SAMPLES)), IntegerSamples(), transport or Alone(), SETTINGS
+    )
 
 
 def replace_at(program: Program, at: int, *new: Instruction) -> Program:
@@ -45,7 +48,7 @@ def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
     gradients = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
     expected = [p.grad for p in whole.parameters()]
-    assert len(gradients) == len(expected) == 4
+    assert len(gradients) == len(expected) == 4  # one of each layer but the last
     for found, wanted in zip(gradients, expected, strict=True):
         assert found is not None and wanted is not None and wanted.any() and found.equal(wanted)
 
@@ -107,7 +110,7 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
     class RandomBytes(IntegerSamples):
         def read(self, numbers: Sequence[int]) -> Tensor:
             g = torch.Generator().manual_seed(numbers[0])
-            return torch.randint(0, 256, (len(numbers), 17), generator=g)
+            return torch.randint(0, 256, (len(numbers), LENGTH + 1), generator=g)
 
         def inputs(self, numbers: Sequence[int]) -> Values:
             return (self.read(numbers)[:, :-1],)
@@ -116,13 +119,13 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
             return (self.read(numbers)[:, 1:],)
 
     def trainer_with(dropout: float) -> Trainer:
-        model = gpt("gpt-nano", 16, dropout=dropout)
-        return Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), RandomBytes(), Alone(), SETTINGS)
+        model = gpt("gpt-nano", LENGTH, dropout=dropout)
+        return Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, SAMPLES)), RandomBytes(), Alone(), SETTINGS)
 
     trainer = trainer_with(dropout=0.5)
     loss = trainer.gradients(0)
     assert largest_difference(trainer) < 1e-6
-    assert loss != trainer_with(dropout=0.0).gradients(0), "dropout is on"
+    assert loss != trainer_with(dropout=0.0).gradients(0), "dropout changes the loss"
 
 
 def test_tied_parameters_that_the_model_does_not_have_are_refused() -> None:

@@ -17,9 +17,10 @@ from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.runtime.work import Work
 from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
-from tests.distributed.integers import LENGTH, First, Last, Whole, integer_model
+from tests.distributed.integers import LENGTH, WIDTH, First, Last, Whole, integer_model
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
+    SAMPLES,
     RankResult,
     deep_model,
     description_of,
@@ -29,6 +30,7 @@ from tests.helpers_loopback import (
     small_model,
 )
 
+# Rank 1 holds two stages. The second one has a split backward for micro-batch 0.
 SPLIT_PAIR = """pipe main on 0 1 1 micro_batches 0 1
 
 rank 0:
@@ -55,7 +57,7 @@ class Shifted(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shift = nn.Parameter(torch.ones(2 * LENGTH, 8, dtype=torch.float64))
+        self.shift = nn.Parameter(torch.ones(SAMPLES * LENGTH, WIDTH, dtype=torch.float64))
 
     def forward(self, x: Tensor, mask: Tensor) -> Values:
         return x + self.shift.view(x.shape), mask
@@ -64,7 +66,7 @@ class Shifted(nn.Module):
 def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
     # s1 returns the mask unchanged. The weight gradients of s2 read it after s1 has released its buffer.
     p = program(SPLIT_PAIR, "split_pair", ranks=2, stages=3, micro_batches=2)
-    run_and_compare(p, integer_model(3), seed=0, iterations=2)
+    run_and_compare(p, integer_model(middle=3), seed=0, iterations=2)
 
 
 def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:
@@ -90,16 +92,16 @@ def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pyt
     p = TWO_RANKS["1f1b"]
     free_after("forward", monkeypatch)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
-        run_in_loopback(p, rank_of(p, deep_model(3)))
+        run_in_loopback(p, rank_of(p, deep_model(middle=3)))
 
 
 def test_a_recomputation_of_a_poisoned_input_gives_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
     p = program(
         SPLIT_PAIR.replace("FWD main s1 m0", "FWD main s1 m0 recompute"), "split_pair", ranks=2, stages=3, micro_batches=2
     )
-    run_and_compare(p, deep_model(3), seed=0)
+    run_and_compare(p, deep_model(middle=3), seed=0)
     free_after("forward_to_recompute", monkeypatch)
-    assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
+    assert list(differences(p, deep_model(middle=3), run_in_loopback(p, rank_of(p, deep_model(middle=3)))))
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -109,7 +111,7 @@ def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
     """As the simulator assumes. Only a RECOMPUTE runs the forward again before the gradient has arrived."""
     p = compile_text(
         "schedule wait  ranks 2  stages 2  pipe main { stage s on rank s recompute when s == 0   micro_batches 1 }"
-        f" order listing for rank r {{ if r == 0 {{ F {'R' * early} B }} else {{ F B }} }}"
+        f" order listing for rank r {{ if r == 0 {{ F {'R' if early else ''} B }} else {{ F B }} }}"
     ).program
     has_gradient: list[bool] = []  # where the forward runs again
     build_again = Work._build_again
@@ -120,7 +122,7 @@ def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
         build_again(work)
 
     monkeypatch.setattr(Work, "_build_again", recording_build_again)
-    run_and_compare(p, deep_model(3), seed=0)
+    run_and_compare(p, deep_model(middle=3), seed=0)
     assert set(has_gradient) == {not early}
 
 
@@ -149,7 +151,7 @@ def test_copies_that_become_different_are_found_by_the_check() -> None:
     p = TWO_RANKS["two pipes"]
 
     def run_rank(transport: Transport) -> RankResult:
-        found = rank_of(p, deep_model(3))(transport)
+        found = rank_of(p, deep_model(middle=3))(transport)
         found.executor.check_copies()
         if transport.rank == 1:
             next(found.executor.stages[1].parameters()).data[0, 0] += 2**-40
@@ -170,17 +172,17 @@ def test_nothing_is_in_flight_when_an_iteration_ends(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Loopback, "flush", recording_flush)
 
     def run_rank(transport: Loopback) -> None:
-        rank_of(p, deep_model(3))(transport)
+        rank_of(p, deep_model(middle=3))(transport)
         assert all(channel.is_empty() for channel in transport._to.values())
 
     for seed in range(8):
         run_in_loopback(p, run_rank, seed, every_post=True)
-    assert any(waited) and len(waited) == 8 * 2  # seeds, and ranks
+    assert any(waited) and len(waited) == 8 * 2  # eight seeds, two ranks
 
 
 def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     p = TWO_RANKS["1f1b"]
-    now = 0
+    now, slow_ns = 0, 10_000_000
 
     def clock() -> int:
         """Return a fake time that only slow layers and reading the time increase."""
@@ -191,7 +193,7 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
     class Slow(Whole):
         def forward(self, x: Tensor, mask: Tensor) -> Values:
             nonlocal now
-            now += 10_000_000
+            now += slow_ns
             return super().forward(x, mask)
 
     monkeypatch.setattr(time, "perf_counter_ns", clock)
@@ -207,9 +209,9 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
         assert begin < times.start[0] and times.end[-1] <= times.finish < end
         assert (times.waited >= 0).all() and (times.busy >= 0).all()
         forwards = np.array([i.op == "FWD" for i in stream])
-        slow = times.busy[forwards] > 9_000_000
+        slow = times.busy[forwards] > 0.9 * slow_ns
         assert slow.all() or not slow.any()
         assert times.task_ns <= times.busy.sum()
         if not slow.any():  # its wait for the slow layer of the other rank is no computing
-            assert times.waited.sum() > 25_000_000 and times.busy.sum() < 1_000_000
-    assert sum(bool((f.executor.times.busy > 9_000_000).any()) for f in found) == 1
+            assert times.waited.sum() > 2.5 * slow_ns and times.busy.sum() < 0.1 * slow_ns
+    assert sum(bool((f.executor.times.busy > 0.9 * slow_ns).any()) for f in found) == 1

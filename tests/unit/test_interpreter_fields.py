@@ -26,6 +26,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import IntegerSamples
 
+# The different words, the features of a vector, the words of a sample, and the samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
 SCHEDULES = [
     ("1f1b", {"D": 4, "N": 4}, 1),
@@ -46,7 +47,7 @@ class Words(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Adds to each word a map of the mean of all words that the mask lets through."""
+    """Adds to each word a function of the mean of all words that the mask lets through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Plain(nn.Module):
 
 
 class Heads(nn.Module):
-    """Logits of the words and of the sample."""
+    """Returns the logits of the words and of the sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,12 +120,12 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
     """Run a step with this rank's part of the batch, without the fields that it does not read."""
     words, targets, fields = batch(samples)
-    w, own = pipe.program.header.width, pipe.replica
-    mine = {name: fields[name].chunk(w)[own] for name in pipe.reads_fields}
+    width, replica = pipe.program.header.width, pipe.replica
+    mine = {name: fields[name].chunk(width)[replica] for name in pipe.reads_fields}
     counts = [int((targets[0] != IGNORED).sum()), samples]
-    parts = tuple(t.chunk(w)[own] for t in targets)
+    parts = tuple(t.chunk(width)[replica] for t in targets)
     given: dict[str, Any] = {"divisor": counts} | mine | options
-    return pipe.step(words.chunk(w)[own], parts, **given)
+    return pipe.step(words.chunk(width)[replica], parts, **given)
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
@@ -278,7 +279,7 @@ SETTINGS = Settings(iterations=5, seed=3, micro_batch=SAMPLES, rate=1e-2)
 def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_fields(accumulate: int) -> None:
     program = compile_schedule("chimera", {"D": 4, "N": 4}).program
     settings = replace(SETTINGS, accumulate=accumulate)
-    samples = 4 * SAMPLES * accumulate
+    samples = 4 * SAMPLES * accumulate  # of an iteration
     whole = whole_model(MODEL, SETTINGS.seed)
     expected = [r.loss for r in train(whole, MODEL, FieldSamples(), settings, samples)]
     numbers, source = range(7), FieldSamples()
@@ -292,7 +293,7 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
         first = trainer.gradients(0)
         read, difference = own.read.copy(), largest_difference(trainer)
         results = [trainer.update(t, trainer.gradients(t) if t else first).loss for t in range(settings.iterations)]
-        held_out = Evaluator(trainer, FieldSamples(), 7).evaluate().loss
+        held_out = Evaluator(trainer, FieldSamples(), samples=len(numbers)).evaluate().loss
         return results, held_out, difference, (read, set(trainer.pipeline.reads_fields))
 
     found = run_in_loopback(program, rank)
@@ -307,4 +308,5 @@ def test_the_divisor_of_a_loss_without_valid_targets_is_one() -> None:
         def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             return 0, len(numbers)
 
-    assert Batch(Nothing(), 0, 0, 0, 1, 2, 2).divisors == (1, 4)
+    batch = Batch(Nothing(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
+    assert batch.divisors == (1, 4)

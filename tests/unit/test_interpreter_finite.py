@@ -63,9 +63,9 @@ class LargeBias(nn.Module):
 
 
 class Fragile(nn.Module):
-    """A linear layer with a fault for samples that are all equal to `at`; None: without one.
+    """A linear layer with a fault for the micro-batch whose number is `at`; None: without one.
 
-    fault: forward, an infinite output; input, an infinite gradient of its input; weight, one of its weight alone.
+    fault: "forward": an infinite output; "input": an infinite gradient of its input; "weight": one of its weight alone.
     """
 
     def __init__(self, fault: str = "", at: float | None = None) -> None:
@@ -75,7 +75,7 @@ class Fragile(nn.Module):
         self.fault, self.at = fault, at
 
     def forward(self, marks: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both; marks (b, 1) is the number of the micro-batch, and passes through all layers."""
+        """Return marks and the new x. marks (b, 1): the number of the micro-batch, which passes through all layers."""
         factor = torch.where((marks == self.at).any(), torch.inf, 1.0) if self.at is not None else torch.ones(())
         if self.fault == "input":
             x = ScaledGradient.apply(x, factor)
@@ -129,7 +129,7 @@ def step_and_check(pipe: Pipeline, count: int = 4) -> None:
         assert all(a.equal(b) or not b.isfinite().all() for a, b in zip(after, before, strict=True))
 
 
-FOUND = {
+CAUSES = {  # by fault: how the finding names the first cause
     "forward": r"FWD \S+ s1 m2: its output for micro-batch 2 is not finite",
     "last forward": r"FWD \S+ s{last} m2: its loss of micro-batch 2 is not finite",
     "input": r"(BWD|BWD_INPUT) \S+ s1 m2: the gradient of its input is not finite for micro-batch 2",
@@ -137,16 +137,16 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("fault", FOUND)
+@pytest.mark.parametrize("fault", CAUSES)
 @pytest.mark.parametrize(("schedule", "stages"), [("interleaved", 4), ("chimera", 2), ("zb_v", 4)])
 def test_the_first_cause_is_named_on_all_ranks(schedule: str, stages: int, fault: str) -> None:
     broken = stages - 1 if fault == "last forward" else 1
     if stages == 2 and fault == "forward":
         broken = 0  # stage 1 is the last one: its forward would be a "last forward"
-    layers = partial(make, stages, broken, fault.removeprefix("last "), 2.0)
+    layers = partial(make, stages, broken, fault.removeprefix("last "), at=2.0)
     first, *others = errors(schedule, layers, step_and_check)
     assert first is not None and first.code == "E812" and all(other == first for other in others)
-    expected = FOUND[fault].replace("{last}", str(stages - 1))
+    expected = CAUSES[fault].replace("{last}", str(stages - 1))
     if broken == 0:
         expected = expected.replace("s1", "s0")
     assert re.search(
@@ -170,7 +170,7 @@ def test_samples_and_weights_that_are_not_finite_are_named() -> None:
         pipe.step(*batch(4))
         pipe.check_finite()
 
-    layers = partial(make, 4, 0, "", None)
+    layers = partial(make, 4, broken=0, fault="", at=None)
     (found, _) = errors("1f1b", layers, bad_samples)
     assert "FWD main s0 m3: the inputs of micro-batch 3 are not finite" in found.message
     (found, _) = errors("1f1b", layers, bad_weights)
@@ -199,24 +199,26 @@ def test_a_value_from_an_earlier_batch_of_the_update_is_named_and_an_older_gradi
         pipe.step(*batch(4))
         pipe.check_finite()
 
-    found = errors("chimera", partial(make, 2, 1, "weight", 2.0), accumulated)[0]
+    found = errors("chimera", partial(make, 2, broken=1, fault="weight", at=2.0), accumulated)[0]
     assert "the gradient of 1.linear.weight is not finite after micro-batch 2" in found.message
-    found = errors("chimera", partial(make, 2, 1, "", None), older)[0]
+    found = errors("chimera", partial(make, 2, broken=1, fault="", at=None), older)[0]
     assert found.message == "step 1 has a loss or a gradient that is not finite" and "run again" in found.notes[0]
 
 
 def test_a_finite_step_passes() -> None:
-    assert errors("chimera", partial(make, 2, 1, "", None), step_and_check) == [None, None]
+    assert errors("chimera", partial(make, 2, broken=1, fault="", at=None), step_and_check) == [None, None]
 
 
 def trained(skip: bool) -> list[Any]:
-    """Train on integers; the loss of one micro-batch, in a later iteration than the first, is infinite.
+    """Train on integers. The loss of one micro-batch, in a later iteration than the first, is infinite.
 
-    The loss knows this micro-batch, `number`, by its targets, which no other micro-batch of the trained iterations has.
+    Return by rank the message of the error. If there is none: whether each update was left out and its learning rate, how many
+    were left out, and that iteration. skip: leave out an update with an infinite loss. The loss knows the micro-batch `number`
+    by its targets, which no other micro-batch of the trained iterations has.
     """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()
-    targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]
+    targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]  # by micro-batch; iteration t has 2t and 2t + 1
     number = next(k for k in range(2, 20) if sum(t.equal(targets[k]) for t in targets[: 2 * (k // 2) + 4]) == 1)
     iteration = number // 2
 
@@ -245,7 +247,7 @@ def test_the_trainer_stops_or_leaves_the_update_out() -> None:
     )
     for results, skipped, iteration in trained(skip=True):
         assert [is_skipped for is_skipped, _ in results] == [t == iteration for t in range(iteration + 2)] and skipped == 1
-        assert len({rate for _, rate in results}) > 1
+        assert len({rate for _, rate in results}) > 1, "the learning rate follows its schedule"
 
 
 def test_the_trainer_leaves_out_a_limited_number_of_updates_in_a_row() -> None:

@@ -13,6 +13,7 @@ from chimerac.interpreter.pipeline.gradient import PART_ELEMENTS, ModelGradient
 
 
 def gradient_of(*gradients: torch.Tensor | None) -> ModelGradient:
+    """Return the gradient of a model on one rank, whose parameters have these gradients."""
     parameters = [nn.Parameter(torch.zeros(() if g is None else g.shape)) for g in gradients]
     for p, g in zip(parameters, gradients, strict=True):
         p.grad = g
@@ -29,11 +30,12 @@ def test_the_norm_is_computed_in_float64() -> None:
 
 def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
     """The gradient of an embedding may be the largest tensor of a rank, so no float64 copy of a whole gradient is made."""
-    gradient = gradient_of(torch.ones(8 * PART_ELEMENTS))
+    elements = 8 * PART_ELEMENTS
+    gradient = gradient_of(torch.ones(elements))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        assert gradient.squared_norm() == 8 * PART_ELEMENTS
+        assert gradient.squared_norm() == elements
     events = sorted(
         (e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()
     )
-    part_bytes = 8 * PART_ELEMENTS  # in float64
+    part_bytes = torch.float64.itemsize * PART_ELEMENTS
     assert 0 < max(accumulate(e.nbytes() for e in events)) < 2 * part_bytes

@@ -33,7 +33,7 @@ def message(store: object, rank: int, answering: list[int], awaited: int, error:
 
     answering: the ranks that answer. awaited: the rank that is waited for. error: that of torch.
     """
-    checks = [LivenessCheck(store, r, 4, hosted=False, progress=Progress()) for r in range(4)]
+    checks = [LivenessCheck(store, r, world=4, hosted=False, progress=Progress()) for r in range(4)]
     for r in answering:
         checks[r].start()
     rendezvous = Rendezvous(timedelta(seconds=2), checks[rank], Progress(), HOSTS)
@@ -44,19 +44,31 @@ def message(store: object, rank: int, answering: list[int], awaited: int, error:
 
 
 def test_all_ranks_of_a_lost_host_are_named_with_the_host() -> None:
-    assert message(HashStore(), 1, [0, 1], 2, "Connection closed").endswith("failed: ranks 2, 3 (node2) have ended")
-    assert message(HashStore(), 1, [0, 1], 2, "timed out").endswith("after 2 s: ranks 2, 3 (node2) do not answer")
+    assert message(HashStore(), rank=1, answering=[0, 1], awaited=2, error="Connection closed").endswith(
+        "failed: ranks 2, 3 (node2) have ended"
+    )
+    assert message(HashStore(), rank=1, answering=[0, 1], awaited=2, error="timed out").endswith(
+        "after 2 s: ranks 2, 3 (node2) do not answer"
+    )
 
 
 def test_a_lost_rank_of_a_host_that_goes_on_is_named_alone() -> None:
-    assert message(HashStore(), 0, [0, 1, 3], 2, "Connection closed").endswith("failed: rank 2 (node2) has ended")
+    assert message(HashStore(), rank=0, answering=[0, 1, 3], awaited=2, error="Connection closed").endswith(
+        "failed: rank 2 (node2) has ended"
+    )
 
 
 def test_the_ranks_on_the_host_of_a_lost_store_are_named() -> None:
     store = "the store of torchrun, on the host of ranks 0, 1 (node1),"
-    assert message(LostStore(), 2, [], 1, "timed out").endswith(f"after 2 s: {store} does not answer")
-    assert message(LostStore(), 2, [], 1, "Connection closed").endswith(f"failed: {store} has ended")
-    assert message(LostStore(), 0, [], 1, "timed out").endswith("after 2 s: the store of torchrun does not answer")
+    assert message(LostStore(), rank=2, answering=[], awaited=1, error="timed out").endswith(
+        f"after 2 s: {store} does not answer"
+    )
+    assert message(LostStore(), rank=2, answering=[], awaited=1, error="Connection closed").endswith(
+        f"failed: {store} has ended"
+    )
+    assert message(LostStore(), rank=0, answering=[], awaited=1, error="timed out").endswith(
+        "after 2 s: the store of torchrun does not answer"
+    )
 
 
 def test_hosts_of_one_name_are_told_apart() -> None:
@@ -67,7 +79,9 @@ def test_hosts_of_one_name_are_told_apart() -> None:
 
 def test_without_the_store_one_rank_of_a_host_reports(tmp_path: Path) -> None:
     progress = Progress()
-    checks = [LivenessCheck(LostStore(), r, 4, False, progress, claim=tmp_path / "report") for r in (2, 3)]
+    checks = [
+        LivenessCheck(LostStore(), r, world=4, hosted=False, progress=progress, claim=tmp_path / "report") for r in (2, 3)
+    ]
     assert [check.claim_report() for check in checks] == [True, False]
 
 
@@ -78,13 +92,13 @@ def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
         codes.append(code)
         ended.set()
 
-    check = LivenessCheck(LostStore(), 2, 4, False, Progress(), end)
+    check = LivenessCheck(LostStore(), rank=2, world=4, hosted=False, progress=Progress(), end=end)
     check.terminate()
     assert ended.wait(30) and codes == [1]
 
 
 class Handler(RendezvousHandler):
-    """A handler whose store is lost; `blocks`: it does not answer, otherwise it raises."""
+    """A handler whose store is lost. blocks: it does not answer; otherwise it raises."""
 
     use_agent_store = True
 
@@ -106,7 +120,7 @@ class Handler(RendezvousHandler):
     def get_run_id(self) -> str:
         return "run1"
 
-    next_rendezvous = is_closed = set_closed = num_nodes_waiting
+    next_rendezvous = is_closed = set_closed = num_nodes_waiting  # abstract methods, which are not called here
 
 
 @pytest.mark.parametrize("blocks", [True, False])

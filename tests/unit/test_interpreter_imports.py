@@ -74,7 +74,7 @@ from pathlib import Path
 from chimerac.chimera_ir.jsonform import program_from_json
 from tests.helpers_loopback import deep_model, run_and_compare
 program = program_from_json(Path(sys.argv[1]).read_text(), "program.json")
-run_and_compare(program, deep_model(3), 0)
+run_and_compare(program, deep_model(middle=3), seed=0)
 print("equal")
 """
 

@@ -20,7 +20,7 @@ from chimerac.interpreter.transport.progress import NUMBER, Progress
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def failed_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that returns the failures of ranks, and the paths of their error files.
 
     A rank is given as (exit code, text of its error file, whether it has printed the text).
@@ -34,46 +34,48 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", files[rank])
             if text:
                 failures.write_error_file(text, printed)
-        return {r: ProcessFailure(r, 1, code, files[r]) for r, (code, _, _) in enumerate(ranks)}, files
+        return {
+            r: ProcessFailure(local_rank=r, pid=1, exitcode=code, error_file=files[r]) for r, (code, _, _) in enumerate(ranks)
+        }, files
 
     return fail
 
 
-def test_a_message_that_a_rank_has_printed_is_not_repeated(job: Any) -> None:
-    failed, files = job((-9, "", False), (1, "error: rank 1, instruction 2: FWD: no such token\n", True))
+def test_a_message_that_a_rank_has_printed_is_not_repeated(failed_ranks: Any) -> None:
+    failed, files = failed_ranks((-signal.SIGKILL, "", False), (1, "error: rank 1, instruction 2: FWD: no such token\n", True))
     assert launcher.message(failed, files) == ""
     assert launcher.first_failure(failed)[0] == 1
 
 
-def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_other_ranks_report(job: Any) -> None:
+def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_other_ranks_report(failed_ranks: Any) -> None:
     lost = "error: rank 0, epilogue: the all-reduce over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
-    failed, files = job((1, lost, False), (-11, "", False), (-signal.SIGTERM, "", False))
+    failed, files = failed_ranks((1, lost, False), (-signal.SIGSEGV, "", False), (-signal.SIGTERM, "", False))
     assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
     assert launcher.first_failure(failed)[0] == 1
 
 
-def test_the_instruction_of_the_only_rank_is_read_from_its_file(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, files = job((-9, "", False))
+def test_the_instruction_of_the_only_rank_is_read_from_its_file(failed_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, files = failed_ranks((-signal.SIGKILL, "", False))
     progress = Progress(Path(files[0]).with_name("progress"))
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
-    progress.begin(progress.add(program))[NUMBER] = 1
+    progress.begin(progress.add(program))[NUMBER] = 1  # the number of the instruction that runs
     end = "killed by SIGKILL, as the system does when memory runs out\n"
     assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {end}"
     monkeypatch.setattr(launcher, "_programs", progress)
     assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {end}"
 
 
-def test_a_rank_of_another_host_is_reported_by_the_ranks_that_lost_it(job: Any) -> None:
+def test_a_rank_of_another_host_is_reported_by_the_ranks_that_lost_it(failed_ranks: Any) -> None:
     text = "error: rank 0, epilogue: an all-reduce over all ranks failed: rank 7 has ended"
-    assert launcher.message(*job((1, text, False), (1, "", False))) == text + "\n"
+    assert launcher.message(*failed_ranks((1, text, False), (1, "", False))) == text + "\n"
 
 
-def test_a_script_that_ends_without_a_message_is_reported_with_its_exit_code(job: Any) -> None:
-    assert launcher.message(*job((3, "", False))) == "error: rank 0 ended with exit code 3\n"
+def test_a_script_that_ends_without_a_message_is_reported_with_its_exit_code(failed_ranks: Any) -> None:
+    assert launcher.message(*failed_ranks((3, "", False))) == "error: rank 0 ended with exit code 3\n"
 
 
-def test_the_error_file_has_the_form_that_torchrun_reads(job: Any) -> None:
-    failed, _ = job((1, "Traceback ...\nerror: rank 0, instruction 2: FWD: no such token\n", True))
+def test_the_error_file_has_the_form_that_torchrun_reads(failed_ranks: Any) -> None:
+    failed, _ = failed_ranks((1, "Traceback ...\nerror: rank 0, instruction 2: FWD: no such token\n", True))
     assert failed[0].message["message"] == "error: rank 0, instruction 2: FWD: no such token"
     assert failed[0].message["extraInfo"]["py_callstack"].startswith("Traceback")
     assert failed[0].timestamp > 0

@@ -22,7 +22,10 @@ from tests.helpers_plan import plan
 
 
 def crossing_program(tmp_path: Path) -> Path:
-    """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
+    """Return the path of a program in which both ranks send before they receive.
+
+    It ends on machines whose SENDs need not wait.
+    """
     path = tmp_path / "my crossing.streams"
     path.write_text(entries()["E816"].wrong)
     return path
@@ -40,7 +43,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
     assert result == "it was verified for the window machine"
     output = tmp_path / "arranged.json"
-    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
+    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
     assert plan(str(output)).evaluation.header.machine == "window"
     # Loopback runs every machine, and evaluates on the same one.
     assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
@@ -63,9 +66,7 @@ def test_the_help_says_so_if_arranging_does_not_help(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
-def test_a_program_that_terminates_on_the_transport_runs_whatever_machine_its_header_names(
-    machine: str, tmp_path: Path
-) -> None:
+def test_a_program_that_ends_on_the_transport_runs_whatever_machine_its_header_names(machine: str, tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))
@@ -100,7 +101,7 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
 
     x, y = batch(SAMPLES * 2)
     expected = F.cross_entropy(net()(x), y).item()
-    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "it ends on posted"
+    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "the program ends on posted"
     with pytest.raises(ChimeraError, match="E816") as error:
         run_in_loopback(crossing, run, machine="window")
     (found,) = error.value.diagnostics
@@ -109,7 +110,7 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
     assert result == "it was verified for the window machine"
     if given == "path":
         output = tmp_path / "arranged.json"
-        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0
+        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
         losses = run_in_loopback(crossing, lambda transport: pipeline(output, transport).step(x, y), machine="window")
         assert losses == pytest.approx([expected] * 2, rel=1e-5)
     else:

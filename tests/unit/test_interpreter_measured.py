@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -30,6 +32,7 @@ def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9), recompute_ns=750_000_000)
+    # Computed, elapsed, recomputation, waits for values, for sends and for all-reduces; then the peak of the memory.
     figures = Figures.of(Times.from_json(times.to_json()), torch.device("cpu"))
     assert figures.row()[:6] == (2.5, 4.0, 0.75, 0.5, 1.25, 4.0)
     measured = MeasuredTimes.of([figures.row(), (2.0, 5.0, 0.0, 1.0, 0.0, 3.0, 7.0)])
@@ -43,24 +46,23 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
     summary = RankSummary()
     assert summary.table() == ""
     for k, wait in enumerate((9.0, 0.001, 0.003)):
-        summary.add(
-            MeasuredTimes(
-                1.0,
-                (0.9, wait),
-                recompute_s=(0, 0),
-                value_waits_s=(wait, 0),
-                send_waits_s=(0, wait),
-                all_reduce_waits_s=(0, 0),
-                peak_memory_bytes=(k, 10**6 * k),
-            )
+        iteration = MeasuredTimes(
+            last_task_end=1.0,
+            bubbles=(0.9, wait),
+            recompute_s=(0, 0),
+            value_waits_s=(wait, 0),
+            send_waits_s=(0, wait),
+            all_reduce_waits_s=(0, 0),
+            peak_memory_bytes=(k, 10**6 * k),
         )
+        summary.add(iteration)
         if k == 0:
             assert "9000.00 ms" in summary.table()
     head, first, second = (line.split() for line in summary.table().splitlines())
     assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "all-reduces", "peak", "memory"]
     assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]
     assert second == ["1", "0.002", "0.00", "ms", "2.00", "ms", "0.00", "ms", "2", "MB"]
-    summary.add(MeasuredTimes(1.0, (0.9, 0.5), (0, 0.3), (0, 0), (0, 0), (0, 0), (0, 10**6)))  # 0.3 s: recomputation
+    summary.add(replace(iteration, recompute_s=(0, 0.3)))
     assert [line.split()[2:4] for line in summary.table().splitlines()] == [
         ["recomputes", "waits"],
         ["0.00", "ms"],

@@ -36,6 +36,8 @@ from tests.distributed.integers import IntegerSamples
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program
 from tests.helpers_layers import (
+    BYTES,
+    WIDTH,
     EndsInLinear,
     EndsInRelu,
     HalfView,
@@ -51,19 +53,20 @@ from tests.helpers_memory import Meter, measured, weights_and_gradients
 from tools.shown_models import RandomImages
 
 
-def storage(t: Tensor) -> int:
+def storage_of(t: Tensor) -> int:
+    """Return a number that is equal for tensors with the same storage."""
     return int(t.untyped_storage()._cdata)
 
 
 def test_an_output_is_in_memory_of_its_own_and_of_its_size() -> None:
     whole, x = torch.arange(6.0).requires_grad_() * 1, torch.ones(2, 3)
     given = (whole, whole, whole[:2], x, x.t(), torch.ones(3).expand(2, 3), torch.zeros(0))
-    found = in_own_memory(given, [False] * 7, others=[x])
+    found = in_own_memory(given, kept=[False] * 7, others=[x])
     assert all(f.equal(g) and f.is_contiguous() and not f.requires_grad for f, g in zip(found, given, strict=True))
     assert all(f.untyped_storage().nbytes() == f.nbytes for f in found)
-    assert len({storage(t) for t in (*found, x)}) == 8
-    assert storage(found[0]) == storage(whole), "a tensor that has its storage to itself is not copied"
-    assert storage(in_own_memory([whole], [True])[0]) != storage(whole), "unless the graph keeps its storage"
+    assert len({storage_of(t) for t in (*found, x)}) == 8
+    assert storage_of(found[0]) == storage_of(whole), "a tensor that has its storage to itself is not copied"
+    assert storage_of(in_own_memory([whole], kept=[True])[0]) != storage_of(whole), "unless the graph keeps its storage"
 
 
 def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
@@ -96,7 +99,7 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "window", "held"),
+    ("machine", "window", "held"),  # held: how many sent buffers are in memory after each of three SENDs
     [
         ("window", 0, [0, 0, 0]),
         ("window", 1, [1, 1, 1]),
@@ -145,22 +148,20 @@ class ReadsMask(nn.Module):
 
 
 def test_a_description_lists_what_layers_share_separately() -> None:
-    found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, HalfView, Widening, Narrowing, TiedLast), 2)
+    found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, HalfView, Widening, Narrowing, TiedLast), samples=2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
     assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"
     kept = [[t.kept for t in layer.boundary] for layer in found.layers]
     assert kept[0] == [False, False] and kept[1] == [True, False], "a ReLU keeps its own output"
     assert kept[2][1] and kept[5][2], "a tensor that an earlier layer keeps, and the output of an exponential"
-    assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == 8 * 6 * 4
-    assert (
-        sum(s.kept_bytes for s in found.stage_sums(balanced(found, 8).layers))
-        < found.stage_sums(balanced(found, 1).layers)[0].kept_bytes
-    )
+    assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == BYTES * WIDTH * 4
+    eight_stages, one_stage = (found.stage_sums(balanced(found, stages).layers) for stages in (8, 1))
+    assert sum(s.kept_bytes for s in eight_stages) < one_stage[0].kept_bytes, "a stage counts nothing that an earlier one made"
 
 
 class Gated(nn.Linear):
-    """A layer that computes something else where there is no autograd. raised: what it raises there."""
+    """A layer that computes something else where there is no autograd. raised: what it raises there, if not empty."""
 
     raised = ""
 
@@ -184,17 +185,17 @@ def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytes
         loss=lambda outputs, _: (outputs[0].sum(),),
         example=lambda b: Example((torch.zeros(b, 8),), None),
     )
-    described = describe(gated, 2)
+    described = describe(gated, samples=2)
     assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "Tensor.register_hook needs autograd"
     monkeypatch.setattr(Gated, "raised", "not enough memory")
     with pytest.raises(RuntimeError, match="not enough memory"):
-        describe(gated, 2)
+        describe(gated, samples=2)
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     """Narrowing returns a transposed tensor. The layer after it gets a contiguous one, so it keeps no copy of its own."""
-    m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
-    other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
+    m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), samples=2)
+    other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), samples=2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes
 
 
@@ -207,14 +208,15 @@ def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Tr
 def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
     """Return, by rank, the most bytes that it holds after an instruction, without weights and gradients."""
     p = compile_schedule(name, {"D": depth, "N": micro_batches}).program
-    model = gpt("gpt-nano", 8)
-    description, seen = describe(model, 2), dict[int, StorageWeakRef]()
+    model, length, samples = gpt("gpt-nano", sequence_length=8), 8, 2
+    description, seen = describe(model, samples), dict[int, StorageWeakRef]()
     parts = partitioned(p, model, description)
 
     def rank(transport: Transport) -> int:
         executor = executor_of(p, model, parts, transport)
         with Meter(seen) as meter:
-            return max(measured(executor, Batch(IntegerSamples(8), 0, 0, 0, 1, micro_batches, 2), meter))
+            batch = Batch(IntegerSamples(length), 0, number=0, replica=0, width=1, micro_batches=micro_batches, size=samples)
+            return max(measured(executor, batch, meter))
 
     return run_in_loopback(p, rank, seed=2)
 
@@ -232,11 +234,12 @@ class PeakMeter(Meter):
         return result
 
 
-MODELS = {
-    "gpt": (gpt("gpt-nano", 16), lambda: IntegerSamples(16)),
-    "bert": (bert("bert-nano", 16), lambda: Pairs(Text([np.arange(4000, dtype=np.uint8)]), 16, seed=1)),
+LENGTH, SAMPLES = 16, 2  # tokens of a sample; samples of a micro-batch
+MODELS = {  # each with its samples
+    "gpt": (gpt("gpt-nano", LENGTH), lambda: IntegerSamples(LENGTH)),
+    "bert": (bert("bert-nano", LENGTH), lambda: Pairs(Text([np.arange(4000, dtype=np.uint8)]), LENGTH, seed=1)),
     "cnn": (cnn("cnn-digits"), lambda: RandomImages(sizes_in(Cnn, "cnn-digits"))),
-    "autocast": (replace(gpt("gpt-nano", 16), autocast=torch.bfloat16), lambda: IntegerSamples(16)),
+    "autocast": (replace(gpt("gpt-nano", LENGTH), autocast=torch.bfloat16), lambda: IntegerSamples(LENGTH)),
 }
 
 
@@ -255,12 +258,12 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
     else:
         p = program(schedule if schedule != "evaluation" else "1f1b", D=2, N=4)
         p = evaluation_of(p) if schedule == "evaluation" else p
-    description, seen = describe(model, 2), dict[int, StorageWeakRef]()
+    description, seen = describe(model, SAMPLES), dict[int, StorageWeakRef]()
     parts = partitioned(p, model, description)
 
     def rank(transport: Transport) -> int:
         executor = executor_of(p, model, parts, transport)
-        batch = Batch(samples(), 0, 0, 0, 1, p.header.micro_batches, 2)
+        batch = Batch(samples(), 0, number=0, replica=0, width=1, micro_batches=p.header.micro_batches, size=SAMPLES)
         executor.run(batch)  # so that the gradients are there
         weights, gradients = weights_and_gradients(executor)
         with PeakMeter(seen, [*weights, *gradients]) as meter:
@@ -275,5 +278,6 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera"])
 def test_a_rank_holds_no_more_if_there_are_more_micro_batches(name: str) -> None:
-    assert peaks(name, 4, 8) == peaks(name, 4, 32)
-    assert max(peaks("gpipe", 4, 32)) > 3 * max(peaks("gpipe", 4, 8)), "all of its micro-batches are held"
+    assert peaks(name, depth=4, micro_batches=8) == peaks(name, depth=4, micro_batches=32)
+    few, many = (max(peaks("gpipe", depth=4, micro_batches=n)) for n in (8, 32))
+    assert many > 3 * few, "GPipe holds all of its micro-batches"

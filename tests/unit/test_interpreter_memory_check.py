@@ -24,7 +24,7 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.models.gpt import gpt
 from tests.helpers import findings_of_call
 
-NANO = describe(gpt("gpt-nano", 32), 4)
+NANO = describe(gpt("gpt-nano", sequence_length=32), samples=4)
 WORDS = ["schedules/chimera.sched", "-p", "D=4", "--model", "gpt-nano", "--seq-len", "32"]
 BY_RANK = memory(compile_schedule("chimera", {"D": 4}).program, NANO)
 # The bytes that each rank needs: its peak, and AdamW's two numbers for each gradient.
@@ -34,7 +34,10 @@ NEEDED = [r.peak + 2 * r.gradients for r in BY_RANK]
 def check(
     available: int, monkeypatch: pytest.MonkeyPatch, *words: str, ranks_here: int = 4, checks_gradients: bool = False
 ) -> None:
-    """Check the memory of a run on a host with this many bytes available. words: more options of the run."""
+    """Check the memory of a run on a host with this many bytes available.
+
+    words: more options of the run. ranks_here: how many ranks the host has. checks_gradients: as in `check_memory`.
+    """
     settings = parse_options([*WORDS, *words])
     monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: available)
     check_memory(make_plan(settings), settings, NANO, ranks_here, checks_gradients)
@@ -63,7 +66,8 @@ def test_the_bytes_are_those_of_the_machine_that_runs_the_program(machine: Machi
     bytes_on = {m: [r.peak for r in memory(program.with_header(machine=m), NANO)] for m in ("window", machine)}
     assert bytes_on["window"] != bytes_on[machine]
     for words, runs_on in (([], "window"), (["--loopback"], machine), (["--loopback", "--machine", "window"], "window")):
-        found = make_plan(parse_options([str(path), *words])).memory(NANO, False)
+        settings = parse_options([str(path), *words])
+        found = make_plan(settings).memory(NANO, settings.zero)
         assert [r.weights + r.gradients + r.others for r in found] == bytes_on[runs_on]
 
 
@@ -146,7 +150,7 @@ def test_the_available_memory_is_limited_by_the_host_and_by_each_cgroup(
     old.mkdir()
     for name, value in (("limit_in_bytes", 100), ("usage_in_bytes", 60), ("stat", "inactive_file 1\ntotal_inactive_file 5")):
         (old / f"memory.{name}").write_text(f"{value}\n")
-    found = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]
+    found = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]  # with their versions of cgroups
     monkeypatch.setattr(available_memory, "cgroups", lambda _: found)
     assert available_memory._available_in_cgroups() == [1000 - (700 - 40), 100 - (60 - 5)], "inactive files can be freed"
     assert available_memory.available_memory_bytes(cpu) == 45

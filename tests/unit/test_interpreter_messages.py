@@ -9,10 +9,10 @@ from chimerac.interpreter.runtime.model import Values
 
 CPU = torch.device("cpu")
 BOUNDARY = (
-    BoundaryTensor((2, 3), "float32", True),
-    BoundaryTensor((5,), "bool", False),
-    BoundaryTensor((), "int64", False),
-    BoundaryTensor((3,), "float64", True),
+    BoundaryTensor((2, 3), "float32", gradient=True),
+    BoundaryTensor((5,), "bool", gradient=False),
+    BoundaryTensor((), "int64", gradient=False),
+    BoundaryTensor((3,), "float64", gradient=True),
 )
 VALUES = (
     torch.arange(6.0).view(2, 3),
@@ -20,12 +20,13 @@ VALUES = (
     torch.tensor(2**40),
     torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
 )
-PADDED = (BoundaryTensor((3,), "float32", True),) * 2  # 12 bytes each: the second tensor begins at byte 16
-SQUARE = (BoundaryTensor((4, 4), "float32", True),)
+PADDED = (BoundaryTensor((3,), "float32", gradient=True),) * 2  # 12 bytes each: the second tensor begins at byte 16
+SQUARE = (BoundaryTensor((4, 4), "float32", gradient=True),)
 
 
 @pytest.mark.parametrize(
     ("boundary", "values", "size"),
+    # The bytes of each tensor are rounded up to a multiple of 16.
     [(BOUNDARY, VALUES, 32 + 16 + 16 + 32), (PADDED, (torch.arange(3.0), -torch.arange(3.0)), 16 + 16)],
 )
 def test_a_message_preserves_every_tensor(boundary: Boundary, values: Values, size: int) -> None:
@@ -87,9 +88,9 @@ def test_only_tensors_with_a_gradient_are_sent_back() -> None:
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
     first, *others = BOUNDARY
     changed = (
-        BoundaryTensor((3, 2), "float32", True),
-        BoundaryTensor((2, 3), "float64", True),
-        BoundaryTensor((2, 3), "float32", False),
+        BoundaryTensor((3, 2), "float32", gradient=True),
+        BoundaryTensor((2, 3), "float64", gradient=True),
+        BoundaryTensor((2, 3), "float32", gradient=False),
     )
     tables = [
         [BOUNDARY],

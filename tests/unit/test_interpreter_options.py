@@ -94,7 +94,7 @@ def test_every_preset_and_its_size_is_in_the_help() -> None:
     for name, sizes in PRESETS.items():
         row = next(line.split() for line in shown.splitlines() if line.startswith(f"{name} "))
         with torch.device("meta"):  # without memory
-            layers = [build() for _, build in preset(name, 128).layers]
+            layers = [build() for _, build in preset(name, sequence_length=128).layers]
         parameters = sum(p.numel() for layer in layers for p in layer.parameters())
         assert row[1:5] == [str(sizes.blocks), str(sizes.width), str(sizes.heads or "-"), f"{parameters:,}"]
         assert len(layers) == sizes.layers

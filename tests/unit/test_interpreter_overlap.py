@@ -14,7 +14,7 @@ from torch import Tensor
 from chimerac.chimera_ir.instructions import Bwd, Fwd, Instruction, Task
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.overlap import Call, on_streams, overlap_of, second_stream_of
+from chimerac.interpreter.runtime.overlap import Call, Overlap, on_streams, overlap_of, second_stream_of
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -77,7 +77,7 @@ def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_on
 def test_a_micro_batch_whose_two_tasks_are_in_pairs_stays_on_its_stream() -> None:
     """The forward of m1 overlaps with the backward of m0, and its backward with the forward of m2: m0 and m2 share a stream."""
     stream = [Fwd(0, 0, (0,)), *pair(1, 0), *pair(2, 1), Bwd(0, 0, (2,))]
-    assert overlap_of(stream) == ({1, 3}, {(0, 0, 1)})
+    assert overlap_of(stream) == Overlap(first={1, 3}, second_stream={(0, 0, 1)})
 
 
 @pytest.mark.parametrize("kinds", [(Fwd, Fwd), (Bwd, Bwd)])
@@ -85,34 +85,36 @@ def test_two_forwards_and_two_backwards_run_one_after_the_other(kinds: tuple[typ
     """Two backwards may add to the same gradients, and two forwards may change the same buffers."""
     first, second = kinds
     stream = [first(0, 0, (0,), overlap=True), second(0, 0, (1,))]
-    assert overlap_of(stream) == (frozenset(), frozenset())
+    assert overlap_of(stream) == Overlap(first=frozenset(), second_stream=frozenset())
     assert events_of(stream) == ["main", "main"]
 
 
-WORKS = [(0, 0, m) for m in range(5)]
-PAIRS = st.lists(st.permutations(range(5)).map(lambda order: (order[0], order[1])), max_size=8)
+MICRO_BATCHES = range(5)
+PAIRS = st.lists(st.permutations(MICRO_BATCHES).map(lambda order: (order[0], order[1])), max_size=8)
 
 
 @given(PAIRS)
 def test_pairs_are_left_out_only_where_no_choice_of_streams_serves_all(pairs: list[tuple[int, int]]) -> None:
-    """All choices of streams are tried: if one separates every pair, all pairs run at once; those that do are separated."""
+    """Pairs that run at once are on two streams. All choices are tried: if one separates every pair, all pairs run at once."""
     overlap = overlap_of([i for forward, backward in pairs for i in pair(forward, backward)])
     taken = [pairs[number // 2] for number in overlap.first]
     assert all(((0, 0, a) in overlap.second_stream) != ((0, 0, b) in overlap.second_stream) for a, b in taken)
-    possible = any(all(side[a] != side[b] for a, b in pairs) for side in product([False, True], repeat=len(WORKS)))
+    possible = any(
+        all(is_second[a] != is_second[b] for a, b in pairs) for is_second in product([False, True], repeat=len(MICRO_BATCHES))
+    )
     assert possible == (len(overlap.first) == len(pairs))
 
 
 def test_micro_batches_of_one_task_share_a_stream() -> None:
     stream = [Fwd(0, 0, (0, 1)), Fwd(0, 0, (2,), overlap=True), Bwd(0, 0, (1,)), Bwd(0, 0, (0,)), Bwd(0, 0, (2,))]
-    assert overlap_of(stream) == ({1}, {(0, 0, 0), (0, 0, 1)})
+    assert overlap_of(stream) == Overlap(first={1}, second_stream={(0, 0, 0), (0, 0, 1)})
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
 def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) -> None:
     """Every pair of the shipped schedules runs at once, and every value that a task reads is kept."""
     program, recorders = compile_schedule(schedule).program, {}
-    model = deep_model(program.header.stages - 2)
+    model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))
 
     def run_rank(transport: Transport) -> RankResult:
@@ -133,9 +135,9 @@ def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) ->
 
 
 def test_a_run_that_looks_at_each_task_joins_the_streams_after_each() -> None:
-    """It may read what a task has computed, as the search for a value that is not finite does."""
+    """`invoke` may read what a task has computed, as the search for a value that is not finite does."""
     program = compile_schedule("dualpipe").program
-    model = deep_model(program.header.stages - 2)
+    model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))
     calls_and_joins: list[tuple[int, int]] = []
 

@@ -41,7 +41,7 @@ class Tied(nn.Module):
 
 TIED = tied_1f1b()
 SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by the number of ranks
-MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
@@ -76,22 +76,22 @@ def train(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> lis
     return losses
 
 
-def on_ranks(ranks: int, loop: Callable[[Pipeline, Any, Any], Any], maker: str = "AdamW") -> Any:
-    """Run a training loop in loopback and return what rank 0 returns."""
+def on_ranks(ranks: int, loop: Callable[[Pipeline, Any, Any], Any], kind: str = "AdamW") -> Any:
+    """Run a training loop in loopback and return what rank 0 returns. kind: of the optimizer, one of OPTIMIZERS."""
 
     def rank(transport: Transport) -> Any:
         pipe = own_pipeline(transport, ranks)
-        optimizer = MAKERS[maker](pipe.parameters())
+        optimizer = OPTIMIZERS[kind](pipe.parameters())
         return loop(pipe, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
 
-    program = program_for(SCHEDULES[ranks], {"D": ranks, "N": 2}, 1, ranks)
+    program = program_for(SCHEDULES[ranks], {"D": ranks, "N": 2}, width=1, world=ranks)
     return run_in_loopback(program, rank)[0]
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(("ranks_before", "ranks_after"), [(2, 1), (1, 3), (3, 3)])
 def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_number_of_ranks(
-    maker: str, before: int, after: int, tmp_path: Path
+    kind: str, ranks_before: int, ranks_after: int, tmp_path: Path
 ) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
         losses = train(pipe, optimizer, scheduler, range(3))
@@ -104,8 +104,8 @@ def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_number_of_ranks(
         assert optimizer.param_groups[0]["lr"] == 0.005, "the scheduler had halved it"
         return train(pipe, optimizer, scheduler, range(3, 6))
 
-    expected = on_ranks(before, save, maker)
-    assert on_ranks(after, load, maker) == pytest.approx(expected[3:], rel=TOLERANCE)
+    expected = on_ranks(ranks_before, save, kind)
+    assert on_ranks(ranks_after, load, kind) == pytest.approx(expected[3:], rel=TOLERANCE)
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_
         save_checkpoint(tmp_path / "own", pipe, optimizer)
         save_checkpoint(tmp_path / "bare", pipe)
 
-    def load(name: str) -> Callable[[Pipeline, Any, Any], None]:
+    def load(checkpoint: str) -> Callable[[Pipeline, Any, Any], None]:
         def rank(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
             before = {name: t.clone() for name, t in pipe.state_dict().items()}
             try:
-                load_checkpoint(tmp_path / name, pipe, optimizer)
+                load_checkpoint(tmp_path / checkpoint, pipe, optimizer)
             finally:
                 assert all(t.equal(before[name]) for name, t in pipe.state_dict().items()) and not optimizer.state
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_
 
     on_ranks(2, save)
     with refused("E831", "the optimizer AdamW, which has amsgrad, .*this run has SGD, which has dampening"):
-        on_ranks(2, load("own"), "SGD")
+        on_ranks(2, load("own"), kind="SGD")
     with refused("E831", "it has no state of an optimizer for first.weight, and this run has AdamW"):
         on_ranks(1, load("bare"))
 

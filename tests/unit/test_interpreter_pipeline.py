@@ -258,6 +258,7 @@ def test_times_are_measured_and_predicted() -> None:
         pipe.step(*batch(SAMPLES * 4))
         measured, predicted = pipe.measured(), pipe.predicted()
         assert len(measured.bubbles) == len(predicted.bubbles) == 2 and len(pipe.times.start) == len(program.stream(pipe.rank))
+        # Each rank runs four forwards of 1 and four backwards of 2, and is idle for one forward and one backward.
         assert predicted.last_task_end == 15 and predicted.bubble_ratio == pytest.approx(3 / 15)
         return measured.last_task_end
 

@@ -134,4 +134,4 @@ def test_wrong_batches_are_named(inputs: Any, targets: Any, message: str) -> Non
         pipe.step(inputs, targets)
     with pytest.raises(ValueError, match="divisor is 0"):
         pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long(), divisor=0)
-    assert pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long()) > 0, "the pipeline goes on"
+    assert pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long()) > 0, "a pipeline can be used after an error"

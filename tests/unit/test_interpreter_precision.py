@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
 @pytest.mark.parametrize("name", [name for name in CASES if name != "frozen"])
 def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, input_type: torch.dtype) -> None:
-    """All but the RMS norm call the same kernels as autograd; its backward is a formula of ours, in float32."""
+    """All but the RMS norm call the same kernels as autograd. The RMS norm has a backward of our own, in float32."""
     torch.manual_seed(0)
     make, draw = CASES[name]
     module, x = make(), draw()
@@ -78,6 +78,7 @@ def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> N
         return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
     found = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
+    # Stage 0 ends with a norm, which autocast computes in float32, and stage 1 with a linear. Both ranks have the same table.
     assert found == [["float32", "bfloat16"]] * 2
 
 

@@ -31,7 +31,8 @@ LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//
 class Job:
     """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process.
 
-    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone.
+    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone. hosted: whether rank 0
+    hosts the store.
     """
 
     def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:
@@ -75,8 +76,8 @@ def make_job(quick: None) -> Iterator[MakeJob]:
         return made[-1]
 
     yield make
-    for x in made:
-        x.close()
+    for job in made:
+        job.close()
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +151,7 @@ def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -
 
 
 def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) -> None:
-    """Also if the rank is one of many of an all-reduce."""
+    """Also if the wait is for an all-reduce of several ranks."""
     found = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
     assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
@@ -177,7 +178,7 @@ def test_no_message_has_the_keys_of_the_store(make_job: MakeJob) -> None:
 def test_a_store_that_does_not_answer_is_not_waited_for_forever(make_job: MakeJob, hosted: bool, name: str) -> None:
     job = make_job(LostStore(), 2, answering=[], hosted=hosted)
     assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
-    assert job.checks[1].claim_report(), "without a claim file every rank reports"
+    assert job.checks[1].claim_report(), "a rank without a claim file reports"
 
 
 def test_one_rank_reports_and_the_others_end(make_job: MakeJob) -> None:
@@ -206,7 +207,7 @@ def test_a_thread_that_is_stopped_while_it_lingers_ends_nothing(make_job: MakeJo
     store = HashStore()
     job = make_job(store, 2, answering=[0])
     job.checks[1].fail()
-    store.wait(["rank 0"], timedelta(seconds=10))
+    store.wait(["rank 0"], timedelta(seconds=10))  # until the thread of rank 0 has written its status
     job.checks[1].claim_report()
     job.checks[0].stop()
     job.checks[0].terminate()

@@ -16,10 +16,10 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter import Pipeline, held_stages, load_checkpoint, save_checkpoint
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.helpers_pipeline import Decoder, batch, cross_entropy, gradients, one_process
+from tests.helpers_pipeline import VOCABULARY, WIDTH, Decoder, batch, cross_entropy, gradients, one_process
 
 Stages = dict[int, Any]
-Build = Callable[[int, int], Any]
+Build = Callable[[int, int], Any]  # (stage, count of stages) -> module
 
 
 class Part(nn.Module):
@@ -44,8 +44,10 @@ class Part(nn.Module):
 
 
 def part(stage: int, count: int) -> Part:
-    """Return a stage of a Decoder that has one block per stage. The first also has the embedding, the last the head."""
-    return Part(stage + (stage > 0), stage + 2 + (stage == count - 1), count)
+    """Return a stage of a Decoder with one block per stage. The first also has the embedding, the last the head."""
+    first = 0 if stage == 0 else stage + 1
+    end = count + 2 if stage == count - 1 else stage + 2
+    return Part(first, end, blocks=count)
 
 
 def on_ranks(
@@ -90,7 +92,8 @@ def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:
     one_process(model, 0, 4)
 
     def build(stage: int, count: int) -> Part:
-        return Part(0, 2, 2, tied=True) if stage == 0 else Part(2, 4, 2, tied=True)
+        first, end = (0, 2) if stage == 0 else (2, 4)
+        return Part(first, end, blocks=2, tied=True)
 
     def run(pipe: Pipeline) -> None:
         pipe.step(*batch(0, 4))
@@ -121,7 +124,7 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
 
 def test_a_prefix_gives_the_names() -> None:
     def build(stage: int, count: int) -> tuple[str, nn.Module]:
-        return f"stage{stage}", nn.Linear(11, 11, bias=False) if stage else nn.Embedding(11, 11)
+        return f"stage{stage}", nn.Linear(VOCABULARY, VOCABULARY, bias=False) if stage else nn.Embedding(VOCABULARY, VOCABULARY)
 
     names = on_ranks("1f1b", {"D": 2, "N": 1}, build, lambda pipe: list(pipe.full_state_dict()))
     assert names == [["stage0.weight", "stage1.weight"]] * 2
@@ -151,14 +154,14 @@ def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pyt
 
 
 def other_shape(stage: int, count: int) -> nn.Module:
-    return nn.Sequential(part(stage, count), nn.Linear(8, 9)) if stage == 0 else part(stage, count)
+    return nn.Sequential(part(stage, count), nn.Linear(WIDTH, WIDTH + 1)) if stage == 0 else part(stage, count)
 
 
 @pytest.mark.parametrize(
     ("build", "more", "message"),
     [
         (lambda s, count: 3, {}, "stage 0 has the type int: give a module"),
-        (lambda s, count: nn.Linear(8, 8), {}, "stages 0 and 1 both have a parameter or buffer named 'weight': give"),
+        (lambda s, count: nn.Linear(WIDTH, WIDTH), {}, "stages 0 and 1 both have a parameter or buffer named 'weight': give"),
         (other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
         (part, {"split": [1, 1]}, "split is for the layers of a whole model"),
         (part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
@@ -194,7 +197,7 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
         return stages
 
     def other_shapes(rank: int) -> Stages:
-        return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(11, 5 + rank))}
+        return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(VOCABULARY, 5 + rank))}
 
     for own, message in (
         (

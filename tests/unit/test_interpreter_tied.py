@@ -19,7 +19,7 @@ from chimerac.interpreter.runtime.model import Model, Stage, combined
 from chimerac.interpreter.runtime.parameters import parameter_groups
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.distributed.integers import First, IntegerSamples, Whole, loss
+from tests.distributed.integers import DIVISOR, First, IntegerSamples, Whole, loss
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import SAMPLES, SEED, deep_model, description_of, rank_of, small_model
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
@@ -162,6 +162,8 @@ def test_a_module_that_is_there_twice_is_two_layers() -> None:
 
 
 class TiedFirst(First):
+    """A first layer whose table is tied."""
+
     tied = {"embedding": "table"}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -197,8 +199,8 @@ rank 1:
 
 
 def tied_program() -> Program:
-    untied = program(TIED_PIPE, "tied", 2, 2, 1)
-    streams = [[*untied.stream(g), AllReduce("embedding", 0, (0, 1))] for g in range(2)]
+    untied = program(TIED_PIPE, "tied", ranks=2, stages=2, micro_batches=1)
+    streams = [[*untied.stream(g), AllReduce("embedding", stage=0, ranks=(0, 1))] for g in range(2)]
     return program_of(replace(untied.header, tied=(Tied("embedding", (0, 1)),)), streams)
 
 
@@ -207,8 +209,8 @@ def whole_gradients() -> list[Tensor]:
     whole = TIED.build_stage(range(3), SEED)
     first, middle, last = whole.layers
     last.inner.weight = first.table
-    batch = Batch(IntegerSamples(), SEED, 0, 0, 1, 1, SAMPLES)
-    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [64]))
+    batch = Batch(IntegerSamples(), SEED, number=0, replica=0, width=1, micro_batches=1, size=SAMPLES)
+    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [DIVISOR]))
     return [p.grad for p in (first.table, middle.weight) if p.grad is not None]
 
 
@@ -242,6 +244,6 @@ def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
     ],
 )
 def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, model: Model, message: str) -> None:
-    """Before ranks meet, and also where no rank has two of the layers."""
+    """Before ranks connect, and also where no rank has two of the tied layers."""
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
         partitioned(p, model, description_of(model))

@@ -29,7 +29,10 @@ from tests.helpers import program
 
 
 class Work:
-    """A transfer that is complete when it is waited for."""
+    """An operation that is complete when it is waited for: a receive has then set its buffer to 7, a sum has doubled it.
+
+    what: the operation (send, recv or sum), the ranks of its group, and its buffer.
+    """
 
     def __init__(self, log: list[Any], what: tuple[Any, ...]) -> None:
         self.log, self.what = log, what
@@ -64,7 +67,7 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
     def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
         what, *ranks = store.what.split()
         assert (int(ranks[number]), len(ranks)) == (rank, size)
-        if what != "all":
+        if what != "all":  # the group of all ranks is not logged
             log.append(("new", tuple(map(int, ranks)), name))
         return Group(log, [int(r) for r in ranks])
 
@@ -102,7 +105,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         own = [ranks for ranks in [*sorted(channels), *sorted(all_reduces)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
         assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
-    assert len(channels) == 12
+    assert len(channels) == 12, "two directions for each of three pairs of neighbours, in two replicas"
     for rank, log in enumerate(logs):
         after = log[len(orders[rank]) :]
         used = [entry for entry in after if entry[0] != "wait"]
@@ -221,7 +224,7 @@ def test_messages_of_different_sizes_are_an_error() -> None:
 
 def test_collectives_in_different_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
-    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # each pair of ranks has the same order
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # by rank
 
     def run_rank(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
@@ -252,9 +255,12 @@ def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
         y.backward()
 
 
+UNLIMITED = 9  # stands for any number of sends
+
+
 @pytest.mark.parametrize(
     ("machine", "window", "max_sends"),
-    [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
+    [("posted", 2, UNLIMITED), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
 )
 def test_each_machine_allows_its_number_of_sends_before_the_first_receive(
     machine: Machine, window: int, max_sends: int
@@ -271,7 +277,7 @@ def test_each_machine_allows_its_number_of_sends_before_the_first_receive(
                 transport.recv(0, torch.zeros(1)).wait()
 
     run_in_loopback(p, partial(run_rank, count=max_sends), machine=machine)
-    if machine != "posted":
+    if max_sends != UNLIMITED:
         with pytest.raises(StuckError):
             run_in_loopback(p, partial(run_rank, count=max_sends + 1), machine=machine)
 

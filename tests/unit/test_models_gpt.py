@@ -18,7 +18,7 @@ from chimerac.models.gpt import gpt
 from chimerac.models.presets import PRESETS
 from tests.helpers import findings_of_call
 
-NANO = gpt("gpt-nano", 16)
+NANO = gpt("gpt-nano", sequence_length=16)  # four layers: embedding, two blocks, head
 
 
 def test_any_partition_computes_the_same_bits() -> None:
@@ -124,6 +124,7 @@ def test_a_description_equals_the_measurement_of_a_real_forward() -> None:
 
 def test_costs_count_the_products() -> None:
     b, length, width = 3, 16, 32
+    # Weights of width x width: 3 for query, key and value, 1 for the output of the attention, 4 and 4 for the MLP.
     linear = 2 * b * length * (3 + 1 + 4 + 4) * width * width
     attention = 2 * 2 * b * length * length * width
     output = b * length * width  # one operation for each number

@@ -102,7 +102,7 @@ def test_the_partition_is_the_best_of_all_that_fit(name: str, parameters: dict[s
     state = rng.choice([NO_STATE, ADAMW, SHARED])
     all_of_them = [(needed(p, model, x, state), slowest(model, x)) for x in every_partition(layers, stages)]
     needs = sorted({need for need, _ in all_of_them})
-    limit = needs[int(share * (len(needs) - 1))] - rng.randint(0, 1)
+    limit = needs[int(share * (len(needs) - 1))] - rng.randint(0, 1)  # a need, or one byte less
     fitting = [cost for need, cost in all_of_them if need <= limit]
     if not fitting:
         with pytest.raises(ChimeraError, match="E709") as error:
@@ -129,9 +129,9 @@ def test_the_state_of_an_optimizer_is_shared_by_the_holders_of_a_stage() -> None
     model = random_model(random.Random(2), 6, extras=False)
     for width in (1, 2):
         p = program("chimera", width, D=4, N=4)
-        plain, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
-        for a, b, c in zip(plain, whole, shared, strict=True):
-            assert b.optimizer == 2 * a.gradients and b.peak == a.peak + b.optimizer
-            assert c.peak == a.peak + c.optimizer
-        one_copy = 2 * sum(k.gradient_bytes or 0 for k in model.layers)
-        assert one_copy <= sum(c.optimizer for c in shared) <= one_copy + 4 * p.world
+        without, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
+        for none, own, share in zip(without, whole, shared, strict=True):
+            assert own.optimizer == 2 * none.gradients and own.peak == none.peak + own.optimizer
+            assert share.peak == none.peak + share.optimizer
+        one_copy = 2 * sum(layer.gradient_bytes or 0 for layer in model.layers)
+        assert one_copy <= sum(share.optimizer for share in shared) <= one_copy + 4 * p.world, "shares are rounded up"

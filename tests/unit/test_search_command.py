@@ -34,6 +34,7 @@ ARGUMENTS = ["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.1", "
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files of one search: best.sched, and its certificate best.json."""
     folder = tmp_path_factory.mktemp("search")
     assert main([*ARGUMENTS, "-o", str(folder / "best.sched")]) == 0
     return folder
@@ -194,10 +195,11 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["search", *words]) == 0
     shown = capsys.readouterr().err
     assert re.search(r"^makespan [0-9.]+ ms, wall", shown, re.MULTILINE) and "simulated with busy links" in shown
-    assert check.main(shlex.split(shown.splitlines()[-1])[3:]) == 0
+    command = shlex.split(shown.splitlines()[-1])  # python -m MODULE, then the arguments of `check`
+    assert check.main(command[3:]) == 0
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
     profile = find_profile("p100", "bert48")
-    model = find_model("bert48", program.header.samples, None, profile.seq_len)
+    model = find_model("bert48", program.header.samples, seq_len=profile.seq_len)
     program = program.with_partition(partition_for(None, model, 4))
     durations = profiled_durations(program, model, profile)
     found = problem_of(program, given_from_durations(program, durations))

@@ -23,6 +23,8 @@ from tests.helpers_orders import costed_listings
 from tests.helpers_random import schedules
 from tests.helpers_text import small, text
 
+NEVER_FULL = 2**20  # a window
+
 
 def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]]:
     """Return the values of the SENDs or of the RECVs of every channel, in order. kind: Send or Recv."""
@@ -55,7 +57,10 @@ def test_the_allowance_bounds_the_number_of_posted_values() -> None:
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
         held = largest = 0
         for i in complete.stream(1):
-            held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
+            if isinstance(i, Recv) and i.value == "act":
+                held += 1
+            elif i.op == "FWD":
+                held -= 1
             largest = max(largest, held)
         assert largest == ahead
     assert peaks(compiled.program).receive_buffers[1] == 8  # a received act is held until its backward
@@ -63,7 +68,7 @@ def test_the_allowance_bounds_the_number_of_posted_values() -> None:
 
 def without_the_rule_for_windows(compiled: Compiled) -> Program:
     """Return the program as lowering without the rule for windows would make it."""
-    unbounded = compiled.ordered.program.with_header(window=2**20)
+    unbounded = compiled.ordered.program.with_header(window=NEVER_FULL)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
     complete = insert(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
     program = widen(complete, 1)
@@ -123,7 +128,7 @@ SLOW = text(
 
 def makespan_without_window(p: Program) -> int:
     """Return the makespan if SENDs need not wait."""
-    return simulate(p.with_header(window=2**20)).makespan
+    return simulate(p.with_header(window=NEVER_FULL)).makespan
 
 
 def test_a_receive_is_posted_by_the_time_of_its_send() -> None:

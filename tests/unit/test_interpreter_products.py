@@ -22,7 +22,7 @@ Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point
 
 def products_of(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
-    model, counts = deep_model(middle=2 * p.header.stages - 2), Counts()  # two layers for each stage
+    model, counts = deep_model(middle=2 * p.header.stages - 2), Counts()  # twice as many layers as stages
     parts = partitioned(p, model, description_of(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:

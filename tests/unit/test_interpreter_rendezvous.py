@@ -22,7 +22,7 @@ from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, r
 from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize
 from tests.helpers_liveness import LostStore, answer_quickly
 
-# Errors of torch: a wait and the setup of a connection that time out, and a connection that is closed.
+# Errors of torch: a wait that times out, a connection that is closed, and the setup of a connection that times out.
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
 LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1")

@@ -9,7 +9,7 @@ from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS, Bert, Cnn, check_sequence, sizes_in, sizes_of, table
 
 PUBLISHED = {"bert48": 669_790_012, "gpt2-64": 1_389_327_360, "gpt2-32": 759_649_280}
-# Parameters of the first stage, by the number of stages. All have as many blocks; the first one has the embeddings too.
+# Parameters of the first stage, by the number of stages. It has the embeddings, and as many blocks as every other stage.
 FIRST_STAGES = {
     "bert48": {16: 69_571_584, 8: 107_360_256, 4: 182_937_600, 2: 334_092_288},
     "gpt2-64": {64: 85_317_120, 32: 104_994_560, 16: 144_349_440, 8: 223_059_200},

@@ -32,18 +32,19 @@ def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescript
     found = []
     for k in range(layers):
         boundary = tuple(
-            Tensor((rng.randint(1, 30),), rng.choice(dtypes), rng.random() < 0.8) for _ in range(rng.randint(1, 2))
+            Tensor((rng.randint(1, 30),), rng.choice(dtypes), gradient=rng.random() < 0.8) for _ in range(rng.randint(1, 2))
         )
         weights = rng.randint(0, 100)
         found.append(
-            Layer(f"l{k}", weights, 4 * weights, rng.randint(0, 300), rng.randint(0, 200), boundary, rng.randint(0, 20),
+            Layer(f"l{k}", weights, 4 * weights, kept_bytes=rng.randint(0, 300), weight_kept_bytes=rng.randint(0, 200),
+                  boundary=boundary, cost=rng.randint(0, 20),
                   gradient_bytes=4 * weights, split_kept_bytes=rng.randint(0, 300),
                   peaks=Peaks(*(rng.randint(0, 500) for _ in range(5))) if extras else None)
         )  # fmt: skip
     tied, shared = (), ()
     if extras:
         size = min(found[0].parameters, found[-1].parameters)
-        tied = (TiedLayers("t", (0, layers - 1), size, 4 * size, 4 * size),)
+        tied = (TiedLayers("t", (0, layers - 1), size, weight_bytes=4 * size, gradient_bytes=4 * size),)
         shared = tuple(
             Shared(rng.randint(1, 200), rng.choice([None, made]), **{name: tuple(sorted(rng.sample(range(made, layers), 2)))})
             for made, name in ((0, "kept"), (1, "split_kept"), (layers // 2 - 1, "weight_kept"))

@@ -19,7 +19,7 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
 from tools import ROOT
 
-# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: of dropout.
+# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: dropout.
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10
 D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the numbers of blocks and of attention heads
 TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode()

@@ -54,7 +54,7 @@ def least_makespan(problem: Problem) -> int:
             tasks[r] += [(p, s, m, k) for m in range(pipe.micro_batches) for k in kinds]
 
     def orders(r: int) -> Iterator[tuple[Task, ...]]:
-        """Yield the orders of a rank in which tasks of one micro-batch and stage are in the order of `kinds`, within its limit."""
+        """Yield the orders of a rank within its limit. On each stage a micro-batch has its tasks in the order of `kinds`."""
         for order in permutations(tasks[r]):
             place = {x: i for i, x in enumerate(order)}
             if any(place[p, s, m, a] > place[p, s, m, b] for p, s, m, _ in order for a, b in pairwise(kinds)):

@@ -18,11 +18,11 @@ from tools import ROOT
 
 
 def hard_problem() -> Problem:
-    """Return a problem for which the solver proves no bound above UNPROVED within an hour."""
+    """Return a problem for which the solver proves no higher bound than UNPROVED in an hour."""
     return two_pipes(ranks=4, total=16, kinds="FIW", hop=1, unit=10)
 
 
-UNPROVED = 494  # the bound of the ranks of this problem
+UNPROVED = 494  # the bound of the ranks for this problem
 
 
 def test_the_solver_returns_a_bound_only_if_it_is_higher_than_the_given_one() -> None:

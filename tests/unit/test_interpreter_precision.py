@@ -90,6 +90,6 @@ def test_another_type_is_refused() -> None:
 def test_a_step_inside_autocast_is_refused() -> None:
     def run(pipe: Pipeline) -> None:
         with torch.autocast("cpu", BF16), pytest.raises(RuntimeError, match=r"call this outside torch\.autocast"):
-            pipe.step(*batch(0, 2))
+            pipe.step(*batch(0, micro_batches=2))
 
     in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), run)

@@ -101,9 +101,9 @@ def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
         optimizer.register_step_pre_hook(lambda *_: seen.append(1))
 
         def closure() -> float:
-            return pipe.step(*batch(0, 2))
+            return pipe.step(*batch(0, micro_batches=2))
 
-        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, 2)), rel=1e-6) and seen == [1]
+        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, micro_batches=2)), rel=1e-6) and seen == [1]
         assert all(p.equal(b) for p, b in zip(pipe.parameters(), before, strict=True))
         saved = optimizer.state_dict()
         other = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1.0)
@@ -129,7 +129,7 @@ def test_what_cannot_be_updated_is_refused() -> None:
         with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is not in this pipeline"):
             pipe.sharded_optimizer(SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
         optimizer = pipe.sharded_optimizer(SGD, lr=0.1)
-        pipe.step(*batch(0, 2), sync=False)
+        pipe.step(*batch(0, micro_batches=2), sync=False)
         with pytest.raises(RuntimeError, match="the last step was without sync"):
             optimizer.step()
 
@@ -144,7 +144,7 @@ def test_frozen_parameters_have_no_state_and_do_not_change() -> None:
 
     def run(pipe: Pipeline) -> int:
         optimizer = pipe.sharded_optimizer(AdamW, lr=0.1)
-        pipe.step(*batch(0, 2))
+        pipe.step(*batch(0, micro_batches=2))
         optimizer.step()
         pipe.check_copies()
         assert pipe.full_state_dict()["embed.weight"].equal(frozen().embed.weight)
@@ -169,6 +169,6 @@ def test_the_trainer_shares_out_the_state() -> None:
 
         return run_in_loopback(program, rank, seed=4)
 
-    whole, shared = results(False), results(True)
+    whole, shared = results(zero=False), results(zero=True)
     assert [losses for losses, _ in whole] == [losses for losses, _ in shared]
     assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)

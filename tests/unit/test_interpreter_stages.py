@@ -59,7 +59,7 @@ def on_ranks(
 
     def rank(transport: Transport) -> Any:
         own = {s: build(s, header.stages) for s in range(header.stages) if transport.rank in header.holders([s])}
-        inputs = batch(0, 1)[0]
+        inputs = batch(0, micro_batches=1)[0]
         return run(Pipeline(own, schedule, sizes, width=width, loss=cross_entropy, inputs=inputs, transport=transport, **more))
 
     return run_in_loopback(program, rank, seed=2)
@@ -89,14 +89,14 @@ def test_own_stages_get_the_gradients_of_one_process(schedule: str, width: int) 
 
 def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:
     model = Decoder(2, tied=True)
-    one_process(model, 0, 4)
+    one_process(model, 0, micro_batches=4)
 
     def build(stage: int, count: int) -> Part:
         first, end = (0, 2) if stage == 0 else (2, 4)
         return Part(first, end, blocks=2, tied=True)
 
     def run(pipe: Pipeline) -> None:
-        pipe.step(*batch(0, 4))
+        pipe.step(*batch(0, micro_batches=4))
         assert close(gradients(pipe), gradients(model))
         assert "embed.weight" in gradients(pipe)
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
         model = Decoder(4)
         with torch.no_grad():
             model.head.weight.add_(1)
-        arguments = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "model": model, "transport": transport}
+        arguments = {"loss": cross_entropy, "inputs": batch(0, micro_batches=1)[0], "model": model, "transport": transport}
         save_checkpoint(tmp_path / "saved", Pipeline(model.layers, "1f1b", {"D": 3, "N": 3}, **arguments))
 
     run_in_loopback(compile_schedule("1f1b", {"D": 3, "N": 3}).program, save)
@@ -172,9 +172,9 @@ def test_wrong_stages_are_reported_on_every_rank(build: Build, more: dict[str, A
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
-        own = {transport.rank: build(transport.rank, 2)}
+        own, inputs = {transport.rank: build(transport.rank, 2)}, batch(0, micro_batches=1)[0]
         with pytest.raises((ValueError, ChimeraError)) as error:
-            Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=batch(0, 1)[0], transport=transport, **more)
+            Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=inputs, transport=transport, **more)
         return str(error.value)
 
     for found in run_in_loopback(program, rank):
@@ -186,7 +186,7 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
 
     def rank(transport: Transport, own: Callable[[int], Stages]) -> str:
         with pytest.raises((ValueError, ChimeraError)) as error:
-            arguments: dict[str, Any] = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "transport": transport}
+            arguments: dict[str, Any] = {"loss": cross_entropy, "inputs": batch(0, micro_batches=1)[0], "transport": transport}
             Pipeline(own(transport.rank), "chimera", {"N": 2}, **arguments)
         return str(error.value)
 

@@ -109,11 +109,11 @@ def test_a_state_with_both_names_is_loaded() -> None:
 
 def test_a_norm_counts_a_shared_parameter_once() -> None:
     model = tied()
-    one_process(model, 0, 2)
+    one_process(model, 0, micro_batches=2)
     expected = float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
 
     def run(pipe: Pipeline) -> float:
-        pipe.step(*batch(0, 2))
+        pipe.step(*batch(0, micro_batches=2))
         return pipe.grad_norm()
 
     for schedule in ("1f1b", "chimera"):

@@ -201,7 +201,7 @@ def test_an_evaluation_after_an_iteration_does_not_change_its_times() -> None:
     trainer = trainer_of(ONE_RANK, Alone())
     trainer.gradients(0)
     before = trainer.pipeline.times.to_json()
-    trainer.pipeline.evaluate_batch(trainer.batches(0, 0)[0])
+    trainer.pipeline.evaluate_batch(trainer.batches(iteration=0, replica=0)[0])
     assert trainer.pipeline.times.to_json() == before
 
 

@@ -79,7 +79,7 @@ def test_measurements_are_returned_by_rank() -> None:
 
     def measured(transport: Transport) -> object:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
-        return trainer.update(0, trainer.gradients(0), (transport.rank, 10.5 + transport.rank)).figures
+        return trainer.update(0, trainer.gradients(0), figures=(transport.rank, 10.5 + transport.rank)).figures
 
     assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
 

@@ -118,7 +118,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
 
 
 def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = fake_network(monkeypatch, 0, 2)
+    log = fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
     transport.connect(TWO_RANKS["two pipes"])
@@ -127,7 +127,7 @@ def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: p
 
 def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
     for window in (0, 1, 2):
-        log = fake_network(monkeypatch, 0, 2)
+        log = fake_network(monkeypatch, rank=0, world=2)
         transport = Processes("gloo", torch.device("cpu"), staged=False)
         transport.connect(TWO_RANKS["1f1b"].with_header(window=window))
         log.clear()
@@ -140,7 +140,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
 
 
 def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
     value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
@@ -160,7 +160,7 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
 
 
 def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
 
@@ -176,7 +176,7 @@ def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     nccl = Nccl()
@@ -186,11 +186,11 @@ def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: py
 def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
     with pytest.raises(ChimeraError, match="E815: this torch is built without NCCL"):
-        join(1, 0)
+        join(timeout_s=1, local_rank=0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, found 2"):
-        join(1, 2)
+        join(timeout_s=1, local_rank=2)
 
 
 def test_only_one_rank_runs_at_a_time_and_an_error_ends_all() -> None:

@@ -220,5 +220,5 @@ def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
 
 def test_the_lines_of_a_long_cycle_are_shown_in_part() -> None:
     source = Source("x", "".join(f"line {k}\n" for k in range(20)))
-    notes = order_notes(Span(source, k, 1, k, 2) for k in range(1, 21))
+    notes = order_notes(Span(source, k, 1, end_line=k, end_column=2) for k in range(1, 21))
     assert notes[11] == "ordered by x:12: line 11" and notes[12:] == ["... and 8 more lines"]

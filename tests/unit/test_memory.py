@@ -326,11 +326,12 @@ def tensor(size: int) -> Tensor:
 )
 def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> None:
     second = Peaks(forward=40, no_graph=35, backward=24, input=21, weight=19)
+    empty = Layer("layer", 0, 0, kept_bytes=0, weight_kept_bytes=0, boundary=(tensor(3),), cost=1)
     layers = (
-        Layer("before", 0, 0, 0, 0, (tensor(3),), 1),
-        Layer("first", 0, 0, 10, 6, (tensor(8),), 1, split_kept_bytes=14, peaks=first),
-        Layer("second", 0, 0, 20, 12, (tensor(5),), 1, split_kept_bytes=22, peaks=second),
-        Layer("after", 0, 0, 0, 0, (tensor(1),), 1),
+        empty,
+        replace(empty, kept_bytes=10, split_kept_bytes=14, weight_kept_bytes=6, boundary=(tensor(8),), peaks=first),
+        replace(empty, kept_bytes=20, split_kept_bytes=22, weight_kept_bytes=12, boundary=(tensor(5),), peaks=second),
+        replace(empty, boundary=(tensor(1),)),
     )
     found = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
     assert dict(zip(Run, found, strict=True)) == expected

@@ -85,7 +85,7 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
     for other in (mask(seed=1), mask(iteration=1), mask(layer=2), mask(site=2)):
         assert not other.equal(both)
     assert set(both.unique().tolist()) == {0.0, 2.0}
-    assert Dropout(0.5, 1, 1).eval()(x).equal(x)
+    assert Dropout(0.5, layer=1, site=1).eval()(x).equal(x)
 
 
 def real_kept_bytes(model: LayeredModel, layer: int, x: torch.Tensor) -> int:

@@ -63,7 +63,7 @@ def test_versions_of_the_weights_add_to_the_memory_of_1f1b() -> None:
 
 
 def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
-    fast, slow = Link(1e-6, 1e10), Link(1e-6, 1e9)
+    fast, slow = Link(latency_s=1e-6, bytes_per_s=1e10), Link(latency_s=1e-6, bytes_per_s=1e9)
 
     def speed(samples_per_s: float) -> Speed:
         return Speed(samples_per_s, ranks=8, width=1, micro_batch=1, recompute=False)
@@ -76,15 +76,15 @@ def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
     table = ratio_table(found)
     assert "| DAPPLE | compiled program | 1.38x | 1.00x to 2.00x: in it | 1.00x to 2.00x: in it |" in table
     assert "| PipeDream | closed form, not executable | 2.01x | 1.00x to 2.00x: above it |" in table
-    assert verdict(0.9, 1.0, 2.0) == "below it"
+    assert verdict(0.9, least=1.0, most=2.0) == "below it"
 
 
 def test_the_planner_is_at_least_as_fast_as_the_choice_of_the_papers_model() -> None:
     """On 64 ranks. The equation of the paper and the simulation are of the same program, so they differ by little."""
-    link = Link(2e-5, 3e9)
+    link = Link(latency_s=2e-5, bytes_per_s=3e9)
     given = paper_evaluation.problem(["chimera"], ranks=64, link=link)
     best = paper_evaluation.synchronous(["chimera"], link, ranks=64)
-    c = Configuration(8, False, 1, "chimera", (("f", 1),), width=8, micro_batches=8)  # D=8, one sample, no recomputation
+    c = Configuration(ranks=8, recompute=False, micro_batch=1, schedule="chimera", own=(("f", 1),), width=8, micro_batches=8)
     other = paper_evaluation.speed(Evaluator(given).outcome(c), batch=64)
     assert best.samples_per_s >= other.samples_per_s
     assert paper_evaluation.by_equation(given, c, link) == pytest.approx(other.samples_per_s, rel=0.25)

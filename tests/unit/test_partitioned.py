@@ -106,11 +106,11 @@ def test_an_invalid_partition_line_is_refused(line: str) -> None:
 
 
 def test_a_partition_fits_only_its_own_model() -> None:
-    assert partition_for(None, description_of(MODEL), 4) == balanced(description_of(MODEL), 4)
-    assert partition_for(UNEVEN, description_of(MODEL), 4) is UNEVEN
+    assert partition_for(None, description_of(MODEL), stages=4) == balanced(description_of(MODEL), stages=4)
+    assert partition_for(UNEVEN, description_of(MODEL), stages=4) is UNEVEN
     for other in (describe(deep_model(middle=5), samples=2), replace(description_of(MODEL), name="other")):
         with pytest.raises(ChimeraError, match="E706: the partition is for signed integers with 6 layers, and"):
-            partition_for(UNEVEN, other, 4)
+            partition_for(UNEVEN, other, stages=4)
 
 
 # --- the compiler -------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
     model.write_text(model_to_json(description_of(MODEL)))
     assert main(["gpipe", "-p", "D=4", "--model", str(model), "--emit", "json", "-o", str(compiled)]) == 0
     found = program_from_json(compiled.read_text())
-    assert found.partition == balanced(description_of(MODEL), 4) and found == program("gpipe", D=4)
+    assert found.partition == balanced(description_of(MODEL), stages=4) and found == program("gpipe", D=4)
     assert main([str(compiled), "--emit", "streams"]) == 0
     assert program_from_text(capsys.readouterr().out).header == found.header
     compiled.write_text(program_to_json(uneven(found)))

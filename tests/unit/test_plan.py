@@ -33,7 +33,8 @@ STATE = OptimizerState(Fraction(2))
 
 def problem(**changes: object) -> Problem:
     """Return a small problem, in which the links are slow enough to matter."""
-    profile = replace(profile_from_json(EXAMPLE_PROFILE.read_text()), point_to_point=Link(1e-4, 1e8), all_reduce=())
+    link = Link(latency_s=1e-4, bytes_per_s=1e8)
+    profile = replace(profile_from_json(EXAMPLE_PROFILE.read_text()), point_to_point=link, all_reduce=())
     schedules = {name: find(name) for name in SCHEDULES}
     given = Problem(schedules, "gpt-nano", profile, ranks=4, batch=16, limit=2**30, state=STATE)
     return replace(given, **changes)

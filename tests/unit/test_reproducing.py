@@ -98,13 +98,13 @@ def dropped(x: Tensor, t: int, numbers: range, layer: int, site: int) -> Tensor:
 def loss_of(model: list[nn.ModuleDict], text: bytes, t: int, numbers: range) -> Tensor:
     inputs, targets = samples(text, numbers)
     first, *blocks, last = model
-    x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, 0, 0)
+    x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, layer=0, site=0)
     for layer, m in enumerate(blocks, start=1):
         q, k, v = (z.unflatten(-1, (HEADS, -1)).transpose(1, 2) for z in m["qkv"](m["norm_1"](x)).split(D, dim=-1))
         scores = (q @ k.transpose(-1, -2) / math.sqrt(D // HEADS)).masked_fill(~torch.ones(L, L).tril().bool(), -math.inf)
         attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        x = x + dropped(m["merge"](attended), t, numbers, layer, 1)
-        x = x + dropped(m["down"](F.gelu(m["up"](m["norm_2"](x)))), t, numbers, layer, 2)
+        x = x + dropped(m["merge"](attended), t, numbers, layer, site=1)
+        x = x + dropped(m["down"](F.gelu(m["up"](m["norm_2"](x)))), t, numbers, layer, site=2)
     return F.cross_entropy(last["logits"](last["norm"](x)).flatten(0, 1), targets.flatten())
 
 

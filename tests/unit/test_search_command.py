@@ -200,7 +200,7 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
     profile = find_profile("p100", "bert48")
     model = find_model("bert48", program.header.samples, seq_len=profile.seq_len)
-    program = program.with_partition(partition_for(None, model, 4))
+    program = program.with_partition(partition_for(None, model, stages=4))
     durations = profiled_durations(program, model, profile)
     found = problem_of(program, given_from_durations(program, durations))
     certificate = json.loads((tmp_path / "my x.json").read_text())
@@ -234,10 +234,10 @@ def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
     program = compile_schedule(path).program
     model = find_model("gpt-nano", program.header.samples)
-    program = program.with_partition(partition_for(None, model, 4))
-    assert not any(excess(program, model, state_of("adamw", False), most_bytes))
+    program = program.with_partition(partition_for(None, model, stages=4))
+    assert not any(excess(program, model, state_of("adamw", zero=False), most_bytes))
     given = compile_schedule("1f1b", {"D": 4, "N": 8}).program.with_partition(program.partition)
-    assert any(excess(given, model, state_of("adamw", False), most_bytes))
+    assert any(excess(given, model, state_of("adamw", zero=False), most_bytes))
 
 
 def test_without_the_extra_the_command_says_what_to_install(

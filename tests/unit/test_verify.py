@@ -21,6 +21,7 @@ from chimerac.compiler.verify.progress import machines
 from tests.helpers import findings_of_call, program, replaced, streams, with_streams
 from tests.helpers_reference import find_error
 
+# Instructions are written here as Fwd(pipe, stage, micro-batches) and Send(value, pipe, stage, micro-batches, peer).
 RIGHT = program("1f1b", D=2, N=2)
 TEXT = program_to_text(RIGHT)
 

@@ -41,7 +41,8 @@ class CountingClock:
         is_empty = max(number for _, number, _ in listed) == 2  # there are three empty stages, and five measured layers
         for op, number, call in listed:
             call()
-            self.calls[op, number] += not is_empty
+            if not is_empty:
+                self.calls[op, number] += 1
             found[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number)
         return found
 

@@ -199,6 +199,7 @@ rank 1:
 
 
 def tied_program() -> Program:
+    """Return the program of TIED_PIPE with an all-reduce of the tied set at the end of each rank."""
     untied = program(TIED_PIPE, "tied", ranks=2, stages=2, micro_batches=1)
     streams = [[*untied.stream(g), AllReduce("embedding", stage=0, ranks=(0, 1))] for g in range(2)]
     return program_of(replace(untied.header, tied=(Tied("embedding", (0, 1)),)), streams)

@@ -224,7 +224,7 @@ def test_messages_of_different_sizes_are_an_error() -> None:
 
 def test_collectives_in_different_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
-    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # by rank
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # by rank; a cycle of three
 
     def run_rank(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:

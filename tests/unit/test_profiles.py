@@ -120,6 +120,7 @@ def test_wrong_links_are_findings(text: str) -> None:
 
 
 def field(report: str, name: str) -> str:
+    """Return the line of a report that begins with this name."""
     return next(line for line in report.splitlines() if line.startswith(name))
 
 

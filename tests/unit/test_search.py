@@ -61,10 +61,12 @@ def least_makespan(problem: Problem) -> int:
                 continue
             held, limit = 0, problem.limits[r]
             for _, s, _, k in order:
-                held += problem.weights[s] * (k == kinds[0])
+                if k == kinds[0]:
+                    held += problem.weights[s]
                 if limit is not None and held > limit:
                     break
-                held -= problem.weights[s] * (k == kinds[-1])
+                if k == kinds[-1]:
+                    held -= problem.weights[s]
             else:
                 yield order
 

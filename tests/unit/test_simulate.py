@@ -41,7 +41,7 @@ def test_makespans_computed_by_hand(machine: Machine, window: int, expected: int
     assert simulate(p).makespan == makespan(p) == expected
 
 
-SUMS = """chimera-program 1
+WITH_ALL_REDUCES = """chimera-program 1
 schedule held
 sizes width=1 ranks=3 stages=2 micro_batches=3 window=2 machine={machine} kind=training micro_batch_size=1/1
 costs FWD=1 BWD=1 BWD_INPUT=1 BWD_WEIGHT=1 hop=1
@@ -61,8 +61,8 @@ rank 2:
 
 @pytest.mark.parametrize(("machine", "time"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
 def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, time: int) -> None:
-    """Rank 2 launches its sum at 4 and rank 0 at 6. On `serial` the grad cannot be sent before the sum starts."""
-    p = verify(program_from_text(SUMS.format(machine=machine)))
+    """The all-reduce of stage 1 is launched by rank 2 at 4, and by rank 0 at 6. On `serial` the grad is sent only then."""
+    p = verify(program_from_text(WITH_ALL_REDUCES.format(machine=machine)))
     s = simulate(p)
     (row,) = (row for row in range(len(p)) if p.text(row) == "BWD b s0 m2")
     assert s.timeline.start[row] == time and s.makespan == makespan(p) == 8

@@ -135,7 +135,7 @@ def test_a_receive_is_posted_by_the_time_of_its_send() -> None:
     compiled = compile_text(SLOW)
     ends = int(compiled.timing.end.max())
     assert simulate(compiled.program).makespan == ends == 57
-    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most two are posted and unread
+    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most AHEAD are posted and unread
     assert simulate(late, {"hop": 2}).makespan == 62
     assert max(peaks(compiled.program).receive_buffers) == max(peaks(late).receive_buffers) + 1 == 15
 

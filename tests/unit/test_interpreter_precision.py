@@ -65,7 +65,7 @@ def test_losses_and_gradients_are_those_of_one_process_under_autocast(
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
     plain = Decoder(blocks=4)
     one_process(plain, 1, count)
-    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "the model with autocast computed in bfloat16"
+    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "autocast changes the gradients"
 
 
 def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> None:

@@ -154,7 +154,7 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
         record = Record(0, iterations=4, header={"settings": {}}, tensorboard=folder)
         Record(1, iterations=4, tensorboard=tmp_path / "other")
         record.write({"iteration": first, "loss": first / 2, "bubble": [0.25, 0.5], "oversubscribed": True})
-        assert scalars(folder)["loss"][-1] == (first, first / 2), "it is in the file before the run ends"
+        assert scalars(folder)["loss"][-1] == (first, first / 2), "the loss is in the file before the run ends"
         record.write({"iteration": first + 1, "loss": float("nan"), "bubble": (0.5, 0.75), "peak_memory_bytes": [2**40]})
         record.close()
         record.write({"iteration": 9, "loss": 9.0})  # ignored: the record is closed

@@ -131,7 +131,8 @@ def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monke
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures
-        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3)), "only of this iteration"
+        # Of this iteration only.
+        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3))
 
 
 def test_predicted_and_measured_are_in_one_table() -> None:

@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, learning rate, measurements of ranks; and evaluation on any number of samples."""
+"""The epilogue: norm, clipping, learning rate, figures of ranks; training in one process; evaluation on any samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace

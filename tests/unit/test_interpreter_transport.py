@@ -148,7 +148,7 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
         transport.send(1, value)
         pending = transport.recv(1, buffer)
         buffer.zero_()
-        assert not buffer.any(), "it arrives in the host's memory"
+        assert not buffer.any(), "the message arrives in host memory first"
         pending.wait()
         assert buffer.tolist() == [7.0] * 3
         transport.flush()

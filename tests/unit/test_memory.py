@@ -77,7 +77,9 @@ def test_recomputation_keeps_a_stage_s_input() -> None:
     # recomputes one micro-batch, and computes a grad of 16 bytes.
     m = memory_of(*recompute, *backward)
     assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
-    assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
+    assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, (
+        "one micro-batch is recomputed after the other"
+    )
 
 
 def test_a_buffer_is_held_until_it_is_freed() -> None:
@@ -86,7 +88,7 @@ def test_a_buffer_is_held_until_it_is_freed() -> None:
     late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
     freed_late = verify(with_streams(p, late))
     assert (peaks(p).receive_buffers[1], peaks(freed_late).receive_buffers[1]) == (3, 5)
-    assert (memory(p, TOY)[1].buffers, memory(freed_late, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
+    assert (memory(p, TOY)[1].buffers, memory(freed_late, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, padded
 
 
 def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:

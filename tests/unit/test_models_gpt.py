@@ -1,4 +1,4 @@
-"""The GPT and its description: every partition gives the same results, and the measured sizes are correct."""
+"""The GPT, its description and the command `describe`: every partition gives the same results, and the sizes are correct."""
 
 import json
 from pathlib import Path

@@ -30,7 +30,7 @@ STAGES = [Stage(pass_s=3.0, sum_s=8.0, weight_bytes=100), Stage(pass_s=4.0, sum_
         ("PipeDream", False, 11.0),  # stage 0 adds its all-reduce to every micro-batch
         ("PipeDream", True, 8.0),  # the all-reduce of stage 0 takes longer than its passes
         ("PipeDream-2BW", False, 5.0),  # (4 x 3 + 8) / 4; stage 1 takes (4 x 4 + 2) / 4
-        ("PipeDream-2BW", True, 4.0),  # stage 1 hides everything
+        ("PipeDream-2BW", True, 4.0),  # the passes of stage 1, which hide every all-reduce
     ],
 )
 def test_the_seconds_of_a_micro_batch_are_those_computed_by_hand(scheme: Scheme, hidden: bool, seconds: float) -> None:

@@ -132,7 +132,7 @@ def test_zero_counts_the_ranks_of_all_replicas() -> None:
     assert least < min(x.memory for x in known)
     found = search(problem(schedules=chimera, limit=least, zero=None))
     assert found.best.zero and found.best.memory == least
-    assert not search(problem(schedules=chimera, zero=None)).best.zero, "there is enough memory without"
+    assert not search(problem(schedules=chimera, zero=None)).best.zero, "there is enough memory without sharing"
     always = search(problem(schedules=chimera, zero=True)).best
     assert always.zero and always.makespan is not None and always.makespan > min(x.makespan for x in known)
 

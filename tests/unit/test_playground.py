@@ -57,7 +57,7 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
                 client.shutdown(socket.SHUT_WR)
             while part := client.recv(2**16):
                 received += part
-        except ConnectionError:  # it was closed while this was being sent
+        except ConnectionError:  # the server closed it while this was being sent
             pass
     head, _, body = received.partition(b"\r\n\r\n")
     return (int(head.split()[1]) if head else 0), body

@@ -76,7 +76,7 @@ def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page:
     assert page.locator(".wrong").inner_text() == "parm"
     assert page.locator("#text").get_attribute("aria-invalid") == "true"
     assert "did you mean 'param'?" in page.locator("#findings li").inner_text()
-    # The caret is behind the word and a blank; F8 goes to the error, whose help then is beside it.
+    # The caret is not on the wrong word. F8 moves it there, and then the help is shown beside the word.
     page.keyboard.press("F8")
     assert "did you mean 'param'?" in page.locator("#bubble").inner_text()
     select(page, "parm")

@@ -45,7 +45,7 @@ def test_a_result_is_simulated_as_certified(written: Path, capsys: pytest.Captur
     text = (written / "best.sched").read_text()
     compiled = compile_text(text)
     assert simulate(compiled.program).makespan == certificate["makespan"]
-    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # 265 tenths: the first order of the search
+    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # tenths: bound of the ranks, first order
     assert check.main([str(written / "best.json"), str(written / "best.sched")]) == 0
     assert "both hold" in capsys.readouterr().out
     assert main(["fmt", "--check", str(written / "best.sched")]) == 0

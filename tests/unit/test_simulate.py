@@ -164,9 +164,10 @@ def test_the_parameters_of_a_text_are_checked_like_those_of_a_file() -> None:
 
 def test_given_costs_replace_those_of_the_program() -> None:
     p = program("1f1b", D=2, N=3)
-    assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
-    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
-    assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
+    # The makespan is N + D - 1 = 4 times F + B.
+    assert simulate(p).makespan == 4 * (1 + 2)  # the program's own: F = 1, B = I + W = 2
+    assert simulate(p, {"I": 3}).makespan == 4 * (1 + 4)  # B is I + W if only the halves are given
+    assert simulate(p, {"I": 3, "B": 1}).makespan == 4 * (1 + 1)
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
     assert half.time(half.makespan) == "4.667"

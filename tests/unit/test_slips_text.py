@@ -115,7 +115,7 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 )
 def test_digits_that_the_language_does_not_allow_are_no_number(text: str, number: str) -> None:
     found = findings_of(text.replace("#", number))
-    assert found and not any(".. 2'" in d.help for d in found)  # ٣ is no 3
+    assert found and not any(".. 2'" in d.help for d in found)  # the Arabic ٣ is not read as 3
 
 
 def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,7 @@ def make_job(quick: None) -> Iterator[MakeJob]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten all waits of the liveness check."""
     answer_quickly(monkeypatch, within_s=0.5)
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
 
@@ -94,6 +95,7 @@ def test_a_timeout_that_torch_cannot_wait_for_is_refused(timeout_s: float) -> No
 
 
 def error_of_a_wait(rank: Rendezvous, awaited: Awaited, error: RuntimeError) -> PeerLostError:
+    """Return the error of a rank whose wait has failed with this error of torch."""
     rank.progress.begin_wait(awaited, 0)
     return rank.lost(awaited, error)
 

@@ -45,6 +45,7 @@ def checkpointed(x: Tensor, *own: Tensor, use_reentrant: bool) -> Tensor:
 
 
 def with_hook(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Use both parameters twice. Their hooks change the gradients."""
     if not weight._backward_hooks:
         weight.register_hook(lambda g: 2 * g)
         bias.register_hook(lambda g: 3 * g)
@@ -56,6 +57,7 @@ def complex_product(x: Tensor, weight: Tensor, other: Tensor) -> Tensor:
 
 
 def constant(*shape: int) -> Tensor:
+    """Return a matrix of fixed numbers."""
     return torch.linspace(-1, 1, shape[0] * shape[1], dtype=torch.float64).sin().view(shape)
 
 
@@ -146,6 +148,7 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
 
 
 def flops(work: Callable[[], object]) -> int:
+    """Return the floating-point operations in the matrix products of a call."""
     with FlopCounterMode(display=False) as counter:
         work()
     return counter.get_total_flops()

@@ -154,6 +154,7 @@ def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pyt
 
 
 def other_shape(stage: int, count: int) -> nn.Module:
+    """Return `part`, but the first stage returns tensors that are one wider."""
     return nn.Sequential(part(stage, count), nn.Linear(WIDTH, WIDTH + 1)) if stage == 0 else part(stage, count)
 
 

@@ -269,6 +269,7 @@ def with_editor() -> Iterator[Run]:
 
 
 def place(uri: str, text: str, offset: int) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
+    """Return the arguments of a request about an offset in a document."""
     return lsp.TextDocumentIdentifier(uri), lsp.Position(*Text(text).position(offset))
 
 

@@ -84,6 +84,7 @@ def test_a_description_that_could_not_be_read_back_is_not_written(name: str) -> 
 
 
 def changed(**fields: object) -> str:
+    """Return the JSON of a description with these fields replaced or added."""
     return json.dumps(json.loads(model_to_json(model(1, 1))) | fields)
 
 

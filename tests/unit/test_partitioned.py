@@ -159,6 +159,8 @@ def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str
 
 
 class First(nn.Module):
+    """An embedding."""
+
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
         self.table = table
@@ -168,6 +170,8 @@ class First(nn.Module):
 
 
 class Last(nn.Module):
+    """Logits: products with the rows of an embedding."""
+
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
         self.table = table
@@ -177,6 +181,8 @@ class Last(nn.Module):
 
 
 class NamedFirst(First):
+    """An embedding that names its tied parameter."""
+
     tied: Mapping[str, str] = {"words": "table.weight"}
 
 

@@ -58,10 +58,12 @@ def every_partition(layers: int, stages: int) -> list[Partition]:
 
 
 def needed(p: Program, model: ModelDescription, partition: Partition, state: OptimizerState) -> int:
+    """Return the bytes of the rank that needs most."""
     return max(x.peak for x in memory(replace(p, partition=partition), model, state))
 
 
 def slowest(model: ModelDescription, partition: Partition) -> int:
+    """Return the cost of the slowest stage."""
     return max(s.cost for s in model.stage_sums(partition.layers))
 
 

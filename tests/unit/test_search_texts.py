@@ -56,6 +56,7 @@ def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:
 
 
 def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> EvaluatedText:
+    """Return the best text of a search at SIZES."""
     return search(find(name), SIZES, hops=[Fraction(0), TENTH], activations="D", tries=tries, seed=seed)[0]
 
 

@@ -28,6 +28,7 @@ def all_reduces(p: Program, rank: int) -> list[str]:
 
 
 def two_pipes(sync: str, width: int = 1) -> Program:
+    """Return the program drawn above, with this statement about all-reduces."""
     return small({"N": 2}, width, pipe=PIPES, extra=sync, **TICKS)
 
 

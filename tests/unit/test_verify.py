@@ -31,6 +31,7 @@ def findings_of(p: Program) -> list[Diagnostic]:
 
 
 def changed(*replacements: tuple[str, str], text: str = TEXT) -> Program:
+    """Return the program of a text after these replacements."""
     return program_from_text(replaced(text, *replacements))
 
 

@@ -189,6 +189,7 @@ def test_the_command_line_is_kept_without_its_parameters() -> None:
 
 
 def data_of(text: str) -> Any:
+    """Return the data that a page contains."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert found
     return json.loads(found[1])

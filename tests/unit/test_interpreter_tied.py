@@ -29,7 +29,7 @@ ITERATIONS, RATE = 3, 0.5
 
 
 class TiedTwice(Decoder):
-    """Two more parameters that distant blocks share, one of them on the stages of the embedding and the head."""
+    """Has two more shared parameters: one of the first and the last block, and one of the two blocks between."""
 
     def __init__(self) -> None:
         super().__init__(blocks=4, tied=True)
@@ -44,13 +44,13 @@ def tied() -> Decoder:
 def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the gradients of the first batch, and the weights after some iterations."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    found = {}
+    first_gradients = {}
     for number in range(ITERATIONS):
         one_process(model, number, micro_batches)
-        found = found or gradients(model)
+        first_gradients = first_gradients or gradients(model)
         optimizer.step()
         optimizer.zero_grad()
-    return found, model.state_dict()
+    return first_gradients, model.state_dict()
 
 
 @pytest.mark.parametrize("make", [tied, TiedTwice])
@@ -71,16 +71,16 @@ def test_shared_parameters_train_as_in_one_process(
 
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         optimizer = pipe.sharded_optimizer(torch.optim.SGD, lr=RATE)
-        found: dict[str, Tensor] = {}
+        first_gradients: dict[str, Tensor] = {}
         for number in range(ITERATIONS):
             inputs, targets = batch(number, count * width)
-            mine = slice(pipe.replica * len(inputs) // width, (pipe.replica + 1) * len(inputs) // width)
-            pipe.step(inputs[mine], targets[mine])
-            found = found or gradients(pipe)
+            of_replica = slice(pipe.replica * len(inputs) // width, (pipe.replica + 1) * len(inputs) // width)
+            pipe.step(inputs[of_replica], targets[of_replica])
+            first_gradients = first_gradients or gradients(pipe)
             optimizer.step()
             optimizer.zero_grad()
         pipe.check_copies()
-        return found, pipe.full_state_dict()
+        return first_gradients, pipe.full_state_dict()
 
     expected, weights = trained_in_one_process(make(), count * width)
     ranks = in_loopback(schedule, parameters, make, run, width)

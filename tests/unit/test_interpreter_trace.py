@@ -85,7 +85,7 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
 def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None:
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
     texts = [[program.text(row) for row in range(program.offsets[r], program.offsets[r + 1])] for r in (0, 1)]
-    begin, times = 10**9, []
+    begin, times = 10**9, []  # in nanoseconds: each instruction takes 5000, and waits 2000 of them
     for count in map(len, texts):
         start = begin + np.arange(count) * 5000
         waited = np.full(count, 2000)

@@ -55,13 +55,13 @@ def test_the_allowance_bounds_the_number_of_posted_values() -> None:
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
-        held = largest = 0
+        unread = largest = 0
         for i in complete.stream(1):
             if isinstance(i, Recv) and i.value == "act":
-                held += 1
+                unread += 1
             elif i.op == "FWD":
-                held -= 1
-            largest = max(largest, held)
+                unread -= 1
+            largest = max(largest, unread)
         assert largest == ahead
     assert peaks(compiled.program).receive_buffers[1] == 8  # a received act is held until its backward
 

@@ -65,9 +65,9 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
     log: list[Any] = []
 
     def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
-        what, *ranks = store.what.split()
+        kind, *ranks = store.prefix.split()
         assert (int(ranks[number]), len(ranks)) == (rank, size)
-        if what != "all":  # the group of all ranks is not logged
+        if kind != "all":  # the group of all ranks is not logged
             log.append(("new", tuple(map(int, ranks)), name))
         return Group(log, [int(r) for r in ranks])
 
@@ -77,7 +77,7 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
 
     monkeypatch.setattr(processes, "create_backend", create_backend)
     monkeypatch.setattr(processes, "all_reduce", all_reduce)
-    monkeypatch.setattr(processes, "PrefixStore", lambda what, store: SimpleNamespace(what=what))
+    monkeypatch.setattr(processes, "PrefixStore", lambda prefix, store: SimpleNamespace(prefix=prefix))
     liveness = LivenessCheck(HashStore(), rank, world, hosted=False, progress=Progress())
     ranks = Rendezvous(None, liveness, store=HashStore())
     monkeypatch.setattr(processes, "rendezvous", lambda: ranks)

@@ -23,7 +23,7 @@ def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch)
     assert plan().program.header.parameters["D"] == 6
     assert plan("--width", "3").program.header.ranks == 2
     assert plan("-p", "D=8").program.world == 8
-    assert plan("--loopback").program.world == 4
+    assert plan("--loopback").program.world == 4, "the schedule's default D: the ranks need no processes"
     monkeypatch.setenv("WORLD_SIZE", "5")
     with pytest.raises(ChimeraError, match="E210") as error:
         plan()
@@ -59,7 +59,7 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_p
 def test_a_timed_plan_has_the_simulators_times() -> None:
     found = plan("--timed", "20")
     assert found.evaluation is None
-    assert found.predicted == IterationTimes(16, (0.25,) * 4)
+    assert found.predicted == IterationTimes(last_task_end=16, bubbles=(0.25,) * 4)
 
 
 def test_of_several_mistakes_the_one_that_is_cheapest_to_find_is_reported(tmp_path: Path) -> None:
@@ -96,6 +96,7 @@ def test_the_default_model_has_a_layer_for_each_stage() -> None:
 
 def test_a_program_with_a_partition_trains_the_model_of_the_partition() -> None:
     program = compile_schedule("chimera", {"D": 4}).program
+    # No preset has the name "mine", so the default model is trained.
     for named, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
-        cut = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
-        assert model_of(parse_options([]), cut).name == expected
+        partitioned = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
+        assert model_of(parse_options([]), partitioned).name == expected

@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
 @pytest.mark.parametrize("name", [name for name in CASES if name != "frozen"])
 def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, input_type: torch.dtype) -> None:
-    """All but the RMS norm call the same kernels as autograd; its backward is a formula of ours, in float32."""
+    """All but the RMS norm call the same kernels as autograd. The RMS norm has a backward of our own, in float32."""
     torch.manual_seed(0)
     make, draw = CASES[name]
     module, x = make(), draw()
@@ -65,7 +65,7 @@ def test_losses_and_gradients_are_those_of_one_process_under_autocast(
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
     plain = Decoder(blocks=4)
     one_process(plain, 1, count)
-    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "the model with autocast computed in bfloat16"
+    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "autocast changes the gradients"
 
 
 def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> None:
@@ -78,6 +78,7 @@ def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> N
         return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
     found = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
+    # Stage 0 ends with a norm, which autocast computes in float32, and stage 1 with a linear. Both ranks have the same table.
     assert found == [["float32", "bfloat16"]] * 2
 
 
@@ -89,6 +90,6 @@ def test_another_type_is_refused() -> None:
 def test_a_step_inside_autocast_is_refused() -> None:
     def run(pipe: Pipeline) -> None:
         with torch.autocast("cpu", BF16), pytest.raises(RuntimeError, match=r"call this outside torch\.autocast"):
-            pipe.step(*batch(0, 2))
+            pipe.step(*batch(0, micro_batches=2))
 
     in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), run)

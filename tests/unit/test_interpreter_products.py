@@ -22,22 +22,22 @@ Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point
 
 def products_of(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
-    model, counts = deep_model(2 * p.header.stages - 2), Counts()
+    model, counts = deep_model(middle=2 * p.header.stages - 2), Counts()  # twice as many layers as stages
     parts = partitioned(p, model, description_of(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
         with FlopCounterMode(display=False) as counter:
             call()
         if isinstance(i, Task):
-            each, rest = divmod(counter.get_total_flops(), len(i.micro_batches))
+            flops, rest = divmod(counter.get_total_flops(), len(i.micro_batches))
             assert not rest
-            counts.setdefault((type(i).__name__, i.stage), set()).add(each)
+            counts.setdefault((type(i).__name__, i.stage), set()).add(flops)
 
     def run_rank(transport: Transport) -> None:
         transport.connect(p)
         executor = Executor(p, model, stages_of(p, parts, transport.rank, SEED), parts.boundary_table, transport)
         executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
-        executor.run(batch_of(p, 0))
+        executor.run(batch_of(p, replica=0))
 
     run_in_loopback(p, run_rank)
     assert all(len(found) == 1 for found in counts.values()), "a micro-batch costs the same each time"
@@ -60,7 +60,7 @@ def test_a_group_of_micro_batches_costs_as_much_as_its_micro_batches_one_by_one(
 
 
 def test_recomputation_adds_one_forward_to_the_backward() -> None:
-    plain, recomputing = (products_of(program("chimera_doubling", D=2, N=4, again=x)) for x in (0, 1))
+    plain, recomputing = (products_of(program("chimera_doubling", D=2, N=4, again=again)) for again in (0, 1))
     for stage in (0, 1):
         (forward,), (backward,) = plain["Fwd", stage], plain["Bwd", stage]
         assert recomputing["Fwd", stage] == {forward} and recomputing["Bwd", stage] == {backward + forward}

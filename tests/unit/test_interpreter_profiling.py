@@ -19,8 +19,8 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.models.families import preset
 
 CPU = torch.device("cpu")
-MODEL = preset("gpt-nano/5", 16)
-DESCRIPTION = describe(MODEL, 2)
+MODEL = preset("gpt-nano/5", sequence_length=16)  # 7 layers: embedding, five equal blocks, head
+DESCRIPTION = describe(MODEL, samples=2)
 
 
 class CountingClock:
@@ -41,7 +41,8 @@ class CountingClock:
         is_empty = max(number for _, number, _ in listed) == 2  # there are three empty stages, and five measured layers
         for op, number, call in listed:
             call()
-            self.calls[op, number] += not is_empty
+            if not is_empty:
+                self.calls[op, number] += 1
             found[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number)
         return found
 
@@ -55,7 +56,7 @@ def test_equal_layers_that_follow_each_other_are_measured_a_few_times() -> None:
 def test_every_layer_has_its_own_time_without_the_overhead_and_equal_ones_their_mean() -> None:
     bench, clock = LayerBench(MODEL, DESCRIPTION, CPU), CountingClock()
     bench._clock = clock
-    found = bench.measure(2)
+    found = bench.measure(repeats=2)
     # Three passes run each forward, two of them a backward; the others are in one pass each.
     passes = {Op.FWD: 3, Op.BWD: 2, Op.BWD_INPUT: 1, Op.BWD_WEIGHT: 1, Op.RECOMPUTE: 1}
     assert clock.calls == {(op, n): count * (WARM_UP + 2) for op, count in passes.items() for n in range(5)}
@@ -69,7 +70,7 @@ def test_every_layer_has_its_own_time_without_the_overhead_and_equal_ones_their_
 def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None:
     bench = LayerBench(MODEL, DESCRIPTION, CPU)
     assert isinstance(bench._clock, CpuClock)
-    found = bench.measure(1)
+    found = bench.measure(repeats=1)
     assert all(x.forward_s > 0 and x.backward_s > 0 for x in found.layers[1:])
     works = (*bench._layers._full, *bench._layers._split)
     assert not any(work.ran or (work.input is not None and work.input.values is not None) for work in works)
@@ -89,8 +90,8 @@ def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None
     noisy = {size: (2e-5 + size / 3e9) * (1.1 if k % 2 else 0.9) for k, size in enumerate(SIZES)}
     latency, rate = fitted(noisy)
     assert (latency, rate) == (pytest.approx(2e-5, rel=0.15), pytest.approx(3e9, rel=0.15))
-    assert fitted({size: size / 1e9 - 1e-10 for size in SIZES})[0] == 0
-    assert fitted(dict.fromkeys(SIZES, 1e-5)) == (pytest.approx(1e-5), pytest.approx(1e18)), "the most that a profile may say"
+    assert fitted({size: size / 1e9 - 1e-10 for size in SIZES})[0] == 0, "no latency is below 0"
+    assert fitted(dict.fromkeys(SIZES, 1e-5)) == (pytest.approx(1e-5), pytest.approx(1e18)), "the most that a profile allows"
 
 
 @pytest.mark.parametrize(

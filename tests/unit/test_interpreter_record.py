@@ -40,7 +40,8 @@ def test_only_rank_0_prints_and_the_bar_is_for_terminals(
         assert shown.endswith("\r") == has_bar, "the bar is erased before the words"
         record.draw(2, 1.0, "1 tokens/s")
         assert capsys.readouterr().out == "words\n" * lines, "piped output has no trace of the bar"
-        assert ("0/2" in shown) == has_bar and "\x1b[?25l" not in shown, "the cursor stays: a rank may be killed at any time"
+        assert ("0/2" in shown) == has_bar
+        assert "\x1b[?25l" not in shown, "the cursor is not hidden: a killed rank could not show it again"
 
 
 def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +64,8 @@ def lines_of(path: Path) -> list[Any]:
 
 
 def test_each_line_of_the_log_is_written_at_once_after_a_line_about_the_run(tmp_path: Path) -> None:
-    record = Record(0, 2, tmp_path / "log", {"settings": {"lr": 0.1}})
-    Record(1, 2, tmp_path / "other").write({"iteration": 1})
+    record = Record(0, iterations=2, log=tmp_path / "log", header={"settings": {"lr": 0.1}})
+    Record(1, iterations=2, log=tmp_path / "other").write({"iteration": 1})
     record.write({"iteration": 1, "loss": 2.5})
     first, second = lines_of(tmp_path / "log")
     assert first.pop("started").endswith("+00:00")
@@ -77,23 +78,23 @@ def test_a_log_is_appended_to_also_after_a_line_that_was_cut(tmp_path: Path) -> 
     log = tmp_path / "log"
     for end in ("\n", '\n{"iteration": 2, "lo'):
         log.write_text('{"iteration": 1}' + end)
-        Record(0, 2, log).write({"iteration": 3})
+        Record(0, iterations=2, log=log).write({"iteration": 3})
         lines = log.read_text().splitlines()
         assert lines[0] == '{"iteration": 1}' and json.loads(lines[-1]) == {"iteration": 3}
         assert len(lines) == (3 if end == "\n" else 4) and json.loads(lines[-2])["format"] == "chimera-log"
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    Record(0, 2, tmp_path / "log").write({"loss": float("nan"), "bubble": [0.5, float("inf")]})
+    Record(0, iterations=2, log=tmp_path / "log").write({"loss": float("nan"), "bubble": [0.5, float("inf")]})
     assert lines_of(tmp_path / "log")[-1] == {"loss": None, "bubble": [0.5, None]}
 
 
 def test_a_full_disk_is_reported_once_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = Record(0, 2, Path("/dev/full"))
+    record = Record(0, iterations=2, log=Path("/dev/full"))
     record.write({"iteration": 1})
     expected = "the log /dev/full can no longer be written: no space left on device; the run goes on\n"
     assert capsys.readouterr().out == expected
-    record = Record(0, 2, tmp_path / "log")
+    record = Record(0, iterations=2, log=tmp_path / "log")
     record.write({"iteration": 1})
 
     class Full:
@@ -150,13 +151,13 @@ def test_a_trace_or_a_tensorboard_folder_that_cannot_be_written_is_refused_befor
 def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "runs" / "one"
     for first in (1, 3):  # two runs in one folder
-        record = Record(0, 4, None, {"settings": {}}, folder)
-        Record(1, 4, tensorboard=tmp_path / "other")
+        record = Record(0, iterations=4, header={"settings": {}}, tensorboard=folder)
+        Record(1, iterations=4, tensorboard=tmp_path / "other")
         record.write({"iteration": first, "loss": first / 2, "bubble": [0.25, 0.5], "oversubscribed": True})
-        assert scalars(folder)["loss"][-1] == (first, first / 2), "it is in the file before the run ends"
+        assert scalars(folder)["loss"][-1] == (first, first / 2), "the loss is in the file before the run ends"
         record.write({"iteration": first + 1, "loss": float("nan"), "bubble": (0.5, 0.75), "peak_memory_bytes": [2**40]})
         record.close()
-        record.write({"iteration": 9, "loss": 9.0})
+        record.write({"iteration": 9, "loss": 9.0})  # ignored: the record is closed
     found = scalars(folder)
     assert sorted(found) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
     assert found["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
@@ -186,7 +187,7 @@ def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> 
 
 
 def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = Record(0, 4, tmp_path / "log", {}, tmp_path / "runs")
+    record = Record(0, iterations=4, log=tmp_path / "log", tensorboard=tmp_path / "runs")
     assert record._scalars is not None
     full = record._scalars._file = record._scalars._records._writer = open("/dev/full", "wb")  # noqa: SIM115
     for iteration in (1, 2):
@@ -210,5 +211,5 @@ def test_tensorboard_without_its_package_is_refused_before_anything_starts(
 
 
 def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    Record(0, 1).table([("loss", "2.5", "nats"), ("tokens per second", "1,000", "")])
+    Record(0, iterations=1).table([("loss", "2.5", "nats"), ("tokens per second", "1,000", "")])
     assert capsys.readouterr().out == "\nloss                 2.5   nats\ntokens per second  1,000\n"

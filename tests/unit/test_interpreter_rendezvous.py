@@ -22,7 +22,7 @@ from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, r
 from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize
 from tests.helpers_liveness import LostStore, answer_quickly
 
-# Errors of torch: a wait and the setup of a connection that time out, and a connection that is closed.
+# Errors of torch: a wait that times out, a connection that is closed, and the setup of a connection that times out.
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
 LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1")
@@ -31,7 +31,8 @@ LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//
 class Job:
     """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process.
 
-    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone.
+    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone. hosted: whether rank 0
+    hosts the store.
     """
 
     def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:
@@ -75,12 +76,13 @@ def make_job(quick: None) -> Iterator[MakeJob]:
         return made[-1]
 
     yield make
-    for x in made:
-        x.close()
+    for job in made:
+        job.close()
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten all waits of the liveness check."""
     answer_quickly(monkeypatch, within_s=0.5)
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
 
@@ -93,6 +95,7 @@ def test_a_timeout_that_torch_cannot_wait_for_is_refused(timeout_s: float) -> No
 
 
 def error_of_a_wait(rank: Rendezvous, awaited: Awaited, error: RuntimeError) -> PeerLostError:
+    """Return the error of a rank whose wait has failed with this error of torch."""
     rank.progress.begin_wait(awaited, 0)
     return rank.lost(awaited, error)
 
@@ -150,7 +153,7 @@ def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -
 
 
 def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) -> None:
-    """Also if the rank is one of many of an all-reduce."""
+    """Also if the wait is for an all-reduce of several ranks."""
     found = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
     assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
@@ -177,7 +180,7 @@ def test_no_message_has_the_keys_of_the_store(make_job: MakeJob) -> None:
 def test_a_store_that_does_not_answer_is_not_waited_for_forever(make_job: MakeJob, hosted: bool, name: str) -> None:
     job = make_job(LostStore(), 2, answering=[], hosted=hosted)
     assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
-    assert job.checks[1].claim_report(), "without a claim file every rank reports"
+    assert job.checks[1].claim_report(), "a rank without a claim file reports"
 
 
 def test_one_rank_reports_and_the_others_end(make_job: MakeJob) -> None:
@@ -206,7 +209,7 @@ def test_a_thread_that_is_stopped_while_it_lingers_ends_nothing(make_job: MakeJo
     store = HashStore()
     job = make_job(store, 2, answering=[0])
     job.checks[1].fail()
-    store.wait(["rank 0"], timedelta(seconds=10))
+    store.wait(["rank 0"], timedelta(seconds=10))  # until the thread of rank 0 has written its status
     job.checks[1].claim_report()
     job.checks[0].stop()
     job.checks[0].terminate()

@@ -24,7 +24,7 @@ from tests.distributed.integers import IntegerSamples
 from tests.helpers_pipeline import Decoder, batch, in_loopback
 
 ITERATIONS = 3
-Make = Callable[[Pipeline], Optimizer]
+MakeOptimizer = Callable[[Pipeline], Optimizer]
 
 
 def groups_of(pipe: Pipeline) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def state_numbers(optimizer: Optimizer) -> int:
     return sum(t.numel() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.dim())
 
 
-def trained(make: Make, schedule: str, parameters: dict[str, int], width: int) -> list[tuple[dict[str, Tensor], int]]:
+def trained(make: MakeOptimizer, schedule: str, parameters: dict[str, int], width: int) -> list[tuple[dict[str, Tensor], int]]:
     """Return the weights and the numbers of state of each rank after some iterations with a scheduler."""
 
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], int]:
@@ -67,20 +67,23 @@ def trained(make: Make, schedule: str, parameters: dict[str, int], width: int) -
 def test_weights_are_bit_equal_and_the_state_is_there_once(
     schedule: str, parameters: dict[str, int], width: int, copies: int
 ) -> None:
+    """copies: the ranks that hold each parameter."""
     whole = trained(lambda pipe: AdamW(groups_of(pipe), lr=1e-2), schedule, parameters, width)
     shared = trained(lambda pipe: pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2), schedule, parameters, width)
     for (expected, _), (found, _) in zip(whole, shared, strict=True):
         assert expected.keys() == found.keys() and all(t.equal(found[name]) for name, t in expected.items())
     numbers = [n for _, n in shared]
     assert sum(n for _, n in whole) == copies * sum(numbers)
-    assert sum(numbers) == 2 * sum(p.numel() for p in Decoder(4).parameters())
-    assert copies == 1 or max(numbers) <= 1.5 * sum(numbers) / len(numbers)
+    assert sum(numbers) == 2 * sum(p.numel() for p in Decoder(4).parameters()), "AdamW keeps two moments of each number"
+    assert copies == 1 or max(numbers) <= 1.5 * sum(numbers) / len(numbers), "the ranks share the state about equally"
 
 
 def test_any_optimizer_of_single_parameters_is_shared_out() -> None:
-    make = [lambda pipe: SGD(pipe.parameters(), lr=0.1, momentum=0.9)]
-    make += [lambda pipe: pipe.sharded_optimizer(SGD, pipe.named_parameters(), lr=0.1, momentum=0.9)]
-    whole, shared = (trained(m, "chimera", {"D": 2, "N": 2}, 1) for m in make)
+    def sharded(pipe: Pipeline) -> Optimizer:
+        return pipe.sharded_optimizer(SGD, pipe.named_parameters(), lr=0.1, momentum=0.9)
+
+    whole = trained(lambda pipe: SGD(pipe.parameters(), lr=0.1, momentum=0.9), "chimera", {"D": 2, "N": 2}, width=1)
+    shared = trained(sharded, "chimera", {"D": 2, "N": 2}, width=1)
     for (expected, _), (found, _) in zip(whole, shared, strict=True):
         assert all(t.equal(found[name]) for name, t in expected.items())
     assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)
@@ -98,9 +101,9 @@ def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
         optimizer.register_step_pre_hook(lambda *_: seen.append(1))
 
         def closure() -> float:
-            return pipe.step(*batch(0, 2))
+            return pipe.step(*batch(0, micro_batches=2))
 
-        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, 2)), rel=1e-6) and seen == [1]
+        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, micro_batches=2)), rel=1e-6) and seen == [1]
         assert all(p.equal(b) for p, b in zip(pipe.parameters(), before, strict=True))
         saved = optimizer.state_dict()
         other = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1.0)
@@ -126,7 +129,7 @@ def test_what_cannot_be_updated_is_refused() -> None:
         with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is not in this pipeline"):
             pipe.sharded_optimizer(SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
         optimizer = pipe.sharded_optimizer(SGD, lr=0.1)
-        pipe.step(*batch(0, 2), sync=False)
+        pipe.step(*batch(0, micro_batches=2), sync=False)
         with pytest.raises(RuntimeError, match="the last step was without sync"):
             optimizer.step()
 
@@ -141,30 +144,31 @@ def test_frozen_parameters_have_no_state_and_do_not_change() -> None:
 
     def run(pipe: Pipeline) -> int:
         optimizer = pipe.sharded_optimizer(AdamW, lr=0.1)
-        pipe.step(*batch(0, 2))
+        pipe.step(*batch(0, micro_batches=2))
         optimizer.step()
         pipe.check_copies()
         assert pipe.full_state_dict()["embed.weight"].equal(frozen().embed.weight)
         return state_numbers(optimizer)
 
     trained_numbers = sum(p.numel() for p in frozen().parameters() if p.requires_grad)
-    assert sum(in_loopback("chimera", {"D": 2, "N": 2}, frozen, run)) == 2 * trained_numbers
+    numbers = sum(in_loopback("chimera", {"D": 2, "N": 2}, frozen, run))
+    assert numbers == 2 * trained_numbers, "AdamW keeps two moments of each number"
 
 
 def test_the_trainer_shares_out_the_state() -> None:
-    program, model = compile_schedule("chimera", {"D": 2, "N": 2}).program, gpt("gpt-nano", 8)
+    program, model = compile_schedule("chimera", {"D": 2, "N": 2}).program, gpt("gpt-nano", sequence_length=8)
     settings = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3)
 
     def results(zero: bool) -> list[tuple[list[float], int]]:
         def rank(transport: Transport) -> tuple[list[float], int]:
-            parts = partitioned(program, model, describe(model, 2))
-            trainer = Trainer(program, parts, IntegerSamples(8), transport, replace(settings, zero=zero))
-            losses = [trainer.update(t, trainer.gradients(t)).loss for t in range(3)]
+            parts = partitioned(program, model, describe(model, settings.micro_batch))
+            trainer = Trainer(program, parts, IntegerSamples(length=8), transport, replace(settings, zero=zero))
+            losses = [trainer.update(k, trainer.gradients(k)).loss for k in range(settings.iterations)]
             assert trainer.optimizer is not None
             return losses, state_numbers(trainer.optimizer)
 
         return run_in_loopback(program, rank, seed=4)
 
-    whole, shared = results(False), results(True)
+    whole, shared = results(zero=False), results(zero=True)
     assert [losses for losses, _ in whole] == [losses for losses, _ in shared]
     assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)

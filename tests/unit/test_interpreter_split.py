@@ -20,7 +20,7 @@ Function = Callable[..., Tensor]
 
 
 class Calls(nn.Module):
-    """A function of the input and of these parameters."""
+    """A module that calls a function with its input and its parameters. shapes: of the parameters."""
 
     def __init__(self, function: Function, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Calls(nn.Module):
         self.own = nn.ParameterList(torch.randn(shape, dtype=dtype) for shape in shapes)
 
     def double(self) -> Calls:
-        """Return this module: its parameters have their dtypes."""
+        """Leave the parameters as they are: the constructor chose their dtype."""
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,6 +45,7 @@ def checkpointed(x: Tensor, *own: Tensor, use_reentrant: bool) -> Tensor:
 
 
 def with_hook(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Use both parameters twice. Their hooks change the gradients."""
     if not weight._backward_hooks:
         weight.register_hook(lambda g: 2 * g)
         bias.register_hook(lambda g: 3 * g)
@@ -56,6 +57,7 @@ def complex_product(x: Tensor, weight: Tensor, other: Tensor) -> Tensor:
 
 
 def constant(*shape: int) -> Tensor:
+    """Return a matrix of fixed numbers."""
     return torch.linspace(-1, 1, shape[0] * shape[1], dtype=torch.float64).sin().view(shape)
 
 
@@ -124,6 +126,7 @@ CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+FLOAT_BYTES = 4  # of a float32
 WITHOUT_GRADIENTS_ON_A_FIRST_STAGE = {"frozen", "reentrant checkpoint"}
 
 
@@ -145,6 +148,7 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
 
 
 def flops(work: Callable[[], object]) -> int:
+    """Return the floating-point operations in the matrix products of a call."""
     with FlopCounterMode(display=False) as counter:
         work()
     return counter.get_total_flops()
@@ -185,24 +189,26 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     x = torch.randn(8, 4, 16, requires_grad=True)
     split, before = first_half(module, x)
     # Two linears read their inputs, 16 and `width` wide, and the gradients of their outputs, `width` and 16 wide.
-    kept = rows * (16 + width + width + 16) * 4
+    kept = rows * (16 + width + width + 16) * FLOAT_BYTES
     assert kept_bytes(split) == kept
+    input_bytes = gradient_bytes = rows * 16 * FLOAT_BYTES
     # The input of the first linear is that of the stage, which is alive anyway. It now has a gradient of the same size.
-    assert bytes_of_all_tensors() - before == kept - rows * 16 * 4 + rows * 16 * 4
+    assert bytes_of_all_tensors() - before == kept - input_bytes + gradient_bytes
     split.add_weight_gradients()
-    assert kept_bytes(split) == 0 and bytes_of_all_tensors() - before == rows * 16 * 4
+    assert kept_bytes(split) == 0 and bytes_of_all_tensors() - before == gradient_bytes
 
 
 def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     width, rows = 16, 8 * 4
     module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
     split, before = first_half(module, x)
-    mean_and_deviation, gradient = 2 * rows * 4, rows * width * 4
+    mean_and_deviation = 2 * rows * FLOAT_BYTES
+    input_bytes = input_gradient = output_gradient = rows * width * FLOAT_BYTES
+    assert kept_bytes(split) == input_bytes + mean_and_deviation + output_gradient
     # The input is that of the stage, which is alive anyway. It now has a gradient.
-    assert kept_bytes(split) == rows * width * 4 + mean_and_deviation + gradient
-    assert bytes_of_all_tensors() - before == mean_and_deviation + gradient + rows * width * 4
+    assert bytes_of_all_tensors() - before == mean_and_deviation + output_gradient + input_gradient
     split.add_weight_gradients()
-    assert bytes_of_all_tensors() - before == rows * width * 4
+    assert bytes_of_all_tensors() - before == input_gradient
 
 
 def kept_bytes(split: Splitting) -> int:

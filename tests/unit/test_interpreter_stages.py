@@ -16,10 +16,10 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter import Pipeline, held_stages, load_checkpoint, save_checkpoint
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.helpers_pipeline import Decoder, batch, cross_entropy, gradients, one_process
+from tests.helpers_pipeline import VOCABULARY, WIDTH, Decoder, batch, cross_entropy, gradients, one_process
 
 Stages = dict[int, Any]
-Build = Callable[[int, int], Any]
+Build = Callable[[int, int], Any]  # (stage, count of stages) -> module
 
 
 class Part(nn.Module):
@@ -44,20 +44,22 @@ class Part(nn.Module):
 
 
 def part(stage: int, count: int) -> Part:
-    """Return a stage of a Decoder that has one block per stage. The first also has the embedding, the last the head."""
-    return Part(stage + (stage > 0), stage + 2 + (stage == count - 1), count)
+    """Return a stage of a Decoder with one block per stage. The first also has the embedding, the last the head."""
+    first = 0 if stage == 0 else stage + 1
+    end = count + 2 if stage == count - 1 else stage + 2
+    return Part(first, end, blocks=count)
 
 
 def on_ranks(
     schedule: str, sizes: dict[str, int], build: Build, run: Callable[[Pipeline], Any], width: int = 1, **more: Any
 ) -> list[Any]:
-    """Call `run` with the pipeline of each rank, and return the results by rank."""
+    """Call `run` with the pipeline of each rank, and return the results by rank. more: further arguments of Pipeline."""
     program = compile_schedule(schedule, sizes, width).program
     header = program.header
 
     def rank(transport: Transport) -> Any:
         own = {s: build(s, header.stages) for s in range(header.stages) if transport.rank in header.holders([s])}
-        inputs = batch(0, 1)[0]
+        inputs = batch(0, micro_batches=1)[0]
         return run(Pipeline(own, schedule, sizes, width=width, loss=cross_entropy, inputs=inputs, transport=transport, **more))
 
     return run_in_loopback(program, rank, seed=2)
@@ -87,13 +89,14 @@ def test_own_stages_get_the_gradients_of_one_process(schedule: str, width: int) 
 
 def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:
     model = Decoder(2, tied=True)
-    one_process(model, 0, 4)
+    one_process(model, 0, micro_batches=4)
 
     def build(stage: int, count: int) -> Part:
-        return Part(0, 2, 2, tied=True) if stage == 0 else Part(2, 4, 2, tied=True)
+        first, end = (0, 2) if stage == 0 else (2, 4)
+        return Part(first, end, blocks=2, tied=True)
 
     def run(pipe: Pipeline) -> None:
-        pipe.step(*batch(0, 4))
+        pipe.step(*batch(0, micro_batches=4))
         assert close(gradients(pipe), gradients(model))
         assert "embed.weight" in gradients(pipe)
 
@@ -107,7 +110,7 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
         model = Decoder(4)
         with torch.no_grad():
             model.head.weight.add_(1)
-        arguments = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "model": model, "transport": transport}
+        arguments = {"loss": cross_entropy, "inputs": batch(0, micro_batches=1)[0], "model": model, "transport": transport}
         save_checkpoint(tmp_path / "saved", Pipeline(model.layers, "1f1b", {"D": 3, "N": 3}, **arguments))
 
     run_in_loopback(compile_schedule("1f1b", {"D": 3, "N": 3}).program, save)
@@ -121,7 +124,7 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
 
 def test_a_prefix_gives_the_names() -> None:
     def build(stage: int, count: int) -> tuple[str, nn.Module]:
-        return f"stage{stage}", nn.Linear(11, 11, bias=False) if stage else nn.Embedding(11, 11)
+        return f"stage{stage}", nn.Linear(VOCABULARY, VOCABULARY, bias=False) if stage else nn.Embedding(VOCABULARY, VOCABULARY)
 
     names = on_ranks("1f1b", {"D": 2, "N": 1}, build, lambda pipe: list(pipe.full_state_dict()))
     assert names == [["stage0.weight", "stage1.weight"]] * 2
@@ -151,14 +154,15 @@ def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pyt
 
 
 def other_shape(stage: int, count: int) -> nn.Module:
-    return nn.Sequential(part(stage, count), nn.Linear(8, 9)) if stage == 0 else part(stage, count)
+    """Return `part`, but the first stage returns tensors that are one wider."""
+    return nn.Sequential(part(stage, count), nn.Linear(WIDTH, WIDTH + 1)) if stage == 0 else part(stage, count)
 
 
 @pytest.mark.parametrize(
     ("build", "more", "message"),
     [
         (lambda s, count: 3, {}, "stage 0 has the type int: give a module"),
-        (lambda s, count: nn.Linear(8, 8), {}, "stages 0 and 1 both have a parameter or buffer named 'weight': give"),
+        (lambda s, count: nn.Linear(WIDTH, WIDTH), {}, "stages 0 and 1 both have a parameter or buffer named 'weight': give"),
         (other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
         (part, {"split": [1, 1]}, "split is for the layers of a whole model"),
         (part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
@@ -169,9 +173,9 @@ def test_wrong_stages_are_reported_on_every_rank(build: Build, more: dict[str, A
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
-        own = {transport.rank: build(transport.rank, 2)}
+        own, inputs = {transport.rank: build(transport.rank, 2)}, batch(0, micro_batches=1)[0]
         with pytest.raises((ValueError, ChimeraError)) as error:
-            Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=batch(0, 1)[0], transport=transport, **more)
+            Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=inputs, transport=transport, **more)
         return str(error.value)
 
     for found in run_in_loopback(program, rank):
@@ -183,7 +187,7 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
 
     def rank(transport: Transport, own: Callable[[int], Stages]) -> str:
         with pytest.raises((ValueError, ChimeraError)) as error:
-            arguments: dict[str, Any] = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "transport": transport}
+            arguments: dict[str, Any] = {"loss": cross_entropy, "inputs": batch(0, micro_batches=1)[0], "transport": transport}
             Pipeline(own(transport.rank), "chimera", {"N": 2}, **arguments)
         return str(error.value)
 
@@ -194,7 +198,7 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
         return stages
 
     def other_shapes(rank: int) -> Stages:
-        return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(11, 5 + rank))}
+        return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(VOCABULARY, 5 + rank))}
 
     for own, message in (
         (

@@ -22,12 +22,15 @@ class Ranks:
         self.statuses: dict[int, Status] = {}
 
     def number(self, rank: int, text: str) -> int:
-        """Return the number of an instruction in the stream of a rank."""
+        """Return the number of the first instruction of a rank whose text begins like this."""
         first, end = (int(n) for n in self.program.offsets[rank : rank + 2])
         return next(row - first for row in range(first, end) if self.program.text(row).startswith(text))
 
     def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
-        """Put a rank at an instruction, where it waits for the operation that another instruction posted."""
+        """Put a rank at the instruction `text`, where it waits for the operation that the instruction `posted` has posted.
+
+        awaited: None while it computes. run: the number of its iteration, from 1.
+        """
         number = self.number(rank, posted) if posted else NONE
         position = Position(run, self.number(rank, text), number, self.key)
         self.statuses[rank] = Status(position, awaited=awaited, posted=number, waited_s=2.5)
@@ -44,10 +47,10 @@ def receive(peer: int) -> Awaited:
 def test_the_rank_that_computes_is_named_and_not_the_one_in_between() -> None:
     ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0")
     ranks.at(1, "BWD main s1 m0", receive(2), "RECV grad main s1 m0").at(2, "FWD main s2 m0")
-    text = PROGRAM.place(int(PROGRAM.offsets[2]) + ranks.number(2, "FWD main s2 m0"))
+    place = PROGRAM.place(int(PROGRAM.offsets[2]) + ranks.number(2, "FWD main s2 m0"))
     headline, *lines = ranks.reason()
-    assert headline == f"late: rank 2 still computes, {text.removeprefix('rank 2, ')}"
-    assert lines[0] == f"  {text}: computes"
+    assert headline == f"late: rank 2 still computes, {place.removeprefix('rank 2, ')}"
+    assert lines[0] == f"  {place}: computes"
     assert lines[1].startswith("  rank 1, instruction ")
     assert "has waited 2.5 s for the receive from rank 2, instruction " in lines[1]
 
@@ -100,6 +103,7 @@ def test_an_all_reduce_waits_for_the_ranks_that_have_not_launched_it() -> None:
 
 @pytest.mark.parametrize(("kind", "begun"), [("all", 1), ("other", 2)])
 def test_a_collective_of_all_ranks_waits_for_those_that_have_not_begun_it(kind: str, begun: int) -> None:
+    """all: the counts of collectives tell that rank 2 is behind. other: a rank that computes is behind, whatever it counts."""
     awaited = Awaited("an all-reduce over all ranks", kind, (0, 1, 2))
     waiting = Status(Position(), collectives=2, awaited=awaited, posted=2)
     stall = Stall(Progress(), {0: waiting, 1: waiting, 2: Status(Position(), collectives=begun)})
@@ -119,7 +123,8 @@ def test_ranks_in_the_same_step_of_the_set_up_do_not_wait_for_each_other() -> No
 def test_a_broadcast_waits_for_the_rank_that_computes_whatever_their_counts_are() -> None:
     """A broadcast is posted by no instruction, and only some ranks take part: no count says who has posted it."""
     awaited = Awaited("the broadcast from rank 0 to ranks 0, 1", "other", (0, 1))
-    stall = Stall(Progress(), {0: Status(Position(), collectives=7), 1: Status(Position(), 3, awaited, posted=NONE)})
+    waiting = Status(Position(), collectives=3, awaited=awaited, posted=NONE)
+    stall = Stall(Progress(), {0: Status(Position(), collectives=7), 1: waiting})
     assert stall.reason(1).splitlines()[0] == "late: rank 0 still computes, the start-up"
 
 

@@ -10,8 +10,8 @@ from chimerac.interpreter.runtime.messages import Layout
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from tests.distributed.alone import Alone
 
-BOUNDARY = (BoundaryTensor((2,), "float32", True), BoundaryTensor((3,), "int64", False))
-KEY = Key("grad", 0, 1, 2)
+BOUNDARY = (BoundaryTensor((2,), "float32", gradient=True), BoundaryTensor((3,), "int64", gradient=False))
+KEY = Key("grad", pipe=0, stage=1, micro_batch=2)
 
 
 class PendingReceive:
@@ -43,7 +43,7 @@ def receive(keys: list[Key], boundary: tuple[BoundaryTensor, ...] = BOUNDARY) ->
     """Post a receive of these values, as the executor does."""
     transport, store = RecordingTransport(), Store()
     slots = [store.slot(key) for key in keys]
-    message = Message(transport, 1, slots, Layout(boundary * len(keys), torch.device("cpu")))
+    message = Message(transport, peer=1, slots=slots, layout=Layout(boundary * len(keys), torch.device("cpu")))
     message.receive()
     return slots, message, transport
 
@@ -68,7 +68,7 @@ def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message
 def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
     (first, second), message, transport = receive([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
     buffer = message.buffer
-    assert buffer is not None and buffer.nbytes == 2 * (16 + 32)
+    assert buffer is not None and buffer.nbytes == 2 * (16 + 32)  # tensors of 8 and 24 bytes, padded to multiples of 16
     memory = StorageWeakRef(buffer.untyped_storage())
     first.release()
     first.release()  # releasing it again has no effect
@@ -94,7 +94,8 @@ def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> Non
     slot.release()
     assert slot.read() and not transport.forgotten
     taken = slot.pop()
-    assert slot.values is not None and taken[0].data_ptr() != slot.values[0].data_ptr(), "a copy: the FREE is still to come"
+    assert slot.values is not None
+    assert taken[0].data_ptr() != slot.values[0].data_ptr(), "pop returns a copy, because a FREE empties the slot"
     slot.free()
     assert slot.values is None and transport.forgotten
 
@@ -109,7 +110,8 @@ def test_the_reader_of_a_single_tensor_takes_the_buffer_itself() -> None:
     (slot,), message, transport = receive([KEY], BOUNDARY[:1])
     buffer = message.buffer
     assert slot.pop() == (buffer,) and slot.values is None and message.buffer is None
-    assert transport.posted[0].waits == 1 and not transport.forgotten, "nobody else may write to it"
+    assert transport.posted[0].waits == 1
+    assert not transport.forgotten, "the reader owns the buffer, so the transport may not overwrite it"
 
 
 def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:

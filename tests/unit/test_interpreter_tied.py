@@ -19,7 +19,7 @@ from chimerac.interpreter.runtime.model import Model, Stage, combined
 from chimerac.interpreter.runtime.parameters import parameter_groups
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.distributed.integers import First, IntegerSamples, Whole, loss
+from tests.distributed.integers import DIVISOR, First, IntegerSamples, Whole, loss
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import SAMPLES, SEED, deep_model, description_of, rank_of, small_model
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
@@ -29,7 +29,7 @@ ITERATIONS, RATE = 3, 0.5
 
 
 class TiedTwice(Decoder):
-    """Two more parameters that distant blocks share, one of them on the stages of the embedding and the head."""
+    """Has two more shared parameters: one of the first and the last block, and one of the two blocks between."""
 
     def __init__(self) -> None:
         super().__init__(blocks=4, tied=True)
@@ -44,13 +44,13 @@ def tied() -> Decoder:
 def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the gradients of the first batch, and the weights after some iterations."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    found = {}
+    first_gradients = {}
     for number in range(ITERATIONS):
         one_process(model, number, micro_batches)
-        found = found or gradients(model)
+        first_gradients = first_gradients or gradients(model)
         optimizer.step()
         optimizer.zero_grad()
-    return found, model.state_dict()
+    return first_gradients, model.state_dict()
 
 
 @pytest.mark.parametrize("make", [tied, TiedTwice])
@@ -71,16 +71,16 @@ def test_shared_parameters_train_as_in_one_process(
 
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         optimizer = pipe.sharded_optimizer(torch.optim.SGD, lr=RATE)
-        found: dict[str, Tensor] = {}
+        first_gradients: dict[str, Tensor] = {}
         for number in range(ITERATIONS):
             inputs, targets = batch(number, count * width)
-            mine = slice(pipe.replica * len(inputs) // width, (pipe.replica + 1) * len(inputs) // width)
-            pipe.step(inputs[mine], targets[mine])
-            found = found or gradients(pipe)
+            of_replica = slice(pipe.replica * len(inputs) // width, (pipe.replica + 1) * len(inputs) // width)
+            pipe.step(inputs[of_replica], targets[of_replica])
+            first_gradients = first_gradients or gradients(pipe)
             optimizer.step()
             optimizer.zero_grad()
         pipe.check_copies()
-        return found, pipe.full_state_dict()
+        return first_gradients, pipe.full_state_dict()
 
     expected, weights = trained_in_one_process(make(), count * width)
     ranks = in_loopback(schedule, parameters, make, run, width)
@@ -109,11 +109,11 @@ def test_a_state_with_both_names_is_loaded() -> None:
 
 def test_a_norm_counts_a_shared_parameter_once() -> None:
     model = tied()
-    one_process(model, 0, 2)
+    one_process(model, 0, micro_batches=2)
     expected = float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
 
     def run(pipe: Pipeline) -> float:
-        pipe.step(*batch(0, 2))
+        pipe.step(*batch(0, micro_batches=2))
         return pipe.grad_norm()
 
     for schedule in ("1f1b", "chimera"):
@@ -162,6 +162,8 @@ def test_a_module_that_is_there_twice_is_two_layers() -> None:
 
 
 class TiedFirst(First):
+    """A first layer whose table is tied."""
+
     tied = {"embedding": "table"}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -197,8 +199,9 @@ rank 1:
 
 
 def tied_program() -> Program:
-    untied = program(TIED_PIPE, "tied", 2, 2, 1)
-    streams = [[*untied.stream(g), AllReduce("embedding", 0, (0, 1))] for g in range(2)]
+    """Return the program of TIED_PIPE with an all-reduce of the tied set at the end of each rank."""
+    untied = program(TIED_PIPE, "tied", ranks=2, stages=2, micro_batches=1)
+    streams = [[*untied.stream(g), AllReduce("embedding", stage=0, ranks=(0, 1))] for g in range(2)]
     return program_of(replace(untied.header, tied=(Tied("embedding", (0, 1)),)), streams)
 
 
@@ -207,8 +210,8 @@ def whole_gradients() -> list[Tensor]:
     whole = TIED.build_stage(range(3), SEED)
     first, middle, last = whole.layers
     last.inner.weight = first.table
-    batch = Batch(IntegerSamples(), SEED, 0, 0, 1, 1, SAMPLES)
-    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [64]))
+    batch = Batch(IntegerSamples(), SEED, number=0, replica=0, width=1, micro_batches=1, size=SAMPLES)
+    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [DIVISOR]))
     return [p.grad for p in (first.table, middle.weight) if p.grad is not None]
 
 
@@ -242,6 +245,6 @@ def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
     ],
 )
 def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, model: Model, message: str) -> None:
-    """Before ranks meet, and also where no rank has two of the layers."""
+    """Before ranks connect, and also where no rank has two of the tied layers."""
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
         partitioned(p, model, description_of(model))

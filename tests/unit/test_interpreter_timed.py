@@ -24,41 +24,44 @@ from tests.helpers_text import on_one_rank, tied_1f1b
 
 
 def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit_s, late_s = 0.02, 0.003
     now, waited_ns = [0.0], [0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))  # the system wakes it 3 ms late
-    sleeper = Sleeper(0.02)  # seconds of a unit of cost
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + late_s))  # it wakes up too late
+    sleeper = Sleeper(unit_s)
     now[0] = 1.0
     sleeper.begin(lambda: waited_ns[0])
     for _ in range(10):
         now[0] += 0.001  # the work of the runtime
         sleeper.sleep(2)
-    assert now[0] == pytest.approx(1.0 + 10 * 0.04 + 0.003)
+    tasks_end = 1.0 + 10 * 2 * unit_s
+    assert now[0] == pytest.approx(tasks_end + late_s)
     now[0], waited_ns[0] = now[0] + 5.0, 5 * 10**9  # a message takes 5 s to arrive
     sleeper.sleep(2)
-    assert now[0] == pytest.approx(1.0 + 10 * 0.04 + 0.003 + 5.0 + 0.04 + 0.003)
+    assert now[0] == pytest.approx(tasks_end + late_s + 5.0 + 2 * unit_s + late_s)
 
 
 SETTINGS = Settings(iterations=1, seed=0, micro_batch=2, rate=1e-3)
+BOUNDARY = BoundaryTensor((SETTINGS.micro_batch, 3), "float32", gradient=True)
 COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # of F, B, I, W and R; by stage, all different
 
 
 def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
     """Return the trainer of a schedule for one rank, on timed stages with COSTS."""
     program = replace(compile_text(text).program, costs=COSTS)
-    model, description = timed_model(program, BoundaryTensor((2, 3), "float32", True), 2, sleeper)
+    model, description = timed_model(program, BOUNDARY, SETTINGS.micro_batch, sleeper)
     return Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), SETTINGS)
 
 
 def slept_units(text: str) -> list[list[int]]:
-    """Run two iterations of a schedule for one rank on timed stages with COSTS; return the units of each, task by task."""
+    """Run two iterations of a schedule for one rank on timed stages with COSTS; return for each the units of its tasks."""
     slept: list[list[int]] = []
 
-    class Fast(Sleeper):
+    class Recording(Sleeper):
         def sleep(self, units: int) -> None:
             slept[-1].append(units)
 
-    trainer = timed_trainer(text, Fast(1.0))
+    trainer = timed_trainer(text, Recording(unit_s=1.0))
     for iteration in range(2):
         slept.append([])
         trainer.update(iteration, trainer.gradients(iteration))
@@ -79,12 +82,12 @@ def test_each_task_takes_its_cost() -> None:
 def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
     slept: list[int] = []
 
-    class Fast(Sleeper):
+    class Recording(Sleeper):
         def sleep(self, units: int) -> None:
             slept.append(units)
 
     program = compile_text(tied_1f1b(), {"D": 2, "N": 2}).program
-    model, description = timed_model(program, BoundaryTensor((2, 3), "float32", True), 2, Fast(1.0))
+    model, description = timed_model(program, BOUNDARY, SETTINGS.micro_batch, Recording(unit_s=1.0))
     parts = partitioned(program.with_header(tied=()), model, description)
 
     def rank(transport: Transport) -> float:
@@ -124,11 +127,12 @@ def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monke
         def sleep(self, units: int) -> None:
             now[0] += units * 10**9
 
-    trainer = timed_trainer(RECOMPUTED, Clock(1.0))
+    trainer = timed_trainer(RECOMPUTED, Clock(unit_s=1.0))
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures
-        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3)), "only of this iteration"
+        # Of this iteration only.
+        assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3))
 
 
 def test_predicted_and_measured_are_in_one_table() -> None:
@@ -138,19 +142,12 @@ def test_predicted_and_measured_are_in_one_table() -> None:
     assert table[2].split()[2:4] == ["0.375", "0.400"]
     assert table[4].split() == ["bubble", "of", "rank", "1", "0.500", "0.500"]
     measured_only = Comparison(None, IterationTimes(2.1, (0.3,))).table().splitlines()
-    assert measured_only[1].split() == [
-        "last",
-        "task",
-        "ends",
-        "-",
-        "2.100",
-        "s",
-    ]
+    assert measured_only[1].split() == ["last", "task", "ends", "-", "2.100", "s"]
 
 
 @pytest.mark.parametrize("name", ["gpt-nano", "bert-mini", "cnn-digits"])
 def test_the_message_of_timed_stages_is_what_the_first_layer_passes_on(name: str) -> None:
     """The description, which is measured with fake tensors, has the same tensors."""
-    model = preset(name, 32)
+    model = preset(name, sequence_length=32)
     boundary = describe(model, samples=2).layers[0].boundary
     assert first_boundary(model, samples=2) == tuple(replace(t, kept=False) for t in boundary)

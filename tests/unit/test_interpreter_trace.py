@@ -78,20 +78,19 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
         assert (reader_pipe, reader_stage) == (pipe, stage)
         assert set(reader_ids[1:].split(",")) & set(ids[1:].split(","))
     for rank in range(program.world):
-        counts = [e["args"]["messages"] for e in phase(events, "C") if e["pid"] == rank]
-        assert counts[-1] == 0 and min(counts) == 0 and max(counts) >= 1
+        not_yet_read = [e["args"]["messages"] for e in phase(events, "C") if e["pid"] == rank]
+        assert not_yet_read[-1] == 0 and min(not_yet_read) == 0 and max(not_yet_read) >= 1
 
 
 def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None:
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
     texts = [[program.text(row) for row in range(program.offsets[r], program.offsets[r + 1])] for r in (0, 1)]
-    (a, b), clock = (len(stream) for stream in texts), 10**9
-    times = []
-    for count in (a, b):
-        start = clock + np.arange(count) * 5000
+    begin, times = 10**9, []  # in nanoseconds: each instruction takes 5000, and waits 2000 of them
+    for count in map(len, texts):
+        start = begin + np.arange(count) * 5000
         waited = np.full(count, 2000)
-        last = clock + count * 5000
-        times.append(Times(start, start + 5000, waited, np.ones(count, bool), last + 3000, last + 4000))
+        last = begin + count * 5000
+        times.append(Times(start, start + 5000, waited, np.ones(count, bool), sent=last + 3000, finish=last + 4000))
     path = tmp_path / "trace.json"
     path.write_text(trace_text(program, times))
     events = check_trace(path, program)
@@ -156,15 +155,16 @@ def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path)
 
 
 def test_times_by_another_clock_are_the_same_but_shifted() -> None:
-    times = Times(np.array([1, 5]), np.array([5, 9]), np.array([0, 2]), np.array([True, False]), 11, 12)
+    times = Times(np.array([1, 5]), np.array([5, 9]), np.array([0, 2]), np.array([True, False]), sent=11, finish=12)
     again = Times.from_json(times.to_json()).shifted(-100)
     assert (again.start.tolist(), again.end.tolist(), again.sent, again.finish) == ([-99, -95], [-95, -91], -89, -88)
+    # The SEND waits 2 ns for its window; after it the sends take 2 ns more, and the all-reduces 1 ns more.
     assert again.waited.tolist() == [0, 2] and (again.value_wait_ns, again.send_wait_ns, again.all_reduce_wait_ns) == (0, 4, 1)
 
 
 @pytest.mark.parametrize("offset", [-(10**15), -7_000_000, 5_000, 7_000_000, 10**12])
 def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offset: int) -> None:
-    """The readings of two ranks whose clocks differ, and whose messages take random times."""
+    """Two ranks read their clocks before and after all-reduces that take random times. offset: to add to the second clock."""
     random_numbers = random.Random(1)
     first: list[Reading] = []
     other: list[Reading] = []
@@ -201,7 +201,7 @@ def test_an_evaluation_after_an_iteration_does_not_change_its_times() -> None:
     trainer = trainer_of(ONE_RANK, Alone())
     trainer.gradients(0)
     before = trainer.pipeline.times.to_json()
-    trainer.pipeline.evaluate_batch(trainer.batches(0, 0)[0])
+    trainer.pipeline.evaluate_batch(trainer.batches(iteration=0, replica=0)[0])
     assert trainer.pipeline.times.to_json() == before
 
 

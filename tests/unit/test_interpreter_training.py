@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, learning rate, measurements of ranks; and evaluation on any number of samples."""
+"""The epilogue: norm, clipping, learning rate, figures of ranks; training in one process; evaluation on any samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
-from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.integers import DIVISOR, IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK
 
 SETTINGS = Settings(iterations=20, seed=3, micro_batch=2, rate=1e-2)
@@ -46,6 +46,7 @@ def test_a_gradient_above_the_clip_norm_is_scaled_and_a_smaller_one_is_not() -> 
 
 
 def norm_of(trainer: Trainer) -> float:
+    """Return the norm of all gradients."""
     grads = [p.grad for group in trainer.pipeline.executor.groups.values() for p in group]
     return sum(float(g.double().square().sum()) for g in grads if g is not None) ** 0.5
 
@@ -70,7 +71,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
         return sum(p.numel() for p in trainer.pipeline.gradient.counted_parameters())
 
-    assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
+    assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, seed=3).parameters())
 
 
 def test_measurements_are_returned_by_rank() -> None:
@@ -78,7 +79,7 @@ def test_measurements_are_returned_by_rank() -> None:
 
     def measured(transport: Transport) -> object:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
-        return trainer.update(0, trainer.gradients(0), (transport.rank, 10.5 + transport.rank)).figures
+        return trainer.update(0, trainer.gradients(0), figures=(transport.rank, 10.5 + transport.rank)).figures
 
     assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
 
@@ -92,21 +93,21 @@ def test_a_loss_that_is_nan_ends_the_run_with_a_finding() -> None:
 
 def test_the_reference_equals_a_training_loop_of_torch_alone() -> None:
     """The reference is the training in one process to which schedules are compared."""
-    settings, whole, reference = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
-    results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
-    decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in reference.parameters()]
+    settings, trained, by_torch = replace(SETTINGS, iterations=3), whole_model(MODEL, seed=3), whole_model(MODEL, seed=3)
+    results = list(train(trained, MODEL, IntegerSamples(), settings, samples=4))
+    decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in by_torch.parameters()]
     optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
         numbers = range(4 * t, 4 * t + 4)
-        loss = MODEL.loss(reference(*IntegerSamples().inputs(numbers)), IntegerSamples().targets(numbers))[0] / 64
+        loss = MODEL.loss(by_torch(*IntegerSamples().inputs(numbers)), IntegerSamples().targets(numbers))[0] / DIVISOR
         optimizer.zero_grad()
         loss.backward()
         assert result.loss == loss.item()
-        assert result.norm == nn.utils.clip_grad_norm_(reference.parameters(), settings.clip).item()
+        assert result.norm == nn.utils.clip_grad_norm_(by_torch.parameters(), settings.clip).item()
         optimizer.step()
         schedule.step()
-    for a, b in zip(whole.parameters(), reference.parameters(), strict=True):
+    for a, b in zip(trained.parameters(), by_torch.parameters(), strict=True):
         assert a.equal(b)
 
 
@@ -118,7 +119,7 @@ class TwoTargetsEach(IntegerSamples):
 
 
 def test_first_samples_are_each_counted_once() -> None:
-    first = FirstSamples(TwoTargetsEach(), 3)
+    first = FirstSamples(TwoTargetsEach(), count=3)
     (targets,) = first.targets([1, 2, 3, 4])
     assert (targets[2:] == IGNORED).all() and targets[:2].equal(TwoTargetsEach().targets([1, 2])[0])
     assert first.valid_targets([1, 2, 3, 4]) == (4,)
@@ -133,7 +134,7 @@ def test_the_targets_of_an_evaluation_are_counted_once() -> None:
             return super().valid_targets(numbers)
 
     trainer = trainer_of()
-    evaluator = Evaluator(trainer, Recording(), 40)
+    evaluator = Evaluator(trainer, Recording(), samples=40)
     evaluator.evaluate()
     assert trainer.samples_per_iteration < 40 and counted == list(range(40))
 
@@ -146,7 +147,7 @@ def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(sampl
     model = replace(MODEL, loss=masked)
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), TwoTargetsEach(), Alone(), SETTINGS)
     (tokens,), targets = TwoTargetsEach().inputs(range(samples)), TwoTargetsEach().targets(range(samples))
-    expected = masked(whole_model(model, 3).eval()(tokens), targets)[0].item() / (2 * samples)
+    expected = masked(whole_model(model, seed=3).eval()(tokens), targets)[0].item() / (2 * samples)
     evaluator = Evaluator(trainer, TwoTargetsEach(), samples)
     found = [evaluator.evaluate().loss for _ in range(2)]
     assert expected != 0 and found == pytest.approx([expected, expected], rel=1e-12)

@@ -29,7 +29,10 @@ from tests.helpers import program
 
 
 class Work:
-    """A transfer that is complete when it is waited for."""
+    """An operation that is complete when it is waited for: a receive has then set its buffer to 7, a sum has doubled it.
+
+    what: the operation (send, recv or sum), the ranks of its group, and its buffer.
+    """
 
     def __init__(self, log: list[Any], what: tuple[Any, ...]) -> None:
         self.log, self.what = log, what
@@ -62,9 +65,9 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
     log: list[Any] = []
 
     def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
-        what, *ranks = store.what.split()
+        kind, *ranks = store.prefix.split()
         assert (int(ranks[number]), len(ranks)) == (rank, size)
-        if what != "all":
+        if kind != "all":  # the group of all ranks is not logged
             log.append(("new", tuple(map(int, ranks)), name))
         return Group(log, [int(r) for r in ranks])
 
@@ -74,7 +77,7 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
 
     monkeypatch.setattr(processes, "create_backend", create_backend)
     monkeypatch.setattr(processes, "all_reduce", all_reduce)
-    monkeypatch.setattr(processes, "PrefixStore", lambda what, store: SimpleNamespace(what=what))
+    monkeypatch.setattr(processes, "PrefixStore", lambda prefix, store: SimpleNamespace(prefix=prefix))
     liveness = LivenessCheck(HashStore(), rank, world, hosted=False, progress=Progress())
     ranks = Rendezvous(None, liveness, store=HashStore())
     monkeypatch.setattr(processes, "rendezvous", lambda: ranks)
@@ -102,7 +105,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         own = [ranks for ranks in [*sorted(channels), *sorted(all_reduces)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
         assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
-    assert len(channels) == 12
+    assert len(channels) == 12, "two directions for each of three pairs of neighbours, in two replicas"
     for rank, log in enumerate(logs):
         after = log[len(orders[rank]) :]
         used = [entry for entry in after if entry[0] != "wait"]
@@ -115,7 +118,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
 
 
 def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = fake_network(monkeypatch, 0, 2)
+    log = fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
     transport.connect(TWO_RANKS["two pipes"])
@@ -124,7 +127,7 @@ def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: p
 
 def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
     for window in (0, 1, 2):
-        log = fake_network(monkeypatch, 0, 2)
+        log = fake_network(monkeypatch, rank=0, world=2)
         transport = Processes("gloo", torch.device("cpu"), staged=False)
         transport.connect(TWO_RANKS["1f1b"].with_header(window=window))
         log.clear()
@@ -137,7 +140,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
 
 
 def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
     value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
@@ -145,7 +148,7 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
         transport.send(1, value)
         pending = transport.recv(1, buffer)
         buffer.zero_()
-        assert not buffer.any(), "it arrives in the host's memory"
+        assert not buffer.any(), "the message arrives in host memory first"
         pending.wait()
         assert buffer.tolist() == [7.0] * 3
         transport.flush()
@@ -157,7 +160,7 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
 
 
 def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
 
@@ -173,7 +176,7 @@ def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, 0, 2)
+    fake_network(monkeypatch, rank=0, world=2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     nccl = Nccl()
@@ -183,11 +186,11 @@ def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: py
 def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
     with pytest.raises(ChimeraError, match="E815: this torch is built without NCCL"):
-        join(1, 0)
+        join(timeout_s=1, local_rank=0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, found 2"):
-        join(1, 2)
+        join(timeout_s=1, local_rank=2)
 
 
 def test_only_one_rank_runs_at_a_time_and_an_error_ends_all() -> None:
@@ -221,7 +224,7 @@ def test_messages_of_different_sizes_are_an_error() -> None:
 
 def test_collectives_in_different_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
-    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # each pair of ranks has the same order
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # by rank; a cycle of three
 
     def run_rank(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
@@ -252,9 +255,12 @@ def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
         y.backward()
 
 
+UNLIMITED = 9  # stands for any number of sends
+
+
 @pytest.mark.parametrize(
     ("machine", "window", "max_sends"),
-    [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
+    [("posted", 2, UNLIMITED), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
 )
 def test_each_machine_allows_its_number_of_sends_before_the_first_receive(
     machine: Machine, window: int, max_sends: int
@@ -271,7 +277,7 @@ def test_each_machine_allows_its_number_of_sends_before_the_first_receive(
                 transport.recv(0, torch.zeros(1)).wait()
 
     run_in_loopback(p, partial(run_rank, count=max_sends), machine=machine)
-    if machine != "posted":
+    if max_sends != UNLIMITED:
         with pytest.raises(StuckError):
             run_in_loopback(p, partial(run_rank, count=max_sends + 1), machine=machine)
 

@@ -53,7 +53,7 @@ def first_finding(read: Callable[[str, str], object], text: str) -> Diagnostic:
 
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_checks, "MAX_WEIGHT", 100)
+    monkeypatch.setattr(json_checks, "MAX_WEIGHT", 100)  # fewer values than "a large object" has
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
     assert instruction in RIGHT

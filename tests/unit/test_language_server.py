@@ -65,13 +65,14 @@ def after(text: str, words: str) -> int:
 # --- positions -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("encoding", "unit"), [("utf-8", 6), ("utf-16", 4), ("utf-32", 3)])
-def test_positions_are_counted_in_code_units(encoding: str, unit: int) -> None:
+@pytest.mark.parametrize(("encoding", "column"), [("utf-8", 6), ("utf-16", 4), ("utf-32", 3)])
+def test_positions_are_counted_in_code_units(encoding: str, column: int) -> None:
     text = Text.of("a\n# \U0001f600b\n", encoding)
-    assert text.position(text.text.index("b")) == (1, unit)
+    assert text.position(text.text.index("b")) == (1, column)
     for offset in range(len(text.text) + 1):
         assert text.offset(*text.position(offset)) == offset
-    assert text.offset(0, 99) == 1 and text.offset(99, 0) == len(text.text)
+    assert text.offset(0, 99) == 1, "behind a line is its end"
+    assert text.offset(99, 0) == len(text.text), "behind the text is its end"
 
 
 def test_line_ends_and_a_byte_order_mark_are_replaced_by_as_many_characters() -> None:
@@ -100,23 +101,23 @@ def expressions(node: Any) -> Iterator[n.Expr]:
 def test_every_name_of_the_library_has_its_definition(name: str) -> None:
     """Except s, m, p and r where no text defines them: in a greedy order, and in a let of a ticks order."""
     source = find(name)
-    schedule, found = parse(source), Names(Text(source.text))
+    schedule, defined = parse(source), Names(Text(source.text))
     checked = 0
     for statement in schedule.statements:
         for e in expressions(statement):
             for part in subexpressions(e):
                 if isinstance(part, n.Name) and part.name not in KINDS:
                     offset = Text(source.text).at(part.span.line, part.span.column)
-                    here = found.of(part.name, offset)
+                    definition = defined.of(part.name, offset)
                     predefined = isinstance(statement, n.Greedy | n.Ticks) and part.name in "smpr"
-                    assert here or predefined, part
-                    assert here is None or here.first <= offset <= here.last or predefined, part
+                    assert definition or predefined, part
+                    assert definition is None or definition.first <= offset <= definition.last or predefined, part
                     checked += 1
     assert checked > 5
 
 
 def test_a_name_means_the_definition_around_it() -> None:
-    found = Names(Text(TEXT))
+    defined = Names(Text(TEXT))
     for words, what, statement in [
         ("{ stage s on rank s", "stage", "stage s on rank s"),
         ("at start + s", "stage", "F(s, m) at start + s"),
@@ -130,9 +131,9 @@ def test_a_name_means_the_definition_around_it() -> None:
         offset = after(TEXT, words)
         word = Text(TEXT).word_at(offset)
         assert word is not None
-        definition = found.of(word.text, offset)
+        definition = defined.of(word.text, offset)
         assert definition is not None and (definition.what, definition.statement) == (what, statement), words
-    assert found.of("s", after(TEXT, "at start + s")) != found.of("s", after(TEXT, "{ stage s on rank s"))
+    assert defined.of("s", after(TEXT, "at start + s")) != defined.of("s", after(TEXT, "{ stage s on rank s"))
 
 
 def test_every_word_of_the_language_has_a_meaning() -> None:
@@ -268,6 +269,7 @@ def with_editor() -> Iterator[Run]:
 
 
 def place(uri: str, text: str, offset: int) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
+    """Return the arguments of a request about an offset in a document."""
     return lsp.TextDocumentIdentifier(uri), lsp.Position(*Text(text).position(offset))
 
 
@@ -279,7 +281,7 @@ def test_findings_have_their_places_and_their_notes(with_editor: Run) -> None:
     async def play(editor: Editor) -> None:
         uri = await editor.open(wrong)
         unknown, twice = await editor.findings(uri)
-        first, second = (lsp.Position(line, added.index("one", k)) for k in (0, 10))
+        first, second = (lsp.Position(line, column) for column in (added.index("one"), added.rindex("one")))
         assert twice.range == lsp.Range(second, lsp.Position(line, second.character + 3))
         assert (twice.code, twice.severity, twice.source) == ("E207", lsp.DiagnosticSeverity.Error, "chimerac")
         note, help = twice.related_information or ()
@@ -325,7 +327,7 @@ def test_the_server_answers_hover_definition_completion_and_formatting(with_edit
         at = place(uri, text, after(text, "    B up(s, m) at "))
         items = await editor.client.text_document_completion_async(lsp.CompletionParams(*at))
         assert isinstance(items, list) and {"D", "unit", "start", "s", "m", "min"} <= {item.label for item in items}
-        options = lsp.FormattingOptions(4, True)
+        options = lsp.FormattingOptions(tab_size=4, insert_spaces=True)
         edits = await editor.client.text_document_formatting_async(lsp.DocumentFormattingParams(at[0], options))
         assert edits is not None and [e.new_text for e in edits] == [format_schedule(Source("mine.sched", text))]
         assert edits[0].range == lsp.Range(lsp.Position(0, 0), lsp.Position(text.count("\n"), 0))
@@ -369,7 +371,7 @@ def test_a_newer_text_does_not_wait_for_an_older_one(with_editor: Run) -> None:
         assert 1 not in versions and found.diagnostics
         document = lsp.TextDocumentIdentifier(uri)
         edits = await editor.client.text_document_formatting_async(
-            lsp.DocumentFormattingParams(document, lsp.FormattingOptions(4, True))
+            lsp.DocumentFormattingParams(document, lsp.FormattingOptions(tab_size=4, insert_spaces=True))
         )
         assert edits is None  # it has syntax errors
 
@@ -395,7 +397,7 @@ def test_a_text_that_was_not_verified_has_a_warning(monkeypatch: pytest.MonkeyPa
     text = Text.of(TEXT)
 
     async def play() -> None:
-        document = server.documents["file:///mine.sched"] = Document(text, 7)
+        document = server.documents["file:///mine.sched"] = Document(text, version=7)
         await server.check("file:///mine.sched", document)
 
     asyncio.run(play())
@@ -451,6 +453,7 @@ def neovim() -> tuple[int, int]:
 
 @pytest.mark.parametrize(("form", "since"), [(0, (0, 11)), (1, (0, 8))])
 def test_the_lines_for_neovim_work(form: int, since: tuple[int, int], tmp_path: Path) -> None:
+    """form: which block of Lua in docs/editor.md; since: the version of Neovim that it needs."""
     if neovim() < since:
         pytest.skip("needs Neovim {}.{} or newer".format(*since))
     page = (ROOT / "docs/editor.md").read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
 ALL_REDUCE = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
 
 
+# RIGHT has 2 stages and 2 micro-batches, so it has at least 4 tasks for each micro-batch, and 8 for each replica.
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -128,8 +129,8 @@ def test_tied_sets_count_with_the_pipes() -> None:
     )
     assert codes_of_call(compile_text, text) == {"E211"}
     header = Header(
-        "x", {}, 2, 2, 1,
-        tuple(Pipe(f"p[{k}]", (0, 1), (0,) * (k == 0)) for k in range(pipes)),
+        "x", {}, ranks=2, stages=2, micro_batches=1,
+        pipes=tuple(Pipe(f"p[{k}]", (0, 1), (0,) if k == 0 else ()) for k in range(pipes)),
         tied=tuple(Tied(f"t{k}", (0, 1)) for k in range(sets)),
     )  # fmt: skip
     large = program_of(header, [[], []])
@@ -141,7 +142,7 @@ def test_tied_sets_count_with_the_pipes() -> None:
 
 def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """Return the number of characters of an instruction in both forms, without its micro-batches or ranks."""
-    file = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
+    file = program_to_json(program_of(Header("x", {}, ranks=1, stages=1, micro_batches=1, pipes=(Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
     in_json = len(file.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ")
     in_text = len(instruction_text(i, names)) + len("  \n")
@@ -157,7 +158,8 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
     """
     cells, longest = limits.TASKS // 2, [0, 0]
     for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches
-        least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]  # the least count with so many digits
+        # With numbers from 0, this is the least count for which one number has k digits.
+        least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]
         if least[0] > limits.PIPES or least[0] * least[1] > limits.CELLS or least[1] * least[2] > cells:
             continue
         pipe, stage, peer = 10**p - 1, 10**s - 1, limits.RANKS
@@ -173,14 +175,15 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
             (all_reduce, limits.CELLS),
         ]
         assert sum(count for _, count in counts) == limits.INSTRUCTIONS
-        for form, comma in ((0, 2), (1, 1)):
+        for form, separator in ((0, ", "), (1, ",")):  # JSON and text
             length = sum(count * lengths(i, names)[form] for i, count in counts)
-            length += cells * (3 + 2 + 2 + 2) * (m + comma) + limits.MEMBERS * (5 + comma)
+            # A cell's micro-batch is in three tasks, two SENDs, two RECVs and two FREEs. The number of a rank has 5 digits.
+            length += cells * (3 + 2 + 2 + 2) * (m + len(separator)) + limits.MEMBERS * (5 + len(separator))
             longest[form] = max(longest[form], length)
     assert all(length + limits.HEADER <= limits.FILE for length in longest), longest
     # The header: names of pipes, placements and stages of tied sets, all micro-batches, costs, names of sets, parameters.
     placed, listed = limits.CELLS * len("65535, "), limits.TASKS // 2 * len("1048575, ")
-    costs, name = 4 * limits.RANKS * (len(str(limits.COST)) + 2), 64 + 60
+    costs, name = 4 * limits.RANKS * (len(str(limits.COST)) + 2), limits.NAME + 60  # with the words around it
     header = limits.PIPES * name + placed + listed + costs + limits.CELLS // 2 * name + limits.NAMES * name
     assert header < limits.HEADER
     assert max(longest) > limits.FILE // 2  # the limit is not much too large

@@ -21,10 +21,11 @@ from tests.helpers_events import makespan
 from tests.helpers_text import tasks_of
 
 PIPE = "pipe main { stage k on rank k   micro_batches N }"
-TWO = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 - k   micro_batches N }"
+TWO_PIPES = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 - k   micro_batches N }"
 
 
 def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", extra: str = "") -> Program:  # noqa: N803
+    """Return the program of this listing. stages: their number; extra: further statements."""
     head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {extra}\n{pipes}\n"
     return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
 
@@ -49,6 +50,7 @@ def test_b_and_i_are_both_the_backward_of_a_micro_batch() -> None:
 def test_w_is_the_oldest_pending_weight_gradient_that_it_could_mean() -> None:
     both = "pipe a { stage k on rank 0 micro_batches N }   pipe b { stage k on rank 0 micro_batches N }"
     body = "repeat N { F a F b }  I b  I a  I b  I a  "
+    # W: without a pipe; a, b: W of this pipe.
     for order, expected in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
         words = ["W" if x == "W" else f"W {x}" for x in order]
         assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(expected)
@@ -88,19 +90,19 @@ def test_an_ambiguous_name_gets_an_example_that_works() -> None:
         ("I", "F p[0] F p[1] I p[0] ", "W W", "I p[1](0)"),
         ("B(0, N - 1 .. N - 1)", "F p[0] F p[1] ", "B p[1]", "B p[0](0, N - 1 .. N - 1)"),
     ):
-        help = first_finding(f"{before}{wrong} {after}", pipes=TWO, N=1).help
+        help = first_finding(f"{before}{wrong} {after}", pipes=TWO_PIPES, N=1).help
         assert help == f"name the pipe and the stage, for instance {expected}"
-        assert listing(f"{before}{expected} {after}", pipes=TWO, N=1)
+        assert listing(f"{before}{expected} {after}", pipes=TWO_PIPES, N=1)
 
 
 def test_an_undetermined_task_is_refused() -> None:
-    d = first_finding("F", pipes=TWO)
+    d = first_finding("F", pipes=TWO_PIPES)
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
-    assert first_finding("F p", pipes=TWO).message == d.message  # the family is two pipes
+    assert first_finding("F p", pipes=TWO_PIPES).message == d.message  # the family is two pipes
     d = first_finding("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
     assert (d.message, d.help) == ("F could mean 0 stages of rank 0: none", "rank 0 has no stage: list nothing there")
-    assert first_finding("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
-    assert first_finding("F q", pipes=TWO).code == "E201"
+    assert first_finding("F p[2]", pipes=TWO_PIPES).message == "there is no pipe p[2]"
+    assert first_finding("F q", pipes=TWO_PIPES).code == "E201"
     assert first_finding("F main[0]").code == "E202"
     assert first_finding("F(0, 2 .. 1)").message == "rank 0 lists F of main s0, micro-batch none; it has 0 .. 2"
     assert first_finding("F(0, 0 - 1)").message == "rank 0 lists F of main s0, micro-batch -1; it has 0 .. 2"
@@ -146,7 +148,7 @@ CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
 def test_a_pair_is_received_before_and_sent_and_all_reduced_after(window: int, sync: str) -> None:
     """The last weight gradient of stage 1 is the first task of a pair: its all-reduce comes after the second."""
-    p = listing(CROSSED, pipes=TWO, D=2, N=2, extra=f"window {window} {sync}")
+    p = listing(CROSSED, pipes=TWO_PIPES, D=2, N=2, extra=f"window {window} {sync}")
     for g in range(2):
         stream = p.stream(g)
         k = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)
@@ -163,7 +165,7 @@ def test_a_pair_is_received_before_and_sent_and_all_reduced_after(window: int, s
 def test_a_pair_takes_the_time_of_both_from_when_both_can_start() -> None:
     alone = "if r == 0 { F p[0] F p[1] B p[1] B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
     together = "if r == 0 { F p[0] F p[1] B p[1] & B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
-    a, b = (listing(body, pipes=TWO, D=2, N=1) for body in (alone, together))
+    a, b = (listing(body, pipes=TWO_PIPES, D=2, N=1) for body in (alone, together))
     #   alone     rank 0  F0 F1 B1-- B0--         together  rank 0  F0 F1 .... B1&B0---
     #             rank 1  F1 F0 B0-- B1--                   rank 1  F1 F0 B0-- ........ B1--
     assert (simulate(a).makespan, makespan(a)) == (6, 6)
@@ -199,7 +201,7 @@ def test_the_names_of_an_action_are_searched_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(listing_module, "names_in", names_in)
     p = listing("repeat i in 0 .. N - 1 { F(if 0 == 0 then 0 else i, i) } repeat N { B(0) }", N=20)
     assert tasks_of(p, 0).startswith("F0 F1 F2 F3")
-    assert len(searched) == 2
+    assert len(searched) == 2, "once for each action"
 
 
 def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
@@ -218,5 +220,5 @@ def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
 
 def test_the_lines_of_a_long_cycle_are_shown_in_part() -> None:
     source = Source("x", "".join(f"line {k}\n" for k in range(20)))
-    notes = order_notes(Span(source, k, 1, k, 2) for k in range(1, 21))
+    notes = order_notes(Span(source, k, 1, end_line=k, end_column=2) for k in range(1, 21))
     assert notes[11] == "ordered by x:12: line 11" and notes[12:] == ["... and 8 more lines"]

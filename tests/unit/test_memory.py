@@ -40,9 +40,13 @@ def test_1f1b_on_two_ranks() -> None:
     first, second = memory(p, TOY)
     # An act of two tensors is copied to a message of 16 + 16 bytes. Three messages are open while the third is sent, because
     # that SEND waits for the first. A grad of one tensor is sent without a copy.
-    assert first == RankMemory(400, 400, activations=2 * 50, buffers=2 * 16, values=24, sends=3 * 32, peak=1052)
+    assert first == RankMemory(
+        weights=400, gradients=400, activations=2 * 50, buffers=2 * 16, values=24, sends=3 * 32, peak=1052
+    )
     assert first.peak == 800 + 2 * 50 + 2 * 16 + 24 + 3 * 32
-    assert second == RankMemory(40, 40, activations=7, buffers=3 * 32, values=16, sends=3 * 16, peak=80 + 7 + 3 * 32 + 16)
+    assert second == RankMemory(
+        weights=40, gradients=40, activations=7, buffers=3 * 32, values=16, sends=3 * 16, peak=80 + 7 + 3 * 32 + 16
+    )
 
 
 def test_two_pipes_hold_both_stages() -> None:
@@ -73,7 +77,9 @@ def test_recomputation_keeps_a_stage_s_input() -> None:
     # recomputes one micro-batch, and computes a grad of 16 bytes.
     m = memory_of(*recompute, *backward)
     assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
-    assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
+    assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, (
+        "one micro-batch is recomputed after the other"
+    )
 
 
 def test_a_buffer_is_held_until_it_is_freed() -> None:
@@ -82,7 +88,7 @@ def test_a_buffer_is_held_until_it_is_freed() -> None:
     late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
     freed_late = verify(with_streams(p, late))
     assert (peaks(p).receive_buffers[1], peaks(freed_late).receive_buffers[1]) == (3, 5)
-    assert (memory(p, TOY)[1].buffers, memory(freed_late, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
+    assert (memory(p, TOY)[1].buffers, memory(freed_late, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, padded
 
 
 def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:
@@ -145,6 +151,7 @@ rank 1:
 
 
 def two_ranks(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
+    """Return the program TWO_RANKS. changes: texts in it, and what replaces them."""
     return verify(program_from_text(replaced(TWO_RANKS.format(window=window, machine=machine), *changes)))
 
 
@@ -177,10 +184,9 @@ def test_a_message_of_several_values_has_one_buffer_until_the_last_is_released()
 def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
     """Return the number and the bytes of the receive buffers that rank 1 holds while it runs its last BWD."""
     lives = received(p)
-    row = max(n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
-    return int(held(p, lives, lives.count)[row]), int(
-        held(p, lives, sizes(lives, TOY.stage_sums(balanced(TOY, 2).layers)))[row]
-    )
+    (row,) = (n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
+    buffer_bytes = sizes(lives, TOY.stage_sums(balanced(TOY, 2).layers))
+    return int(held(p, lives, lives.count)[row]), int(held(p, lives, buffer_bytes)[row])
 
 
 def test_a_free_ends_a_buffer_in_counts_and_in_bytes() -> None:
@@ -190,8 +196,9 @@ def test_a_free_ends_a_buffer_in_counts_and_in_bytes() -> None:
 
 
 def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
-    boundary = (Tensor(shape, "float64", True),)
-    return ModelDescription("huge", 1, tuple(Layer(n, 1, amount, amount, amount, boundary, 1) for n in ("a", "b")))
+    """Return two layers whose weights, and what they keep for B and for W, have `amount` bytes each."""
+    boundary = (Tensor(shape, "float64", gradient=True),)
+    return ModelDescription("huge", 1, tuple(Layer(n, 1, amount, amount, amount, boundary, cost=1) for n in ("a", "b")))
 
 
 @pytest.mark.parametrize("shape", [(2**31, 2**30), (2**31, 2**31), (2**31, 2**31, 7), (2**31,) * 16])
@@ -208,17 +215,23 @@ def test_bytes_are_exact_for_any_size(shape: tuple[int, ...]) -> None:
 
 
 def test_a_need_of_two_to_the_sixty_fourth_bytes_does_not_overflow() -> None:
-    model = ModelDescription("even", 1, (Layer("a", 0, 0, 0, 0, (Tensor((2**31, 2**29), "float64", True),), 1),) * 2)
+    boundary = (Tensor((2**31, 2**29), "float64", gradient=True),)  # 2^63 bytes
+    model = ModelDescription("even", 1, (Layer("a", 0, 0, 0, 0, boundary, cost=1),) * 2)
     assert [m.peak for m in memory(two_ranks(0), model)] == [2**64, 3 * 2**63]
     with pytest.raises(ChimeraError, match="E461"):
         check_memory(two_ranks(0), model, 1000)
 
 
 def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() -> None:
-    shared = (Shared(8, 0, kept=(1, 2)), Shared(4, None, weight_kept=(0, 1)), Shared(2, 1, split_kept=(2,)))
-    model = ModelDescription("three", 1, tuple(Layer(f"l{k}", 1, 4, 100, 10, BETWEEN, 1) for k in range(3)), (), shared)
+    shared = (
+        Shared(bytes=8, made=0, kept=(1, 2)),
+        Shared(bytes=4, made=None, weight_kept=(0, 1)),
+        Shared(bytes=2, made=1, split_kept=(2,)),
+    )
+    layers = tuple(Layer(f"l{k}", 1, 4, kept_bytes=100, weight_kept_bytes=10, boundary=BETWEEN, cost=1) for k in range(3))
+    model = ModelDescription("three", 1, layers, (), shared)
     (whole,) = model.stage_sums(balanced(model, 1).layers)
-    assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (308, 302, 34)
+    assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (300 + 8, 300 + 2, 30 + 4)
     # Each layer alone: the output of the first is the input of the others. Tensors that no layer computed count for both.
     assert [s.kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [100, 100, 100]
     assert [s.weight_kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [14, 14, 10]
@@ -226,7 +239,7 @@ def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() ->
 
 def test_tied_parameters_are_held_once_by_a_rank() -> None:
     text = V_SHAPED.replace("stages 2\n", "stages 2\ntied table on stages 0, 1\n")
-    tied = replace(TOY, tied=(TiedLayers("table", (0, 1), 10, 40, 30),))
+    tied = replace(TOY, tied=(TiedLayers("table", (0, 1), parameters=10, weight_bytes=40, gradient_bytes=30),))
     for description, expected in ((TOY, (440, 440)), (tied, (400, 410))):
         (m,) = memory(compile_text(text, {"N": 1}).program, description)
         assert (m.weights, m.gradients) == expected
@@ -262,7 +275,7 @@ def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: s
     text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", r"\1 recompute\2", find(name).text)
     for machine in ("window", "serial"):
         from_text, from_option = (
-            compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program
+            compile_source(Source(name, t), SMALL[name][1], machine=machine, arrange=True, recompute=recompute).program
             for t, recompute in ((text, None), (find(name).text, stage_choice("all")))
         )
         assert from_text == from_option and (from_text.table.flags & RECOMPUTE).any()
@@ -276,12 +289,13 @@ def tensor(size: int) -> Tensor:
 #              kept for B, for I, for W
 # first layer       10      14      6
 # second layer      20      22     12
-# The second layer's peaks are 40, 35, 24, 21 and 19: of forward, no_graph, backward, input and weight.
+# both              30      36     18   (activations: subtracted below, as the boundaries are, because they are no workspace)
+# The second layer's peaks: forward 40, no_graph 35, backward 24, input 21, weight 19.
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
         (
-            Peaks(30, 25, 20, 18, 16),  # then the second layer needs most
+            Peaks(forward=30, no_graph=25, backward=20, input=18, weight=16),  # then the second layer needs most
             {
                 Run.FORWARD: (10 + 8 + 40) - 30 - 5,
                 Run.SPLIT_FORWARD: (14 + 8 + 40) - 36 - 5,
@@ -313,11 +327,13 @@ def tensor(size: int) -> Tensor:
     ],
 )
 def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> None:
+    second = Peaks(forward=40, no_graph=35, backward=24, input=21, weight=19)
+    empty = Layer("layer", 0, 0, kept_bytes=0, weight_kept_bytes=0, boundary=(tensor(3),), cost=1)
     layers = (
-        Layer("before", 0, 0, 0, 0, (tensor(3),), 1),
-        Layer("first", 0, 0, 10, 6, (tensor(8),), 1, split_kept_bytes=14, peaks=first),
-        Layer("second", 0, 0, 20, 12, (tensor(5),), 1, split_kept_bytes=22, peaks=Peaks(40, 35, 24, 21, 19)),
-        Layer("after", 0, 0, 0, 0, (tensor(1),), 1),
+        empty,
+        replace(empty, kept_bytes=10, split_kept_bytes=14, weight_kept_bytes=6, boundary=(tensor(8),), peaks=first),
+        replace(empty, kept_bytes=20, split_kept_bytes=22, weight_kept_bytes=12, boundary=(tensor(5),), peaks=second),
+        replace(empty, boundary=(tensor(1),)),
     )
     found = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
     assert dict(zip(Run, found, strict=True)) == expected

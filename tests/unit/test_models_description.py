@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import (
     Layer,
@@ -18,14 +19,15 @@ from chimerac.chimera_ir.model import (
 )
 from chimerac.chimera_ir.partition import Partition, balanced, partition_to_json
 
-BOUNDARY = (Tensor((2, 3), "float32", True), Tensor((5,), "bool", False))
+BOUNDARY = (Tensor((2, 3), "float32", gradient=True), Tensor((5,), "bool", gradient=False))
 
 
 def layer(name: str = "a", cost: int = 1, parameters: int = 10) -> Layer:
-    return Layer(name, parameters, 4 * parameters, 100, 30, BOUNDARY, cost)
+    return Layer(name, parameters, 4 * parameters, kept_bytes=100, weight_kept_bytes=30, boundary=BOUNDARY, cost=cost)
 
 
 def model(*costs: int, tied: tuple[TiedLayers, ...] = ()) -> ModelDescription:
+    """Return the description of a model with a layer for each cost."""
     return ModelDescription("m", 2, tuple(layer(f"l{k}", c) for k, c in enumerate(costs)), tied)
 
 
@@ -66,7 +68,7 @@ layers = st.builds(
 
 @given(st.lists(layers, min_size=2, max_size=4).map(tuple), st.booleans())
 def test_a_description_is_the_same_after_writing_and_reading(layers: tuple[Layer, ...], is_tied: bool) -> None:
-    tied = (TiedLayers("e", (0, 1), 1, 4),) if is_tied else ()
+    tied = (TiedLayers("e", (0, 1), parameters=1, weight_bytes=4),) if is_tied else ()
     description = ModelDescription("m", 3, layers, tied)
     assert model_from_json(model_to_json(description)) == description
 
@@ -82,6 +84,7 @@ def test_a_description_that_could_not_be_read_back_is_not_written(name: str) -> 
 
 
 def changed(**fields: object) -> str:
+    """Return the JSON of a description with these fields replaced or added."""
     return json.dumps(json.loads(model_to_json(model(1, 1))) | fields)
 
 
@@ -115,7 +118,7 @@ def test_an_invalid_file_is_refused_with_the_place(text: str, code: str, message
 
 def test_a_text_too_long_is_not_parsed() -> None:
     with pytest.raises(ChimeraError, match="E704"):
-        model_from_json(" " * (2**25 + 1))
+        model_from_json(" " * (limits.HEADER + 1))
 
 
 def test_a_changed_field_changes_the_text() -> None:

@@ -12,10 +12,16 @@ from tools.full_size import DEPTHS, SIZES, description_of, full_size
 
 @pytest.mark.parametrize(
     ("name", "depth"),
-    [(name, depth) for name in SIZES for depth in DEPTHS if depth <= len(preset(name, SIZES[name][1]).layer_names)],
+    [
+        (name, depth)
+        for name, (_, length) in SIZES.items()
+        for depth in DEPTHS
+        if depth <= len(preset(name, length).layer_names)
+    ],
 )
 def test_stages_on_the_meta_device_have_the_bytes_of_the_description(name: str, depth: int) -> None:
-    model, description = preset(name, SIZES[name][1]), description_of(name)
+    _, length = SIZES[name]
+    model, description = preset(name, length), description_of(name)
     total = 0
     partition = balanced(description, depth)
     for layers, expected in zip(partition.layers, description.stage_sums(partition.layers), strict=True):
@@ -33,5 +39,5 @@ def test_stages_on_the_meta_device_have_the_bytes_of_the_description(name: str, 
 
 def test_the_table_has_every_model_and_depth() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in full_size("").splitlines()[3:] if line]
-    depths = {"bert48": (8, 16, 32), "gpt2-64": (8, 16, 32, 64)}  # bert48 has 50 layers
+    depths = {"bert48": (8, 16, 32), "gpt2-64": (8, 16, 32, 64)}  # bert48 has only 50 layers
     assert rows == [[name, str(depth)] for name in depths for depth in depths[name]]

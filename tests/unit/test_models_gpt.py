@@ -1,4 +1,4 @@
-"""The GPT and its description: every partition gives the same results, and the measured sizes are correct."""
+"""The GPT, its description and the command `describe`: every partition gives the same results, and the sizes are correct."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from chimerac.models.gpt import gpt
 from chimerac.models.presets import PRESETS
 from tests.helpers import findings_of_call
 
-NANO = gpt("gpt-nano", 16)
+NANO = gpt("gpt-nano", sequence_length=16)  # four layers: embedding, two blocks, head
 
 
 def test_any_partition_computes_the_same_bits() -> None:
@@ -85,7 +85,7 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
     for other in (mask(seed=1), mask(iteration=1), mask(layer=2), mask(site=2)):
         assert not other.equal(both)
     assert set(both.unique().tolist()) == {0.0, 2.0}
-    assert Dropout(0.5, 1, 1).eval()(x).equal(x)
+    assert Dropout(0.5, layer=1, site=1).eval()(x).equal(x)
 
 
 def real_kept_bytes(model: LayeredModel, layer: int, x: torch.Tensor) -> int:
@@ -124,6 +124,7 @@ def test_a_description_equals_the_measurement_of_a_real_forward() -> None:
 
 def test_costs_count_the_products() -> None:
     b, length, width = 3, 16, 32
+    # Weights of width x width: 3 for query, key and value, 1 for the output of the attention, 4 and 4 for the MLP.
     linear = 2 * b * length * (3 + 1 + 4 + 4) * width * width
     attention = 2 * 2 * b * length * length * width
     output = b * length * width  # one operation for each number

@@ -65,7 +65,7 @@ def test_gpt2_is_that_of_hugging_face() -> None:
     (logits,) = ours(tokens)
     losses = gpt2("gpt2-nano", LENGTH).loss((logits[:, :-1],), (targets,))
     loss = combined(losses, [int((targets != IGNORED).sum())])
-    # Theirs shifts the targets itself.
+    # Their model shifts the targets itself.
     found = theirs(input_ids=tokens, labels=torch.cat([tokens[:, :1], targets], 1))
     torch.testing.assert_close(logits, found.logits, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(loss, found.loss, rtol=1e-5, atol=1e-6)
@@ -117,7 +117,7 @@ def test_bert_is_that_of_hugging_face() -> None:
         names[f"{block}.output"] = f"{layer}.output.dense"
         names[f"{block}.norm_2"] = f"{layer}.output.LayerNorm"
     weights = {names[name.rpartition(".")[0]] + "." + name.rpartition(".")[2]: p for name, p in own.items()}
-    # Theirs has the bias of the decoder under a second name too, a parameter of its own where the decoder is not tied.
+    # Their model has a second name for the bias of the decoder. It is a parameter of its own where the decoder is not tied.
     weights["cls.predictions.bias"] = own["heads.decoder.bias"]
     copy(weights, theirs)
     assert sum(p.numel() for p in theirs.parameters()) == sizes.parameters() + sizes.vocabulary

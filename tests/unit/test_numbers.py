@@ -29,4 +29,4 @@ def test_no_large_number_has_an_exponent(value: Fraction | float, text: str) -> 
 
 def test_signs_and_commas() -> None:
     assert [number_text(x, flags="+,") for x in (12345, 12345.6, 0.25, -1234.5)] == ["+12,345", "+12,346", "+0.25", "-1,234"]
-    assert number_text(1234.56, 6) == "1234.56"
+    assert number_text(1234.56, digits=6) == "1234.56"

@@ -28,40 +28,42 @@ STAGES = [Stage(tasks_s=3.0, all_reduce_s=8.0, weight_bytes=100), Stage(tasks_s=
     ("scheme", "hidden", "seconds"),
     [
         ("PipeDream", False, 11.0),  # stage 0 adds its all-reduce to every micro-batch
-        ("PipeDream", True, 8.0),
+        ("PipeDream", True, 8.0),  # the all-reduce of stage 0 takes longer than its passes
         ("PipeDream-2BW", False, 5.0),  # (4 x 3 + 8) / 4; stage 1 takes (4 x 4 + 2) / 4
-        ("PipeDream-2BW", True, 4.0),  # stage 1 hides everything
+        ("PipeDream-2BW", True, 4.0),  # the passes of stage 1, which hide every all-reduce
     ],
 )
 def test_the_seconds_of_a_micro_batch_are_those_computed_by_hand(scheme: Scheme, hidden: bool, seconds: float) -> None:
-    assert seconds_per_micro_batch(scheme, STAGES, 4, hidden) == seconds
+    assert seconds_per_micro_batch(scheme, STAGES, micro_batches=4, hidden=hidden) == seconds
 
 
 def test_without_all_reduces_the_closed_forms_are_the_steady_state_of_1f1b() -> None:
     """Each further micro-batch lengthens a simulated 1F1B with uneven stages by as much."""
     makespans = []
-    for total in (32, 33):
-        compiled = compile_schedule("1f1b", {"D": 4, "N": total}).program
+    for micro_batches in (32, 33):
+        compiled = compile_schedule("1f1b", {"D": 4, "N": micro_batches}).program
         durations = cost_durations(compiled)
         costs = replace(durations.costs, FWD=(2, 3, 5, 2), BWD=(4, 6, 7, 5))
         makespans.append(simulate(compiled, durations=replace(durations, costs=costs)).makespan)
-    stages = [Stage(f + b, 0.0, 0) for f, b in zip((2, 3, 5, 2), (4, 6, 7, 5), strict=True)]
+    stages = [Stage(pass_s=f + b, sum_s=0.0, weight_bytes=0) for f, b in zip((2, 3, 5, 2), (4, 6, 7, 5), strict=True)]
     schemes: tuple[Scheme, ...] = ("PipeDream", "PipeDream-2BW")
-    assert {seconds_per_micro_batch(x, stages, 8, False) for x in schemes} == {float(makespans[1] - makespans[0])}
+    seconds = {seconds_per_micro_batch(x, stages, micro_batches=8, hidden=False) for x in schemes}
+    assert seconds == {float(makespans[1] - makespans[0])}
 
 
 def test_versions_of_the_weights_add_to_the_memory_of_1f1b() -> None:
     p = program("1f1b", D=2, N=4)
     needs = memory(p, TOY)
-    stages = [Stage(1.0, 0.0, x.weights) for x in needs]
-    assert [versions("PipeDream", s, 2) for s in range(2)] == [2, 1] and versions("PipeDream-2BW", 1, 2) == 2
+    stages = [Stage(pass_s=1.0, sum_s=0.0, weight_bytes=x.weights) for x in needs]
+    assert [versions("PipeDream", s, stages=2) for s in range(2)] == [2, 1]
+    assert versions("PipeDream-2BW", stage=1, stages=2) == 2
     peaks = [x.peak for x in needs]
     assert peak_bytes("PipeDream", peaks, stages) == max(peaks[0] + needs[0].weights, peaks[1])
     assert peak_bytes("PipeDream-2BW", peaks, stages) == max(x.peak + x.weights for x in needs)
 
 
 def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
-    fast, slow = Link(1e-6, 1e10), Link(1e-6, 1e9)
+    fast, slow = Link(latency_s=1e-6, bytes_per_s=1e10), Link(latency_s=1e-6, bytes_per_s=1e9)
 
     def speed(samples_per_s: float) -> Speed:
         return Speed(samples_per_s, ranks=8, width=1, micro_batch=1, recompute=False)
@@ -74,16 +76,16 @@ def test_an_interval_covers_all_links_and_both_all_reduces() -> None:
     table = ratio_table(found)
     assert "| DAPPLE | compiled program | 1.38x | 1.00x to 2.00x: in it | 1.00x to 2.00x: in it |" in table
     assert "| PipeDream | closed form, not executable | 2.01x | 1.00x to 2.00x: above it |" in table
-    assert verdict(0.9, 1.0, 2.0) == "below it"
+    assert verdict(0.9, least=1.0, most=2.0) == "below it"
 
 
 def test_the_planner_is_at_least_as_fast_as_the_choice_of_the_papers_model() -> None:
     """On 64 ranks. The equation of the paper and the simulation are of the same program, so they differ by little."""
-    link = Link(2e-5, 3e9)
-    given = paper_evaluation.problem(["chimera"], 64, link)
+    link = Link(latency_s=2e-5, bytes_per_s=3e9)
+    given = paper_evaluation.problem(["chimera"], ranks=64, link=link)
     best = paper_evaluation.synchronous(["chimera"], link, ranks=64)
-    c = Configuration(8, False, 1, "chimera", (("f", 1),), 8, 8)
-    other = paper_evaluation.speed(Evaluator(given).outcome(c), 64)
+    c = Configuration(ranks=8, recompute=False, micro_batch=1, schedule="chimera", own=(("f", 1),), width=8, micro_batches=8)
+    other = paper_evaluation.speed(Evaluator(given).outcome(c), batch=64)
     assert best.samples_per_s >= other.samples_per_s
     assert paper_evaluation.by_equation(given, c, link) == pytest.approx(other.samples_per_s, rel=0.25)
 
@@ -98,5 +100,5 @@ def test_the_recorded_tables_have_all_schemes_and_the_verdicts_of_their_interval
             least, most = (float(x) for x in re.findall(r"([\d.]+)x", row[name]))
             assert row[name].endswith(f": {verdict(ratio, least, most)}")
     assert len(speeds) == len(paper_evaluation.CHIMERA) + len(PUBLISHED) and len(choices) == len(LINKS)
-    model = "W=16, D=32"
-    assert all(int(row["samples/s"]) >= int(row[model]) for row in choices), "the planner is never slower than that model"
+    choice = "W=16, D=32"  # of the model in the paper
+    assert all(int(row["samples/s"]) >= int(row[choice]) for row in choices), "the planner's choice is never slower"

@@ -114,8 +114,8 @@ def test_sizes_have_limits() -> None:
     assert errors("schedule x let y = " + "1 + (" * deep + "1" + ")" * deep)[0].code == "E104"
     assert errors("schedule x let y = " + "if 1 == 1 then 2 else " * deep + "1")[0].code == "E104"
     assert errors("schedule x let y = " + "-" * 5000 + "1")[0].code == "E104"
-    assert errors(f"schedule x let y = {2**61 + 1}")[0].code == "E103"
-    read(f"schedule x let y = {2**61}")
+    assert errors(f"schedule x let y = {limits.MAGNITUDE + 1}")[0].code == "E103"
+    read(f"schedule x let y = {limits.MAGNITUDE}")
     assert errors("schedule x " + "let y = 1 " * (limits.TOKENS // 4))[0].code == "E105"
     assert errors("schedule x let " + "y" * (limits.NAME + 1) + " = 1")[0].code == "E105"
     assert errors("schedule x " + "".join(f"let y{k} = 1 " for k in range(limits.NAMES + 1)))[0].code == "E105"

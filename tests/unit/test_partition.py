@@ -9,8 +9,9 @@ from chimerac.chimera_ir.partition import cut
 
 
 def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:
-    inner = itertools.combinations(range(1, layers), stages - 1)
-    return [tuple(range(a, b) for a, b in itertools.pairwise((0, *at, layers))) for at in inner]
+    """Return the layers of each stage, for every way to cut."""
+    cuts = itertools.combinations(range(1, layers), stages - 1)
+    return [tuple(range(a, b) for a, b in itertools.pairwise((0, *inner, layers))) for inner in cuts]
 
 
 @given(st.lists(st.integers(0, 2**52), min_size=1, max_size=8), st.data())

@@ -26,7 +26,7 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from tests.helpers import program, replaced
 from tests.helpers_loopback import deep_model, description_of, run_and_compare
 
-MODEL = deep_model(4)  # of six layers
+MODEL = deep_model(middle=4)  # of six layers
 UNEVEN = Partition(MODEL.name, ((0, 3), (3, 4), (4, 5), (5, 6)))
 
 
@@ -49,9 +49,8 @@ def uneven(p: Program) -> Program:
 def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int, int], ...], fact: str) -> None:
     with pytest.raises(ValueError, match=fact):
         Partition("m", stages)
-    text = program_to_json(uneven(program("gpipe", D=4))).replace(
-        json.dumps(UNEVEN.stages), json.dumps([*stages, *[[8, 9]] * (4 - len(stages))])
-    )
+    four_stages = [*stages, *[[8, 9]] * (4 - len(stages))]  # as many as the program has
+    text = program_to_json(uneven(program("gpipe", D=4))).replace(json.dumps(UNEVEN.stages), json.dumps(four_stages))
     with pytest.raises(ChimeraError, match=f"E603: p.json: partition: {fact}"):
         program_from_json(text, "p.json")
 
@@ -63,7 +62,7 @@ def test_a_partition_has_a_stage() -> None:
 
 def test_too_few_layers_are_reported_rather_than_a_wrong_split() -> None:
     with pytest.raises(ChimeraError, match=r"E705: 8 stages cannot be cut from the 4 layers of m"):
-        split_by_counts("m", 4, [1] * 4, 8)
+        split_by_counts("m", layers=4, counts=[1] * 4, stages=8)
 
 
 def test_a_partition_gives_the_stage_of_a_layer() -> None:
@@ -107,11 +106,11 @@ def test_an_invalid_partition_line_is_refused(line: str) -> None:
 
 
 def test_a_partition_fits_only_its_own_model() -> None:
-    assert partition_for(None, description_of(MODEL), 4) == balanced(description_of(MODEL), 4)
-    assert partition_for(UNEVEN, description_of(MODEL), 4) is UNEVEN
-    for other in (describe(deep_model(5), 2), replace(description_of(MODEL), name="other")):
+    assert partition_for(None, description_of(MODEL), stages=4) == balanced(description_of(MODEL), stages=4)
+    assert partition_for(UNEVEN, description_of(MODEL), stages=4) is UNEVEN
+    for other in (describe(deep_model(middle=5), samples=2), replace(description_of(MODEL), name="other")):
         with pytest.raises(ChimeraError, match="E706: the partition is for signed integers with 6 layers, and"):
-            partition_for(UNEVEN, other, 4)
+            partition_for(UNEVEN, other, stages=4)
 
 
 # --- the compiler -------------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
     model.write_text(model_to_json(description_of(MODEL)))
     assert main(["gpipe", "-p", "D=4", "--model", str(model), "--emit", "json", "-o", str(compiled)]) == 0
     found = program_from_json(compiled.read_text())
-    assert found.partition == balanced(description_of(MODEL), 4) and found == program("gpipe", D=4)
+    assert found.partition == balanced(description_of(MODEL), stages=4) and found == program("gpipe", D=4)
     assert main([str(compiled), "--emit", "streams"]) == 0
     assert program_from_text(capsys.readouterr().out).header == found.header
     compiled.write_text(program_to_json(uneven(found)))
@@ -160,6 +159,8 @@ def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str
 
 
 class First(nn.Module):
+    """An embedding."""
+
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
         self.table = table
@@ -169,6 +170,8 @@ class First(nn.Module):
 
 
 class Last(nn.Module):
+    """Logits: products with the rows of an embedding."""
+
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
         self.table = table
@@ -178,12 +181,14 @@ class Last(nn.Module):
 
 
 class NamedFirst(First):
+    """An embedding that names its tied parameter."""
+
     tied: Mapping[str, str] = {"words": "table.weight"}
 
 
 def shared(first: type[First], middle: int = 2) -> Model:
-    """Return a model whose first and last layer have one parameter, as in GPT-2."""
-    table = nn.Embedding(10, 4)
+    """Return a model whose first and last layer have one parameter, as in GPT-2. middle: the number of layers between."""
+    table = nn.Embedding(10, 4)  # 40 parameters, 160 bytes
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, 3, dtype=torch.int64)
@@ -199,14 +204,14 @@ def shared(first: type[First], middle: int = 2) -> Model:
 
 @pytest.mark.parametrize(("first", "name"), [(First, "words.table.weight"), (NamedFirst, "words")])
 def test_a_description_names_parameters_that_are_one_object(first: type[First], name: str) -> None:
-    found = describe(shared(first), 2)
+    found = describe(shared(first), samples=2)
     (tied,) = found.tied
     assert (tied.name, tied.layers, tied.parameters, tied.weight_bytes) == (name, (0, 3), 40, 160)
-    assert found.parameters == 40 + 2 * 20
+    assert found.parameters == 40 + 2 * (4 * 4 + 4)
 
 
 def test_memory_counts_a_tied_parameter_once_on_a_rank() -> None:
-    found = describe(shared(First), 2)
+    found = describe(shared(First), samples=2)
     separate = sum(layer.weight_bytes for layer in found.layers)
     assert [need.weights for need in memory(program("gpipe", D=1), found)] == [separate - 160]
     # Each rank of chimera with two ranks has both stages.

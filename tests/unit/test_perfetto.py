@@ -58,6 +58,7 @@ def test_a_measured_iteration_has_processes_of_its_own_after_the_predicted_ones(
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     s = simulate(program)
     t = s.timeline
+    # A unit of cost took 7 ms, and the end of the iteration 3 ms more.
     measured = replace(t, start=7000 * t.start, end=7000 * t.end, scale=1000, unit="ms", finish=7000 * s.makespan + 3000)
     path = tmp_path / "trace.json"
     path.write_text(trace_json(s, measured))

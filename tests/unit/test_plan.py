@@ -33,8 +33,10 @@ STATE = OptimizerState(Fraction(2))
 
 def problem(**changes: object) -> Problem:
     """Return a small problem, in which the links are slow enough to matter."""
-    profile = replace(profile_from_json(EXAMPLE_PROFILE.read_text()), point_to_point=Link(1e-4, 1e8), all_reduce=())
-    given = Problem({name: find(name) for name in SCHEDULES}, "gpt-nano", profile, 4, 16, 2**30, STATE)
+    link = Link(latency_s=1e-4, bytes_per_s=1e8)
+    profile = replace(profile_from_json(EXAMPLE_PROFILE.read_text()), point_to_point=link, all_reduce=())
+    schedules = {name: find(name) for name in SCHEDULES}
+    given = Problem(schedules, "gpt-nano", profile, ranks=4, batch=16, limit=2**30, state=STATE)
     return replace(given, **changes)
 
 
@@ -90,13 +92,14 @@ def parts_of(schedule: str) -> int:
 
 
 def as_tried(c: Configuration, makespan: int | None, peak: int) -> Tried:
+    """Return a configuration of the search in the form of `brute_force`."""
     assert makespan is not None
     sizes = {"D": c.ranks, "N": c.micro_batches * parts_of(c.schedule), **dict(c.own)}
     return Tried(c.schedule, sizes, c.width, c.micro_batch, c.recompute, makespan, peak)
 
 
 def test_the_best_is_that_of_brute_force_over_all_replicas() -> None:
-    """Its time and its memory, and those of every other one that was tried, are those of the program over all replicas."""
+    """The time and memory of each configuration that the search tried are those of its program over all replicas."""
     p = problem()
     known = brute_force()
     assert len(known) > 50
@@ -129,7 +132,7 @@ def test_zero_counts_the_ranks_of_all_replicas() -> None:
     assert least < min(x.memory for x in known)
     found = search(problem(schedules=chimera, limit=least, zero=None))
     assert found.best.zero and found.best.memory == least
-    assert not search(problem(schedules=chimera, zero=None)).best.zero, "there is enough memory without"
+    assert not search(problem(schedules=chimera, zero=None)).best.zero, "there is enough memory without sharing"
     always = search(problem(schedules=chimera, zero=True)).best
     assert always.zero and always.makespan is not None and always.makespan > min(x.makespan for x in known)
 
@@ -152,7 +155,8 @@ def test_each_neighbour_differs_in_one_choice() -> None:
             "recompute": c.recompute == best.recompute,
             "schedule": c.schedule == best.schedule,
         }
-        assert [name for name, is_same in same.items() if not is_same] in ([what], [])
+        different = [name for name, is_same in same.items() if not is_same]
+        assert different == ([] if what == "parameter" else [what])
         assert not o.can_run or o.key > found.best.key
 
 
@@ -167,7 +171,7 @@ def test_only_given_values_are_tried() -> None:
 def test_the_plan_prefers_the_measured_best_where_the_published_model_does_not() -> None:
     """GPT-2 on 512 nodes: the model of the Chimera paper (SC'21) takes W=16, D=32, and the measured best is W=64, D=8."""
     profile = find_profile("gpt2-64-p100", "gpt2-64")
-    given = Problem({"chimera": find("chimera")}, "gpt2-64", profile, 512, 512, 16 * 2**30)
+    given = Problem({"chimera": find("chimera")}, "gpt2-64", profile, ranks=512, batch=512, limit=16 * 2**30)
     both = search(replace(given, own={"D": [8, 32], "f": [1]}, sizes=[1])).by_ranks
     assert both[8].makespan < both[32].makespan
 
@@ -175,12 +179,12 @@ def test_the_plan_prefers_the_measured_best_where_the_published_model_does_not()
 def test_a_search_goes_on_after_one_of_its_processes_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is evaluated in this process: a broken pool neither hangs nor loses a configuration."""
     expected = search(problem())
-    parent, whole = os.getpid(), Evaluator.outcome
+    parent, original = os.getpid(), Evaluator.outcome
 
     def outcome(self: Evaluator, c: Configuration) -> Outcome:
         if os.getpid() != parent and c.schedule == "chimera":
             os.kill(os.getpid(), signal.SIGKILL)
-        return whole(self, c)
+        return original(self, c)
 
     monkeypatch.setattr(Evaluator, "outcome", outcome)
     found = search(problem(), processes=2)

@@ -32,18 +32,19 @@ def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescript
     found = []
     for k in range(layers):
         boundary = tuple(
-            Tensor((rng.randint(1, 30),), rng.choice(dtypes), rng.random() < 0.8) for _ in range(rng.randint(1, 2))
+            Tensor((rng.randint(1, 30),), rng.choice(dtypes), gradient=rng.random() < 0.8) for _ in range(rng.randint(1, 2))
         )
         weights = rng.randint(0, 100)
         found.append(
-            Layer(f"l{k}", weights, 4 * weights, rng.randint(0, 300), rng.randint(0, 200), boundary, rng.randint(0, 20),
+            Layer(f"l{k}", weights, 4 * weights, kept_bytes=rng.randint(0, 300), weight_kept_bytes=rng.randint(0, 200),
+                  boundary=boundary, cost=rng.randint(0, 20),
                   gradient_bytes=4 * weights, split_kept_bytes=rng.randint(0, 300),
                   peaks=Peaks(*(rng.randint(0, 500) for _ in range(5))) if extras else None)
         )  # fmt: skip
     tied, shared = (), ()
     if extras:
         size = min(found[0].parameters, found[-1].parameters)
-        tied = (TiedLayers("t", (0, layers - 1), size, 4 * size, 4 * size),)
+        tied = (TiedLayers("t", (0, layers - 1), size, weight_bytes=4 * size, gradient_bytes=4 * size),)
         shared = tuple(
             Shared(rng.randint(1, 200), rng.choice([None, made]), **{name: tuple(sorted(rng.sample(range(made, layers), 2)))})
             for made, name in ((0, "kept"), (1, "split_kept"), (layers // 2 - 1, "weight_kept"))
@@ -57,10 +58,12 @@ def every_partition(layers: int, stages: int) -> list[Partition]:
 
 
 def needed(p: Program, model: ModelDescription, partition: Partition, state: OptimizerState) -> int:
+    """Return the bytes of the rank that needs most."""
     return max(x.peak for x in memory(replace(p, partition=partition), model, state))
 
 
 def slowest(model: ModelDescription, partition: Partition) -> int:
+    """Return the cost of the slowest stage."""
     return max(s.cost for s in model.stage_sums(partition.layers))
 
 
@@ -102,7 +105,7 @@ def test_the_partition_is_the_best_of_all_that_fit(name: str, parameters: dict[s
     state = rng.choice([NO_STATE, ADAMW, SHARED])
     all_of_them = [(needed(p, model, x, state), slowest(model, x)) for x in every_partition(layers, stages)]
     needs = sorted({need for need, _ in all_of_them})
-    limit = needs[int(share * (len(needs) - 1))] - rng.randint(0, 1)
+    limit = needs[int(share * (len(needs) - 1))] - rng.randint(0, 1)  # a need, or one byte less
     fitting = [cost for need, cost in all_of_them if need <= limit]
     if not fitting:
         with pytest.raises(ChimeraError, match="E709") as error:
@@ -129,9 +132,9 @@ def test_the_state_of_an_optimizer_is_shared_by_the_holders_of_a_stage() -> None
     model = random_model(random.Random(2), 6, extras=False)
     for width in (1, 2):
         p = program("chimera", width, D=4, N=4)
-        plain, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
-        for a, b, c in zip(plain, whole, shared, strict=True):
-            assert b.optimizer == 2 * a.gradients and b.peak == a.peak + b.optimizer
-            assert c.peak == a.peak + c.optimizer
-        one_copy = 2 * sum(k.gradient_bytes or 0 for k in model.layers)
-        assert one_copy <= sum(c.optimizer for c in shared) <= one_copy + 4 * p.world
+        without, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
+        for none, own, share in zip(without, whole, shared, strict=True):
+            assert own.optimizer == 2 * none.gradients and own.peak == none.peak + own.optimizer
+            assert share.peak == none.peak + share.optimizer
+        one_copy = 2 * sum(layer.gradient_bytes or 0 for layer in model.layers)
+        assert one_copy <= sum(share.optimizer for share in shared) <= one_copy + 4 * p.world, "shares are rounded up"

@@ -57,7 +57,7 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
                 client.shutdown(socket.SHUT_WR)
             while part := client.recv(2**16):
                 received += part
-        except ConnectionError:  # it was closed while this was being sent
+        except ConnectionError:  # the server closed it while this was being sent
             pass
     head, _, body = received.partition(b"\r\n\r\n")
     return (int(head.split()[1]) if head else 0), body
@@ -75,6 +75,7 @@ def request(server: Playground, method: str, path: str, body: bytes = b"", **hea
 
 
 def posted(server: Playground, kind: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    """Post a request with these fields; return the status and the answer. kind: draw or export."""
     status, body = sent(server, request(server, "POST", f"/{server.token}/{kind}", json.dumps(fields).encode()), more=True)
     return status, json.loads(body)
 
@@ -97,11 +98,10 @@ def test_the_page_has_a_strict_policy_and_the_library(server: Playground) -> Non
 
 def test_a_timeline_is_that_of_the_compiler(server: Playground) -> None:
     status, answer = posted(server, "draw", text=TEXT, parameters={"D": 8, "N": 16})
-    program = compile_schedule("chimera", {"D": 8, "N": 16}).program
     compiled = compile_schedule("chimera", {"D": 8, "N": 16})
     panel = viewed(simulate(compiled.program), "chimera", ordered=compiled.ordered)
     panel["text"]["name"] = "the text"
-    assert status == 200 and answer["digest"] == program.digest and answer["panel"] == json.loads(json.dumps(panel))
+    assert status == 200 and answer["digest"] == compiled.program.digest and answer["panel"] == json.loads(json.dumps(panel))
     assert [(p["name"], p["value"], p["given"]) for p in answer["parameters"]] == [
         ("D", 8, True),
         ("N", 16, True),
@@ -124,7 +124,7 @@ def test_the_viewer_of_the_page_allows_only_its_own_script_and_frame(server: Pla
 
 def test_costs_width_and_machine_are_those_of_the_command(server: Playground) -> None:
     given = {"costs": {"hop": "0.5", "B": "1/3"}, "width": 2, "machine": "serial", "arrange": True}
-    program = compile_source(find("chimera"), {}, 2, "serial", True).program
+    program = compile_source(find("chimera"), {}, width=2, machine="serial", arrange=True).program
     s = simulate(program, {"hop": Fraction(1, 2), "B": Fraction(1, 3)})
     _, answer = posted(server, "draw", text=TEXT, parameters={}, **given)
     assert (answer["digest"], answer["makespanText"], answer["ranks"]) == (program.digest, s.time(s.makespan), 8)
@@ -304,7 +304,7 @@ def bad_texts() -> Iterator[str]:
     yield from (f"schedule {word}\nranks 2\n" for word in ("\U0001f600", "日本", "é", "a\tb", "../../etc/passwd", "%s{0}"))
     drawn = random.Random(7)
     texts = [find(name).text for name in names()]
-    for _ in range(73):
+    for _ in range(73):  # so that there are a hundred
         text = drawn.choice(texts)
         at = drawn.randrange(len(text))
         part = drawn.choice(
@@ -399,7 +399,7 @@ def test_the_command_says_its_address_and_ends_with_one_line() -> None:
     command = [*COMMAND, "serve", "--no-browser", "--port"]
     process = subprocess.Popen([*command, "0"], stdout=pipe, stderr=pipe, text=True, preexec_fn=SIGINT_ON)
     assert process.stdout is not None
-    port = process.stdout.readline().split(":")[3].split("/")[0]
+    port = process.stdout.readline().split(":")[3].split("/")[0]  # of "the playground: http://127.0.0.1:PORT/TOKEN/"
     taken = subprocess.run([*command, port], capture_output=True, text=True)
     assert (taken.returncode, taken.stdout) == (2, "")
     assert taken.stderr.startswith(f"error[E002]: --port {port}: the port cannot be used: address already in use\n")

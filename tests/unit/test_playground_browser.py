@@ -57,7 +57,7 @@ def pixels(viewer: Any) -> str:
     return str(viewer.evaluate("(viewer.frame(), document.getElementById('lanes').toDataURL())"))
 
 
-def place(page: Any, words: str) -> None:
+def select(page: Any, words: str) -> None:
     """Select the first occurrence of these words in the text."""
     page.locator("#text").evaluate(
         """(text, words) => {
@@ -70,16 +70,16 @@ def place(page: Any, words: str) -> None:
 
 
 def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page: Any) -> None:
-    place(page, "param N")
+    select(page, "param N")
     page.keyboard.type("parm N")
     page.locator(".wrong").wait_for()
     assert page.locator(".wrong").inner_text() == "parm"
     assert page.locator("#text").get_attribute("aria-invalid") == "true"
     assert "did you mean 'param'?" in page.locator("#findings li").inner_text()
-    # The caret is behind the word and a blank; F8 goes to the error, whose help then is beside it.
+    # The caret is not on the wrong word. F8 moves it there, and then the help is shown beside the word.
     page.keyboard.press("F8")
     assert "did you mean 'param'?" in page.locator("#tooltip").inner_text()
-    place(page, "parm")
+    select(page, "parm")
     page.keyboard.type("param")
     page.locator("#status", has_text="compiled and verified").wait_for()
     assert page.locator(".wrong").count() == 0 and page.locator("#tooltip").is_hidden()
@@ -88,7 +88,7 @@ def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page:
 def test_an_underline_is_below_its_word_after_tabs_wide_characters_and_scrolling(page: Any) -> None:
     """The layer with the underlines has the geometry of the textarea: its width and height of the text, and its scrolling."""
     lines = "\n".join(f"# {k} \t\u65e5\u672c \U0001f600 {'x' * (k * 3)}" for k in range(60))
-    place(page, "sync eager where idle")
+    select(page, "sync eager where idle")
     page.keyboard.insert_text(f"{lines}\n\t# \U0001f600\tw\u00fcrd\nsink")
     page.locator(".wrong").first.wait_for()
     assert page.locator(".wrong").first.inner_text() == "sink"
@@ -165,15 +165,15 @@ def test_the_timeline_is_the_viewer_with_arrows_causes_and_memory(page: Any) -> 
     with_arrows = pixels(viewer)
     page.keyboard.press("a")
     assert pixels(viewer) != with_arrows
-    without = viewer.evaluate("viewer.state.layout.rows[0].height")
+    height_without_memory = viewer.evaluate("viewer.state.layout.rows[0].height")
     assert not viewer.evaluate("viewer.state.show.memory")
     page.keyboard.press("h")
-    assert viewer.evaluate("viewer.state.layout.rows[0].height") > without
+    assert viewer.evaluate("viewer.state.layout.rows[0].height") > height_without_memory
     legend = page.frame_locator("#viewer").locator("#legend").inner_text()
     assert "idle: waiting for a value" in legend and "idle: drain" in legend
     page.keyboard.press("+")
     page.wait_for_timeout(300)
-    assert viewer.evaluate("viewer.state.view.to - viewer.state.view.from") < 16
+    assert viewer.evaluate("viewer.state.view.to - viewer.state.view.from") < 16, "a part of the makespan of 16"
 
 
 def test_a_change_keeps_what_is_selected_shown_and_zoomed_to(page: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_change_keeps_what_is_selected_shown_and_zoomed_to(page: Any) -> None:
     viewer.evaluate("viewer.select(viewer.state.panels[0], 30); viewer.setView(2, 9)")
     text = viewer.evaluate("viewer.instructionText(viewer.state.panels[0], 30)")
     page.frame_locator("#viewer").get_by_role("button", name="Memory").click()
-    place(page, "sync eager where idle")
+    select(page, "sync eager where idle")
     page.keyboard.type("# another comment\nsync eager where idle")
     page.locator("#status", has_text="compiled and verified").wait_for()
     page.get_by_label("Value of N", exact=True).fill("8")
@@ -209,7 +209,7 @@ def test_costs_replicas_and_machine_are_those_of_the_command(page: Any) -> None:
     words = "--cost hop=0.5 --cost B=1/3 --width 2 --for serial"
     page.locator("#command", has_text=words).wait_for()
     figure(page, "8 ranks").wait_for()
-    program = compile_source(find("chimera"), {}, 2, "serial", True).program
+    program = compile_source(find("chimera"), {}, width=2, machine="serial", arrange=True).program
     s = simulate(program, {"hop": Fraction(1, 2), "B": Fraction(1, 3)})
     page.locator("#figures", has_text=s.time(s.makespan)).wait_for()
     told = page.frames[1].evaluate("(({ makespan, scale, machine }) => [makespan / scale, machine])(viewer.state.panels[0])")
@@ -230,7 +230,8 @@ def test_a_wrong_cost_and_a_wrong_width_are_marked_in_their_fields(page: Any) ->
     assert "the cost F = a third: expected a number like 2, 0.5 or 1/3" in error.inner_text()
     assert cost.get_attribute("aria-invalid") == "true" and cost.get_attribute("aria-describedby") == "setting-error"
     assert page.get_by_label("Value of cost of B").get_attribute("aria-invalid") == "false"
-    assert figure(page, "4 ranks").count() == 1 and "old" in page.locator("#right").get_attribute("class")
+    assert figure(page, "4 ranks").count() == 1, "the timeline stays"
+    assert "old" in page.locator("#right").get_attribute("class")
     page.get_by_label("Default of cost of F").click()
     error.wait_for(state="hidden")
     page.locator("#width").fill("99999")

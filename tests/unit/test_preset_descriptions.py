@@ -15,7 +15,7 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model, preset, preset_names
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.models import families
-from chimerac.models.__main__ import main as models
+from chimerac.models.__main__ import main as models_main
 from chimerac.models.presets import PRESETS, sizes_of
 from tools.descriptions import in_order, preset_of
 
@@ -43,13 +43,13 @@ def test_a_description_is_fresh() -> None:
     ],
 )
 def test_the_sizes_are_those_of_a_fresh_measurement(name: str, samples: int, seq_len: int) -> None:
-    found = find_model(name, lambda b: b, samples, seq_len)
+    found = find_model(name, samples=lambda b: b, micro_batch=samples, seq_len=seq_len)
     assert in_order(found) == in_order(describe(families.preset(name, seq_len), samples))
 
 
 def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
     for name, sizes in PRESETS.items():
-        assert find_model(name, lambda b: b).parameters == sizes.parameters(128)
+        assert find_model(name, samples=lambda b: b).parameters == sizes.parameters(sequence_length=128)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_a_model_of_one_s_own_is_described_for_the_compiler(tmp_path: Path, caps
         "    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 8), nn.Linear(8, 256))\n"
     )
     name, out = f"{path}:build", str(tmp_path / "m.json")
-    assert models(["describe", "--model", name, "--seq-len", "16", "-o", out]) == 0
+    assert models_main(["describe", "--model", name, "--seq-len", "16", "-o", out]) == 0
     assert main(["partition", "chimera", "-p", "D=2", "--model", out]) == 0
-    assert f"{name}: 3 layers, {256 * 8 + 72 + 256 * 9:,} parameters" in capsys.readouterr().out
-    assert models(["describe", "--model", f"{path}:other"]) == 1
+    assert f"{name}: 3 layers, {256 * 8 + (8 + 1) * 8 + (8 + 1) * 256:,} parameters" in capsys.readouterr().out
+    assert models_main(["describe", "--model", f"{path}:other"]) == 1
     assert "has no function other" in capsys.readouterr().err
 
 
@@ -106,11 +106,11 @@ def test_a_description_file_has_the_sizes_with_which_it_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "my model.json")
-    assert models(["describe", "--model", "gpt-nano", "--seq-len", "16", "-o", path]) == 0
+    assert models_main(["describe", "--model", "gpt-nano", "--seq-len", "16", "-o", path]) == 0
     output = capsys.readouterr()
     command = shlex.split(output.err.partition("; next: ")[2])
     assert output.out == "" and command == ["chimerac", "chimera", "--model", path, "--emit", "report"]
-    assert Path(path).read_text() == model_to_json(describe(families.preset("gpt-nano", 16), 4))
+    assert Path(path).read_text() == model_to_json(describe(families.preset("gpt-nano", 16), samples=4))
     reports = []
     for words in (["--model", path], ["--model", "gpt-nano", "--seq-len", "16"], ["--model", path, "--micro-batch", "4"]):
         assert main(["chimera", "-p", "D=4", "--emit", "report", *words]) == 0

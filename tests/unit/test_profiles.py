@@ -78,12 +78,12 @@ def test_the_shipped_profiles_are_those_of_the_tool() -> None:
 @pytest.mark.parametrize(("name", "forward_ms", "backward_ms"), [("p100", 16.10, 26.95), ("v100", 10.39, 16.28)])
 def test_the_published_layer_has_its_published_time(name: str, forward_ms: float, backward_ms: float) -> None:
     """A block of bert48 is a layer of BERT-large; the times are those of 32 samples of 128 tokens."""
-    block = find_profile(name, "bert48").times(32)[5]
+    block = find_profile(name, "bert48").times(samples=32)[5]  # layer 5 is one of the equal blocks
     assert block.forward_s * 1e3 == pytest.approx(forward_ms, rel=1e-6)
     assert block.backward_s * 1e3 == pytest.approx(backward_ms, rel=1e-6)
-    # 12 w^2 t + 2 w t^2 multiply-adds in a layer for a sample of t tokens
+    # 12 w^2 t + 2 w t^2 multiply-adds in a layer of width w for a sample of t tokens
     bert, gpt = (12 * w * w * t + 2 * w * t * t for w, t in ((1024, 128), (1280, 632)))
-    ratio = find_profile(name, "gpt2-64").times(1)[5].forward_s / (forward_ms / 32 / 1e3)
+    ratio = find_profile(name, "gpt2-64").times(samples=1)[5].forward_s / (forward_ms / 32 / 1e3)
     assert ratio == pytest.approx(gpt / bert, rel=1e-3)
 
 
@@ -120,6 +120,7 @@ def test_wrong_links_are_findings(text: str) -> None:
 
 
 def field(report: str, name: str) -> str:
+    """Return the line of a report that begins with this name."""
     return next(line for line in report.splitlines() if line.startswith(name))
 
 
@@ -141,7 +142,7 @@ def test_the_optimizer_of_the_profile_counts_and_another_one_replaces_it(capsys:
         table = capsys.readouterr().out.split("memory of")[1].splitlines()
         return int(table[2].split()[3].replace(",", ""))
 
-    gradients = (12288 + 12352) * 4
+    gradients = (12288 + 12352) * 4  # of the two layers of rank 0: the embeddings and a block
     assert optimizer_bytes() == optimizer_bytes("--optimizer", "adamw") == 2 * gradients
     assert optimizer_bytes("--optimizer", "sgd") == 0
 
@@ -167,7 +168,7 @@ def test_every_command_takes_a_profile(capsys: pytest.CaptureFixture[str]) -> No
     assert path[0].split() == ["start", "end", "rank", "step"] and path[1].split()[0] == "0" and len(path) > 10
     assert main(["partition", *BERT]) == 0
     assert "slowest stage" in capsys.readouterr().out
-    assert main(["compare", "chimera", "1f1b", *BERT[1:], "--width", "2", "--emit", "json"]) == 0
+    assert main(["compare", "1f1b", *BERT, "--width", "2", "--emit", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["unit"] == "ms" and "costs" not in found
     rows = {row["schedule"]: row for row in found["schedules"]}
@@ -179,7 +180,7 @@ def test_every_command_takes_a_profile(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_profile_of_sequences_fits_a_description_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sequence length is the default of presets. A file has one of its own, and no option was given."""
     (tmp_path / "m.json").write_text(model_to_json(find_model("gpt-nano", lambda b: b)))
-    assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *NANO[2:]]) == 0
+    assert main(["1f1b", *NANO, "-p", "N=2", "--emit", "report"]) == 0
     expected = capsys.readouterr().out
     words = ["--model", str(tmp_path / "m.json"), "--profile", str(EXAMPLE_PROFILE)]
     assert main(["1f1b", "-p", "D=2", "-p", "N=2", "--emit", "report", *words]) == 0
@@ -225,7 +226,11 @@ def test_compare_draws_all_schedules_to_one_scale(capsys: pytest.CaptureFixture[
         (["chimera", "--profile", "p100"], 2, "--profile needs a model"),
         ([*BERT, "--cost", "F=2", "--emit", "report"], 2, "--profile and --cost both say how long tasks take"),
         ([*BERT], 2, "--profile is for --emit perfetto, --emit timeline, "),
-        ([*BERT[:-2], "--link", "1us,1GB/s", "--emit", "report"], 2, "--link replaces the links of a profile"),
+        (
+            ["chimera", "-p", "D=4", "--model", "bert48", "--link", "1us,1GB/s", "--emit", "report"],
+            2,
+            "--link replaces the links of a profile",
+        ),
         ([*BERT, "--link", "fast", "--emit", "report"], 1, "E717"),
         ([*BERT, "--seq-len", "64", "--emit", "report"], 1, "has times for sequences of 128 tokens, and --seq-len is 64"),
         ([*BERT, "--precision", "bfloat16", "--emit", "report"], 1, "has times in float32, and --precision is bfloat16"),

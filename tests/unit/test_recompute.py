@@ -189,7 +189,7 @@ def codes_of(p: Program) -> list[str]:
 
 def moved(m: int, before: Instruction | None) -> Program:
     """Return the program with the RECOMPUTE of micro-batch m moved right before another task, or to the end of its rank."""
-    changed, recompute = streams(EARLY), Recompute(0, 0, (m,))
+    changed, recompute = streams(EARLY), Recompute(pipe=0, stage=0, micro_batches=(m,))
     changed[0].remove(recompute)
     changed[0].insert(changed[0].index(before) if before else len(changed[0]), recompute)
     return with_streams(EARLY, changed)

@@ -133,10 +133,10 @@ def test_a_pipeline_recomputes_the_stages_that_it_is_given(recompute: Any) -> No
     """Fewer bytes are kept for backwards, and the gradients stay those of one process."""
 
     def run(pipe: Pipeline) -> tuple[tuple[int, ...], float, dict[str, torch.Tensor]]:
-        return pipe.program.recomputed_stages, pipe.step(*batch(0, 4)), gradients(pipe)
+        return pipe.program.recomputed_stages, pipe.step(*batch(0, micro_batches=4)), gradients(pipe)
 
     model = Decoder(blocks=2)
-    expected = one_process(model, 0, 4)
+    expected = one_process(model, 0, micro_batches=4)
     wanted = gradients(model)
     for stages, loss, found in in_loopback("chimera", {"D": 2, "N": 4}, lambda: Decoder(blocks=2), run, recompute=recompute):
         assert stages == ((0, 1) if recompute == "all" else (0,))

@@ -19,9 +19,9 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
 from tools import ROOT
 
-# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: of dropout.
+# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: dropout.
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10
-D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the number of blocks
+D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the numbers of blocks and of attention heads
 TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode()
 
 
@@ -65,10 +65,10 @@ def layers() -> list[nn.ModuleDict]:
         torch.manual_seed(number(S, layer))
         if layer == 0:
             modules = {"byte": nn.Embedding(256, D), "position": nn.Embedding(L, D)}
-            again = {"byte": 0.02, "position": 0.02}
+            deviations = {"byte": 0.02, "position": 0.02}
         elif layer == B + 1:
             modules = {"norm": nn.LayerNorm(D, bias=False), "logits": nn.Linear(D, 256, bias=False)}
-            again = {"logits": 0.02}
+            deviations = {"logits": 0.02}
         else:
             modules = {
                 "norm_1": nn.LayerNorm(D, bias=False),
@@ -78,8 +78,8 @@ def layers() -> list[nn.ModuleDict]:
                 "up": nn.Linear(D, 4 * D, bias=False),
                 "down": nn.Linear(4 * D, D, bias=False),
             }
-            again = {"qkv": 0.02, "up": 0.02, "merge": 0.02 / math.sqrt(2 * B), "down": 0.02 / math.sqrt(2 * B)}
-        for name, deviation in again.items():
+            deviations = {"qkv": 0.02, "up": 0.02, "merge": 0.02 / math.sqrt(2 * B), "down": 0.02 / math.sqrt(2 * B)}
+        for name, deviation in deviations.items():
             nn.init.normal_(modules[name].weight, std=deviation)
         built.append(nn.ModuleDict(modules))
     return built
@@ -98,13 +98,13 @@ def dropped(x: Tensor, t: int, numbers: range, layer: int, site: int) -> Tensor:
 def loss_of(model: list[nn.ModuleDict], text: bytes, t: int, numbers: range) -> Tensor:
     inputs, targets = samples(text, numbers)
     first, *blocks, last = model
-    x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, 0, 0)
+    x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, layer=0, site=0)
     for layer, m in enumerate(blocks, start=1):
         q, k, v = (z.unflatten(-1, (HEADS, -1)).transpose(1, 2) for z in m["qkv"](m["norm_1"](x)).split(D, dim=-1))
         scores = (q @ k.transpose(-1, -2) / math.sqrt(D // HEADS)).masked_fill(~torch.ones(L, L).tril().bool(), -math.inf)
         attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        x = x + dropped(m["merge"](attended), t, numbers, layer, 1)
-        x = x + dropped(m["down"](F.gelu(m["up"](m["norm_2"](x)))), t, numbers, layer, 2)
+        x = x + dropped(m["merge"](attended), t, numbers, layer, site=1)
+        x = x + dropped(m["down"](F.gelu(m["up"](m["norm_2"](x)))), t, numbers, layer, site=2)
     return F.cross_entropy(last["logits"](last["norm"](x)).flatten(0, 1), targets.flatten())
 
 
@@ -133,7 +133,7 @@ def expected(width: int, kind: str) -> list[dict[str, float]]:
         for p in parameters:
             p.grad = p.grad * min(1.0, 0.5 / (norm + 1e-6)) if p.grad is not None else None
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(t, 3e-3, 0.3, 2, kind)
+            group["lr"] = rate_of(t, highest=3e-3, floor=0.3, warm_up=2, kind=kind)
         optimizer.step()
         lines.append({"loss": loss.item(), "gradient_norm": norm, "rate": group["lr"]})
     with torch.no_grad():

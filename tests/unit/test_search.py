@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -31,18 +32,17 @@ def tiny(seed: int) -> Problem:
     )
     stages = len(pipes[0])
     activations = tuple(r.randint(0, 3) for _ in range(stages))
-    free = Problem(
-        2,
-        stages,
-        tuple(Pipe(f"p{k}", p, n) for k, (p, n) in enumerate(zip(pipes, counts, strict=True))),
-        kinds,
-        tuple(tuple(r.randint(0, 5) for _ in range(stages)) for _ in kinds),
-        ((0, r.randint(0, 4)), (r.randint(0, 4), 0)),
-        activations,
-        (None, None),
+    unlimited = Problem(
+        ranks=2,
+        stages=stages,
+        pipes=tuple(Pipe(f"p{k}", p, n) for k, (p, n) in enumerate(zip(pipes, counts, strict=True))),
+        kinds=kinds,
+        durations=tuple(tuple(r.randint(0, 5) for _ in range(stages)) for _ in kinds),
+        links=((0, r.randint(0, 4)), (r.randint(0, 4), 0)),
+        activations=activations,
+        limits=(None, None),
     )
-    limits = tuple(x + r.randint(0, 3) for x in free.least_limits())
-    return Problem(2, stages, free.pipes, kinds, free.durations, free.links, activations, limits)
+    return replace(unlimited, limits=tuple(x + r.randint(0, 3) for x in unlimited.least_limits()))
 
 
 def least_makespan(problem: Problem) -> int:
@@ -54,17 +54,19 @@ def least_makespan(problem: Problem) -> int:
             tasks[r] += [(p, s, m, k) for m in range(pipe.micro_batches) for k in kinds]
 
     def orders(r: int) -> Iterator[tuple[Task, ...]]:
-        """Yield the orders of a rank in which no kind of task is before its predecessor and no limit is exceeded."""
+        """Yield the orders of a rank within its limit. On each stage a micro-batch has its tasks in the order of `kinds`."""
         for order in permutations(tasks[r]):
             place = {x: i for i, x in enumerate(order)}
             if any(place[p, s, m, a] > place[p, s, m, b] for p, s, m, _ in order for a, b in pairwise(kinds)):
                 continue
             held, limit = 0, problem.limits[r]
             for _, s, _, k in order:
-                held += problem.activations[s] * (k == kinds[0])
+                if k == kinds[0]:
+                    held += problem.activations[s]
                 if limit is not None and held > limit:
                     break
-                held -= problem.activations[s] * (k == kinds[-1])
+                if k == kinds[-1]:
+                    held -= problem.activations[s]
             else:
                 yield order
 
@@ -77,9 +79,11 @@ def least_makespan(problem: Problem) -> int:
             for r, order in enumerate(chosen):
                 while done[r] < len(order):
                     p, s, m, k = x = order[done[r]]
-                    waits = [(p, s, m, kinds[kinds.index(k) - 1])] * (k != "F")
-                    waits += [(p, s - 1, m, "F")] * (k == "F" and s > 0)
-                    waits += [(p, s + 1, m, k)] * (k == kinds[1] and s + 1 < problem.stages)
+                    waits = [] if k == "F" else [(p, s, m, kinds[kinds.index(k) - 1])]
+                    if k == "F" and s > 0:
+                        waits.append((p, s - 1, m, "F"))
+                    if k == kinds[1] and s + 1 < problem.stages:
+                        waits.append((p, s + 1, m, k))
                     if any(y not in end for y in waits):
                         break
                     ready = [clock[r]]
@@ -99,7 +103,7 @@ def least_makespan(problem: Problem) -> int:
 def test_tiny_problems_are_solved_and_proved_as_by_brute_force(seed: int) -> None:
     problem = tiny(seed)
     optimum = least_makespan(problem)
-    state = search(problem, [], 20, seed)
+    state = search(problem, known=[], seconds=20, seed=seed)
     assert state.best is not None
     assert max(b.value for b in rank_bounds(problem)) <= optimum
     assert (state.best.makespan, state.bound, state.is_proved) == (optimum, optimum, True)
@@ -108,15 +112,15 @@ def test_tiny_problems_are_solved_and_proved_as_by_brute_force(seed: int) -> Non
 @pytest.mark.parametrize(
     ("problem", "makespan"),
     [
-        (two_pipes(8, 32, "FB", 0), 108),
-        (two_pipes(8, 32, "FIW", 0), 99),
-        (two_pipes(4, 4, "FIW", 1, unit=10), 135),
-        (two_pipes(8, 16, "FIW", 1, unit=10), 520),
+        (two_pipes(ranks=8, total=32, kinds="FB", hop=0), 108),
+        (two_pipes(ranks=8, total=32, kinds="FIW", hop=0), 99),
+        (two_pipes(ranks=4, total=4, kinds="FIW", hop=1, unit=10), 135),
+        (two_pipes(ranks=8, total=16, kinds="FIW", hop=1, unit=10), 520),
     ],
     ids=["fused", "split", "small", "hop"],
 )
 def test_published_placements_are_proved_optimal(problem: Problem, makespan: int) -> None:
     """1F1B takes 117 at the first setting, and Chimera by concatenation 126."""
-    state = search(problem, [], 60)
+    state = search(problem, known=[], seconds=60)
     assert state.best is not None
     assert (state.best.makespan, state.bound) == (makespan, makespan)

@@ -34,6 +34,7 @@ ARGUMENTS = ["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.1", "
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files of one search: best.sched, and its certificate best.json."""
     folder = tmp_path_factory.mktemp("search")
     assert main([*ARGUMENTS, "-o", str(folder / "best.sched")]) == 0
     return folder
@@ -44,7 +45,7 @@ def test_a_result_is_simulated_as_certified(written: Path, capsys: pytest.Captur
     text = (written / "best.sched").read_text()
     compiled = compile_text(text)
     assert simulate(compiled.program).makespan == certificate["makespan"]
-    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # 265 tenths: the first order of the search
+    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # tenths: bound of the ranks, first order
     assert check.main([str(written / "best.json"), str(written / "best.sched")]) == 0
     assert "both hold" in capsys.readouterr().out
     assert main(["fmt", "--check", str(written / "best.sched")]) == 0
@@ -194,11 +195,12 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["search", *words]) == 0
     shown = capsys.readouterr().err
     assert re.search(r"^makespan [0-9.]+ ms, wall", shown, re.MULTILINE) and "simulated with busy links" in shown
-    assert check.main(shlex.split(shown.splitlines()[-1])[3:]) == 0
+    command = shlex.split(shown.splitlines()[-1])  # python -m MODULE, then the arguments of `check`
+    assert check.main(command[3:]) == 0
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
     profile = find_profile("p100", "bert48")
-    model = find_model("bert48", program.header.samples, None, profile.seq_len)
-    program = program.with_partition(partition_for(None, model, 4))
+    model = find_model("bert48", program.header.samples, seq_len=profile.seq_len)
+    program = program.with_partition(partition_for(None, model, stages=4))
     durations = profiled_durations(program, model, profile)
     found = problem_of(program, given_from_durations(program, durations))
     certificate = json.loads((tmp_path / "my x.json").read_text())
@@ -232,10 +234,10 @@ def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
     program = compile_schedule(path).program
     model = find_model("gpt-nano", program.header.samples)
-    program = program.with_partition(partition_for(None, model, 4))
-    assert not any(excess(program, model, state_of("adamw", False), most_bytes))
+    program = program.with_partition(partition_for(None, model, stages=4))
+    assert not any(excess(program, model, state_of("adamw", zero=False), most_bytes))
     given = compile_schedule("1f1b", {"D": 4, "N": 8}).program.with_partition(program.partition)
-    assert any(excess(given, model, state_of("adamw", False), most_bytes))
+    assert any(excess(given, model, state_of("adamw", zero=False), most_bytes))
 
 
 def test_without_the_extra_the_command_says_what_to_install(

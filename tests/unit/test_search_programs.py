@@ -22,9 +22,9 @@ from chimerac.compiler.search.text import schedule_text
 def test_unusual_placements_are_searched(name: str, parameters: dict[str, int]) -> None:
     """A pipe without micro-batches, a limit of one micro-batch, one rank."""
     problem = problem_of(compile_schedule(name, parameters).program, Given())
-    state = search(problem, [], 0.5)
+    state = search(problem, known=[], seconds=0.5)
     assert state.best is not None
-    _, compiled = schedule_text(problem, state.best, "found", [], [])
+    _, compiled = schedule_text(problem, state.best, "found", comment=[], statements=[])
     assert simulate(compiled.program).makespan == state.best.makespan
 
 
@@ -35,7 +35,7 @@ def test_a_text_compiles_to_its_order(name: str) -> None:
     problem = problem_of(program, Given(hop=Fraction(1, 2)))
     order = order_of(problem, program)
     assert order is not None
-    text, compiled = schedule_text(problem, order, "again", ["a comment"], ["sync eager"])
+    text, compiled = schedule_text(problem, order, "again", comment=["a comment"], statements=["sync eager"])
     assert len(text) < 6000
     before = simulate(program, {"hop": 0.5})
     assert Fraction(simulate(compiled.program).makespan) / problem.scale <= Fraction(before.makespan, before.scale)

@@ -9,25 +9,32 @@ from concurrent.futures import Future, wait
 import pytest
 
 from chimerac.compiler.search.orders import search
+from chimerac.compiler.search.problem import Problem
 from chimerac.compiler.search.sequences import one_after_another
 from chimerac.compiler.search.solver import solve
 from tests.helpers_command import SIGINT_ON
 from tests.helpers_search import two_pipes
 from tools import ROOT
 
-UNPROVED = 494  # the bound of the ranks for two_pipes(4, 16, "FIW", 1, unit=10); an hour does not prove more
+
+def hard_problem() -> Problem:
+    """Return a problem for which the solver proves no higher bound than UNPROVED in an hour."""
+    return two_pipes(ranks=4, total=16, kinds="FIW", hop=1, unit=10)
+
+
+UNPROVED = 494  # the bound of the ranks for this problem
 
 
 def test_the_solver_returns_a_bound_only_if_it_is_higher_than_the_given_one() -> None:
-    problem = two_pipes(4, 4, "FB", 0)
-    optimum = search(problem, [], 20)
+    problem = two_pipes(ranks=4, total=4, kinds="FB", hop=0)
+    optimum = search(problem, known=[], seconds=20)
     assert optimum.best is not None and optimum.best.makespan == optimum.bound
-    assert solve(problem, optimum.best, optimum.bound, 20, 0).bound == 0
+    assert solve(problem, optimum.best, optimum.bound, seconds=20, seed=0).bound == 0
 
 
 def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before the solver has begun: `solve` ends at once, although it may take an hour."""
-    problem = two_pipes(4, 16, "FIW", 1, unit=10)
+    problem = hard_problem()
     calls = []
 
     def interrupted(running: list[Future[object]], timeout: float) -> None:
@@ -38,7 +45,7 @@ def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("chimerac.compiler.search.solver.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        solve(problem, one_after_another(problem), UNPROVED, 3600, 0)
+        solve(problem, one_after_another(problem), UNPROVED, seconds=3600, seed=0)
     assert len(calls) > 1
 
 
@@ -46,14 +53,13 @@ INTERRUPTED = """
 import os, signal, threading
 from chimerac.compiler.search.sequences import one_after_another
 from chimerac.compiler.search.solver import solve
-from tests.helpers_search import two_pipes
-from tests.unit.test_search_solver import UNPROVED
+from tests.unit.test_search_solver import UNPROVED, hard_problem
 
-problem = two_pipes(4, 16, "FIW", 1, unit=10)
+problem = hard_problem()
 order = one_after_another(problem)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    solve(problem, order, UNPROVED, 3600, 0)
+    solve(problem, order, UNPROVED, seconds=3600, seed=0)
 except KeyboardInterrupt:
     print("interrupted")
 """

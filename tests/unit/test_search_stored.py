@@ -25,6 +25,7 @@ def test_the_results_of_searches_are_between_the_bound_and_the_library(group: st
         assert found["shipped_makespan"] is None or found["makespan"] <= found["shipped_makespan"]
 
 
+# One row of each table.
 @pytest.mark.parametrize(("group", "row"), [("published", 5), ("uneven", 5), ("small", 12)])
 def test_the_shipped_schedules_of_the_tables_are_those_of_the_library(group: str, row: int) -> None:
     found = stored(group)[row]

@@ -56,7 +56,8 @@ def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:
 
 
 def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> EvaluatedText:
-    return search(find(name), SIZES, [Fraction(0), TENTH], "D", tries, seed)[0]
+    """Return the best text of a search at SIZES."""
+    return search(find(name), SIZES, hops=[Fraction(0), TENTH], activations="D", tries=tries, seed=seed)[0]
 
 
 def test_the_same_seed_finds_the_same_text() -> None:
@@ -66,7 +67,9 @@ def test_the_same_seed_finds_the_same_text() -> None:
 def test_the_result_is_better_than_the_schedule_and_keeps_the_limit() -> None:
     reported: list[float] = []
     hops = [TENTH, Fraction(1, 2)]
-    found, points = search(find("chimera_zb"), SIZES, hops, "D", 30, 1, lambda x: reported.append(x.score))
+    found, points = search(
+        find("chimera_zb"), SIZES, hops, activations="D", tries=30, seed=1, report=lambda x: reported.append(x.score)
+    )
     before = texts.evaluated(find("chimera_zb").text, points)
     assert before is not None and found.score < before.score
     assert reported == sorted(reported, reverse=True) and reported
@@ -93,8 +96,8 @@ def test_the_formulas_of_an_order_of_ticks_are_changed() -> None:
     """The fill of this order leaves a rank idle for one task. Several changes, such as another start, avoid this."""
     size = {"D": 4, "N": 6}
     assert simulate(compile_text(FILLED, size).program).makespan == 20
-    found, _ = search(Source("filled", FILLED), [size], [Fraction(0)], "", 20, 4)
-    assert found.makespans == ((19,),) and found.score == 1
+    found, _ = search(Source("filled", FILLED), [size], hops=[Fraction(0)], activations="", tries=20, seed=4)
+    assert found.makespans == ((19,),) and found.score == 1, "the makespan is at its bound"
     assert "order ticks" in found.text and simulate(compile_text(found.text, size).program).makespan == 19
 
 

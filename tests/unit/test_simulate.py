@@ -41,7 +41,7 @@ def test_makespans_computed_by_hand(machine: Machine, window: int, expected: int
     assert simulate(p).makespan == makespan(p) == expected
 
 
-SUMS = """chimera-program 1
+WITH_ALL_REDUCES = """chimera-program 1
 schedule held
 sizes width=1 ranks=3 stages=2 micro_batches=3 window=2 machine={machine} kind=training micro_batch_size=1/1
 costs FWD=1 BWD=1 BWD_INPUT=1 BWD_WEIGHT=1 hop=1
@@ -61,15 +61,15 @@ rank 2:
 
 @pytest.mark.parametrize(("machine", "time"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
 def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, time: int) -> None:
-    """Rank 2 launches its sum at 4 and rank 0 at 6. On `serial` the grad cannot be sent before the sum starts."""
-    p = verify(program_from_text(SUMS.format(machine=machine)))
+    """The all-reduce of stage 1 is launched by rank 2 at 4, and by rank 0 at 6. On `serial` the grad is sent only then."""
+    p = verify(program_from_text(WITH_ALL_REDUCES.format(machine=machine)))
     s = simulate(p)
-    rows = [row for row in range(*p.offsets[1:3].tolist()) if p.text(row) == "BWD b s0 m2"]
-    assert s.timeline.start[rows].tolist() == [time] and s.makespan == makespan(p) == 8
+    (row,) = (row for row in range(len(p)) if p.text(row) == "BWD b s0 m2")
+    assert s.timeline.start[row] == time and s.makespan == makespan(p) == 8
 
 
 def test_a_compiled_program_has_the_times_of_the_machine_it_is_arranged_for() -> None:
-    expected = {"posted": 39, "window": 39, "rendezvous": 39, "paired": 40, "serial": 41}
+    expected = {"posted": 39, "window": 39, "rendezvous": 39, "paired": 40, "serial": 41}  # halves of a unit
     for machine in MACHINES:
         s = simulate(compile_schedule("chimera", {"D": 4}, machine=machine, arrange=True).program, {"hop": 0.5})
         assert (s.makespan, s.scale) == (expected[machine], 2)
@@ -164,9 +164,10 @@ def test_the_parameters_of_a_text_are_checked_like_those_of_a_file() -> None:
 
 def test_given_costs_replace_those_of_the_program() -> None:
     p = program("1f1b", D=2, N=3)
-    assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
-    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
-    assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
+    # The makespan is N + D - 1 = 4 times F + B.
+    assert simulate(p).makespan == 4 * (1 + 2)  # the program's own: F = 1, B = I + W = 2
+    assert simulate(p, {"I": 3}).makespan == 4 * (1 + 4)  # B is I + W if only the halves are given
+    assert simulate(p, {"I": 3, "B": 1}).makespan == 4 * (1 + 1)
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
     assert half.time(half.makespan) == "4.667"

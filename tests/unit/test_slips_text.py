@@ -54,7 +54,7 @@ def test_several_slips_are_all_found(line: str, findings: list[str]) -> None:
 
 
 def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
-    for base, whole, wrong, where, block in (
+    for base, right, wrong, where, block in (
         ("listing", "{ B  F }", "{ B  F", 10, "repeat N - w {"),
         ("listing", "    repeat w { B }\n}", "    if r >= 0 {\n        repeat w { B }\n}", 12, "if r >= 0 {"),
         ("gpipe", "(N - 1 - m)\n}", "(N - 1 - m)", 9, "order ticks {"),
@@ -63,7 +63,7 @@ def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
         ("vee", "    micro_batches N\n}", "    micro_batches N", 9, "pipe main {"),
         ("chimera", "1 - s\n}", "1 - s", 12, "order ticks {"),
     ):
-        text = slip(base, (whole, wrong))
+        text = slip(base, (right, wrong))
         [found] = findings_of(text)
         assert found.span is not None and found.span.line == where, text
         assert found.message == f"a '}}' is missing: '{block}' is not closed"
@@ -115,7 +115,7 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 )
 def test_digits_that_the_language_does_not_allow_are_no_number(text: str, number: str) -> None:
     found = findings_of(text.replace("#", number))
-    assert found and not any(".. 2'" in d.help for d in found)  # ٣ is no 3
+    assert found and not any(".. 2'" in d.help for d in found)  # the Arabic ٣ is not read as 3
 
 
 def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ def all_reduces(p: Program, rank: int) -> list[str]:
 
 
 def two_pipes(sync: str, width: int = 1) -> Program:
+    """Return the program drawn above, with this statement about all-reduces."""
     return small({"N": 2}, width, pipe=PIPES, extra=sync, **TICKS)
 
 
@@ -45,7 +46,7 @@ def test_eager_all_reduces_where_idle_are_at_the_end_of_a_busy_rank() -> None:
     for rank in range(2):
         assert all_reduces(two_pipes("sync eager where idle"), rank) == all_reduces(two_pipes("sync at end"), rank)
     p = program("chimera", D=4)
-    # In its timeline rank 0 is idle after B3 of the up pipe (stage 3), ranks 1 and 2 never before their end.
+    # In its timeline rank 0 is idle after B3 of the up pipe (stage 3). Ranks 1 and 2 are busy from their first B to their end.
     assert all_reduces(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
     assert all_reduces(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
 

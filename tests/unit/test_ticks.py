@@ -10,8 +10,8 @@ from tests.helpers_text import findings_of, small, tasks_of
 
 def test_a_rank_runs_its_tasks_in_the_order_of_their_ticks() -> None:
     p = small()
-    #          rank 0  F0 F1 -- B0 F2 B1 -- B2     ticks 0 2 3 4 5 6 7
-    #          rank 1  -- F0 B0 F1 B1 F2 B2
+    # rank 0  F0 F1 B0 F2 B1 B2   on the ticks 0 2 3 4 5 7
+    # rank 1  F0 B0 F1 B1 F2 B2   on the ticks 1 2 3 4 5 6
     assert tasks_of(p, 0) == "F0 F1 B0 F2 B1 B2"
     assert tasks_of(p, 1) == "F0 B0 F1 B1 F2 B2"
 

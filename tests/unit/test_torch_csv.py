@@ -22,6 +22,7 @@ EXPRESSIBLE = ("gpipe", "1f1b", "dapple", "interleaved", "looped_bfs", "hanayo",
 
 
 def read(text: str, **options: Any) -> Program:
+    """Return the program of a CSV. options: of `program_from_csv`."""
     return program_from_csv(Source("own-order.csv", text.replace("\r\n", "\n")), **options)
 
 
@@ -34,16 +35,16 @@ def test_a_program_is_the_same_after_csv_or_is_refused(name: str, parameters: tu
     program = library_program(name, parameters)
     if name not in EXPRESSIBLE:
         with pytest.raises(ChimeraError, match=r"E623: torch.* stage 0 is on ranks 0, "):
-            program_to_csv(program, False)
+            program_to_csv(program, with_communication=False)
         return
     arranged = compile_schedule(name, dict(parameters), machine="serial", arrange=True).program
-    for given, with_messages in ((program, False), (arranged, True)):
-        found = read(program_to_csv(given, with_messages))
+    for given, with_communication in ((program, False), (arranged, True)):
+        found = read(program_to_csv(given, with_communication))
         assert (
             text_of_streams(found) == text_of_streams(given)
             and found.header.pipes[0].placement == program.header.pipes[0].placement
         )
-    assert found.header.schedule == "own_order"
+    assert found.header.schedule == "own_order", "the name of the file, as a name of the language"
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v", "hanayo", "zb_h2"])
@@ -53,12 +54,14 @@ def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> N
 
     program = compile_schedule(name, {"D": 4, "N": 8}, machine="serial", arrange=True).program
     h = program.header
-    tasks, both = ([[*map(schedules._Action.from_str, line.split(","))] for line in program_to_csv(program, x).splitlines()]
-                   for x in (False, True))  # fmt: skip
+    tasks, with_messages = (
+        [[*map(schedules._Action.from_str, line.split(","))] for line in program_to_csv(program, communication).splitlines()]
+        for communication in (False, True)
+    )
     ranks = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
     assert [ranks[s] for s in range(h.stages)] == list(h.pipes[0].placement)
     shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
-    messages = {r: [a for a in line if a.computation_type not in shards] for r, line in enumerate(both)}
+    messages = {r: [a for a in line if a.computation_type not in shards] for r, line in enumerate(with_messages)}
     schedules._simulate_comms_compute(messages, ranks.__getitem__, h.stages)
     lowered = schedules._add_send_recv(dict(enumerate(tasks)), ranks.__getitem__, h.stages)
     text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
@@ -84,7 +87,7 @@ def test_a_program_is_written_as_a_listing_with_the_same_tasks(name: str, parame
 )
 def test_what_torch_cannot_express_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ChimeraError, match=f"E623: .*{says}"):
-        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 2}, **options).program, False)
+        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 2}, **options).program, with_communication=False)
 
 
 def test_a_rank_without_a_stage_is_refused() -> None:
@@ -92,12 +95,12 @@ def test_a_rank_without_a_stage_is_refused() -> None:
     text = """schedule unused  ranks 3  stages 2  pipe main { stage s on rank s   micro_batches 2 }
               order ticks { F(s, m) at s + 2*m   B(s, m) at 3 - s + 2*m }"""
     with pytest.raises(ChimeraError, match=r"E623: .*rank 2 has no stage"):
-        program_to_csv(compile_text(text).program, False)
+        program_to_csv(compile_text(text).program, with_communication=False)
 
 
 def test_messages_that_would_hang_over_nccl_are_refused() -> None:
     with pytest.raises(ChimeraError, match=r"E623: .*would hang(.|\n)*--for serial"):
-        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, True)
+        program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, with_communication=True)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +143,10 @@ def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
 def test_reading_writing_and_listing_are_linear() -> None:
     """Lines of Python are counted. N grows by 96 and then by 384, so linear work grows by 4 times as much the second time."""
     programs = [compile_schedule("zb_v", {"D": 2, "N": n}, machine="serial", arrange=True).program for n in (32, 128, 512)]
-    texts = [program_to_csv(p, True) for p in programs]
+    texts = [program_to_csv(p, with_communication=True) for p in programs]
     for counts in (
         [lines(lambda text=text: read(text)) for text in texts],  # type: ignore[misc]
-        [lines(lambda p=p: program_to_csv(p, True)) for p in programs],  # type: ignore[misc]
+        [lines(lambda p=p: program_to_csv(p, with_communication=True)) for p in programs],  # type: ignore[misc]
         [lines(lambda p=p: program_to_listing(p)) for p in programs],  # type: ignore[misc]
         [lines(lambda p=p: diff(p, p)) for p in programs],  # type: ignore[misc]
     ):

@@ -23,6 +23,8 @@ from tests.helpers_orders import costed_listings
 from tests.helpers_random import schedules
 from tests.helpers_text import small, text
 
+NEVER_FULL = 2**20  # a window
+
 
 def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]]:
     """Return the values of the SENDs or of the RECVs of every channel, in order. kind: Send or Recv."""
@@ -53,17 +55,20 @@ def test_the_allowance_bounds_the_number_of_posted_values() -> None:
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
-        held = largest = 0
+        unread = largest = 0
         for i in complete.stream(1):
-            held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
-            largest = max(largest, held)
+            if isinstance(i, Recv) and i.value == "act":
+                unread += 1
+            elif i.op == "FWD":
+                unread -= 1
+            largest = max(largest, unread)
         assert largest == ahead
     assert peaks(compiled.program).receive_buffers[1] == 8  # a received act is held until its backward
 
 
 def without_the_rule_for_windows(compiled: Compiled) -> Program:
     """Return the program as lowering without the rule for windows would make it."""
-    unbounded = compiled.ordered.program.with_header(window=2**20)
+    unbounded = compiled.ordered.program.with_header(window=NEVER_FULL)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
     complete = insert(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
     program = widen(complete, 1)
@@ -123,14 +128,14 @@ SLOW = text(
 
 def makespan_without_window(p: Program) -> int:
     """Return the makespan if SENDs need not wait."""
-    return simulate(p.with_header(window=2**20)).makespan
+    return simulate(p.with_header(window=NEVER_FULL)).makespan
 
 
 def test_a_receive_is_posted_by_the_time_of_its_send() -> None:
     compiled = compile_text(SLOW)
     ends = int(compiled.timing.end.max())
     assert simulate(compiled.program).makespan == ends == 57
-    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most two are posted and unread
+    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most AHEAD are posted and unread
     assert simulate(late, {"hop": 2}).makespan == 62
     assert max(peaks(compiled.program).receive_buffers) == max(peaks(late).receive_buffers) + 1 == 15
 

@@ -21,6 +21,7 @@ from chimerac.compiler.verify.progress import machines
 from tests.helpers import findings_of_call, program, replaced, streams, with_streams
 from tests.helpers_reference import find_error
 
+# Instructions are written here as Fwd(pipe, stage, micro-batches) and Send(value, pipe, stage, micro-batches, peer).
 RIGHT = program("1f1b", D=2, N=2)
 TEXT = program_to_text(RIGHT)
 
@@ -30,6 +31,7 @@ def findings_of(p: Program) -> list[Diagnostic]:
 
 
 def changed(*replacements: tuple[str, str], text: str = TEXT) -> Program:
+    """Return the program of a text after these replacements."""
     return program_from_text(replaced(text, *replacements))
 
 
@@ -297,22 +299,23 @@ pipe main on 0 0 micro_batches 0
 
 rank 0:
 """
-FIRST = ["FWD main s0 m0", "FWD main s1 m0", "BWD_INPUT main s1 m0", "BWD_WEIGHT main s1 m0", "BWD main s0 m0"]
+TASKS = ["FWD main s0 m0", "FWD main s1 m0", "BWD_INPUT main s1 m0", "BWD_WEIGHT main s1 m0", "BWD main s0 m0"]
 
 
-@pytest.mark.parametrize(("tasks", "pair"), [(FIRST, 0), (FIRST, 1), (FIRST, 2), ([*FIRST[:3], FIRST[4], FIRST[3]], 2)])
+@pytest.mark.parametrize(("tasks", "pair"), [(TASKS, 0), (TASKS, 1), (TASKS, 2), ([*TASKS[:3], TASKS[4], TASKS[3]], 2)])
 def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair: int) -> None:
-    p = ONE_RANK + "".join(f"  {t}{' overlap' * (k == pair)}\n" for k, t in enumerate(tasks))
-    assert verify(program_from_text(p.replace(" overlap", "")))
-    [d] = findings_of(program_from_text(p))
+    """pair: the number of the first task of the pair."""
+    text = ONE_RANK + "".join(f"  {t}{' overlap' if k == pair else ''}\n" for k, t in enumerate(tasks))
+    assert verify(program_from_text(text.replace(" overlap", "")))
+    [d] = findings_of(program_from_text(text))
     assert d.code == "E420" and "overlaps with a task that it needs" in d.message
 
 
 def test_an_overlapped_pair_is_two_adjacent_tasks() -> None:
-    p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
-    assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
-    assert findings_of(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # no task follows
-    three = changed((f"{FIRST[2]}\n", f"{FIRST[2]} overlap\n"), (f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p)
+    text = ONE_RANK + "".join(f"  {t}\n" for t in TASKS)
+    assert verify(changed((f"{TASKS[3]}\n", f"{TASKS[3]} overlap\n"), text=text))
+    assert findings_of(changed((f"{TASKS[4]}\n", f"{TASKS[4]} overlap\n"), text=text))[0].code == "E403"  # no task follows
+    three = changed((f"{TASKS[2]}\n", f"{TASKS[2]} overlap\n"), (f"{TASKS[3]}\n", f"{TASKS[3]} overlap\n"), text=text)
     assert findings_of(three)[0].code == "E403"
     sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
     assert findings_of(sent)[0].code == "E403"  # a transfer is between the two tasks

@@ -70,7 +70,7 @@ def test_two_orders_that_differ_are_named() -> None:
     changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
     d = first_finding(with_streams(p, changed))
     assert d.code == "E453" and len(d.notes) == 2
-    # The help suggests to undo the change, on one of the two ranks.
+    # The help suggests undoing the change, on one of the two ranks.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
     found = re.fullmatch(move, d.help.splitlines()[0])
     assert found

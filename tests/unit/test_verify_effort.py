@@ -32,7 +32,9 @@ def test_all_reduces_of_unknown_groups_are_at_most_a_hundred_findings() -> None:
 def tied(stages: int) -> Program:
     """Return a program of one micro-batch and `stages` stages, each on its own rank, all of them tied."""
     ranks = tuple(range(stages))
-    header = Header("x", {}, stages, stages, 1, (Pipe("p", ranks, (0,)),), tied=(Tied("t", ranks),))
+    header = Header(
+        "x", {}, ranks=stages, stages=stages, micro_batches=1, pipes=(Pipe("p", ranks, (0,)),), tied=(Tied("t", ranks),)
+    )
     result = []
     for s in ranks:
         before: list[Instruction] = [] if s == 0 else [Recv("act", 0, s, (0,), s - 1)]

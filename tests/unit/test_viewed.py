@@ -35,6 +35,7 @@ COLUMNS = ("op", "value", "pipe", "stage", "operand", "peer", "flags", "start", 
 
 
 def numbers(found: dict[str, str]) -> np.ndarray[Any, Any]:
+    """Return the numbers of a column of the page's data."""
     return np.frombuffer(b64decode(found["bytes"]), TYPES[found["type"]])
 
 
@@ -71,7 +72,7 @@ def test_idle_bars_fill_all_time_in_which_a_rank_does_not_compute(
 def test_each_row_has_the_line_that_findings_name(schedule: str) -> None:
     compiled = compile_schedule(schedule, {"D": 4, "N": 8}, width=2)
     found = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
-    lines = [found["lines"][k][0] for k in numbers(found["of"])]
+    lines = [found["lines"][k][0] for k in numbers(found["of"])]  # the line number of each row
     program, ordered = compiled.program, compiled.ordered
     assert lines == [span.line for span in order_spans(ordered, program, range(len(program)))]
     for rank in range(program.world):
@@ -188,6 +189,7 @@ def test_the_command_line_is_kept_without_its_parameters() -> None:
 
 
 def data_of(text: str) -> Any:
+    """Return the data that a page contains."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert found
     return json.loads(found[1])

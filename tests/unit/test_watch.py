@@ -22,6 +22,7 @@ def test_it_follows_a_file_until_it_is_interrupted(tmp_path: Path) -> None:
     assert process.stdout is not None
 
     def until(words: str) -> str:
+        """Return the lines of the output up to the next one with these words."""
         lines = ""
         assert process.stdout is not None
         while words not in lines:

@@ -188,7 +188,8 @@ class Reader:
         by_type = {"dict": "lines of the form 'NAME: VALUE'", "mapping": "lines of the form 'NAME: VALUE'", "list": "a list"}
         what = next((text for prefix, text in by_type.items() if error["type"].startswith(prefix)), expected(error))
         if error["type"].startswith(("tuple", "too_short")):
-            what = "a name, or a list of names"
+            is_mapping = isinstance(error["input"], Mapping)
+            what = "at least one line of the form 'NAME: VALUE'" if is_mapping else "a name, or a list of names"
         return self._wrong(place, f"expected {what}, found {short(error['input'])}")
 
     def _variant(self, name: str, variant: Variant) -> str:

@@ -90,7 +90,9 @@ class Fuzzing:
             failure = "no answer" if hangs else f"the process exited with code {worker.returncode}"
             path = folder / "fail-process"
             path.write_bytes(data)
-            result.failures[f"{failure} {number}"] = (f"{failure}; see {folder / 'output'}", path)
+            lines = (folder / "output").read_text(errors="replace").split("\n")
+            last_line = next((line for line in reversed(lines) if line.strip()), "nothing")
+            result.failures[f"{failure} {number}"] = (f"{failure}; the last line that it printed: {last_line}", path)
 
 
 def _running(folder: Path) -> tuple[float, bytes]:

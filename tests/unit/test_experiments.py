@@ -159,6 +159,7 @@ MISTAKES = {
     "title: x\ncompare: {x: N}\nexclude: [{seed: 5}]": "exclude: entry 1: no run has these values",
     "title: x\ncompare: {x: N}\ngrid: {seed: 5}\nexclude: [{seed: 5}]": "the file names no run",
     "title: x\ncompare: {x: N}\nminutes: .inf": "line 3: minutes: expected a finite number, found inf",
+    "title: x\ncompare: {x: N}\nschedules:\n  a: {of: gpipe, replace: {}}": "replace: expected at least one line of the form",
     "title: x\ncompare: {x: N}\nrepetitions: 0": "line 3: repetitions: expected 1 or more, found 0",
     "title: x\ncompare: {x: N}\nschedules: {a: {of: chimara, replace: {a: b}}}": "did you mean 'chimera'?",
     "title: x\ncompare: {x: N}\nschedules: {a: {of: chimera, replace: {sink: b}}}": "replace: sink: chimera does not have this",

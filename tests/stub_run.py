@@ -38,7 +38,7 @@ with settings.log_file.open("a") as log:
         line = {"iteration": number, "iteration_s": 0.1 * number, "bubble": [0.25] * ranks, "loss": 5 - number / 10}
         line |= {"peak_memory_bytes": [1000 * number] * ranks, "tokens_per_second": 100.0, "oversubscribed": ranks > 2}
         line |= {"recompute_s": [0.0] * ranks}
-        line |= {"value_wait_s": [0.01] * ranks, "send_wait_s": [0.0] * ranks, "sum_wait_s": [0.02] * ranks}
+        line |= {"value_wait_s": [0.01] * ranks, "send_wait_s": [0.0] * ranks, "all_reduce_wait_s": [0.02] * ranks}
         log.write(json.dumps(line) + "\n")
 time.sleep(int(os.environ.get("STUB_AFTER_MS", "0")) / 1000)
 note("end")

@@ -133,7 +133,7 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
         **predictions,
         "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
         "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
-        "sum_wait_s": [round(wait, 6) for wait in measured.all_reduce_waits_s],
+        "all_reduce_wait_s": [round(wait, 6) for wait in measured.all_reduce_waits_s],
     }
 
 

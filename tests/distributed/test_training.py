@@ -193,7 +193,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
     for x in lines:
         assert x["tokens_per_second"] == pytest.approx(4 * SAMPLES * LENGTH / x["iteration_s"])  # of four micro-batches
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
-        waits = [x[name] for name in ("value_wait_s", "send_wait_s", "sum_wait_s")]
+        waits = [x[name] for name in ("value_wait_s", "send_wait_s", "all_reduce_wait_s")]
         assert all(len(ranks) == 2 and min(ranks) >= 0 for ranks in waits)
         assert max(waits[0]) > 0 and max(waits[2]) > 0, "Chimera's ranks wait for each other's values, and for the all-reduces"
         assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
@@ -208,7 +208,7 @@ def test_the_trace_of_real_ranks_has_every_instruction_and_message(run: Any, log
     waits = [e for e in phase(events, "X") if e["cat"] == "wait"]
     for rank in range(2):
         at_the_end = sum(e["dur"] for e in waits if e["pid"] == rank and e["name"] == "waits for the all-reduces")
-        assert at_the_end / 1e6 == pytest.approx(last["sum_wait_s"][rank], abs=2e-6)
+        assert at_the_end / 1e6 == pytest.approx(last["all_reduce_wait_s"][rank], abs=2e-6)
         for_values = sum(e["dur"] for e in waits if e["pid"] == rank and " <- " in e["name"])
         assert for_values / 1e6 == pytest.approx(last["value_wait_s"][rank], rel=0.1, abs=1e-4)
 

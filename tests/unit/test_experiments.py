@@ -222,7 +222,7 @@ def write_log(path: Path, times: list[float], **more: Any) -> None:
     lines: list[dict[str, Any]] = [{"format": "chimera-log"}]
     for number, seconds in enumerate(times, 1):
         line = {"iteration": number, "iteration_s": seconds, "bubble": [0.1, 0.3], "peak_memory_bytes": [number, 10 * number]}
-        lines.append(line | {name: [0.5, 1.5] for name in ("value_wait_s", "send_wait_s", "sum_wait_s")} | more)
+        lines.append(line | {name: [0.5, 1.5] for name in ("value_wait_s", "send_wait_s", "all_reduce_wait_s")} | more)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -235,7 +235,7 @@ def test_figures_are_computed_from_the_lines_of_a_log(tmp_path: Path) -> None:
     assert (found["iteration_s"], found["iteration_q1_s"], found["iteration_q3_s"]) == (3.0, 2.0, 4.0)
     assert found["samples_per_s"] == 4.0 and found["predicted_samples_per_s"] == 6.0 and found["tokens_per_s"] == 7.0
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
-    assert found["peak_memory_bytes"] == 60 and found["sum_wait_s"] == 1.0 and found["loss"] == 3.5
+    assert found["peak_memory_bytes"] == 60 and found["all_reduce_wait_s"] == 1.0 and found["loss"] == 3.5
     assert "recompute_s" not in found, "the log is one of a version that did not measure it"
     assert "held_out_loss" not in found and found["iterations"] == 5
     write_log(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import write_stderr
+from chimerac.chimera_ir.files import discard_output, write_stderr
 from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.local import Progress, run_all, state_of
@@ -32,6 +32,16 @@ exit status: 0; 1 if runs failed, or for findings; 2 for a wrong command line or
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the process that reads the output, such as head, has closed it
+        discard_output(sys.stdout)
+        return 0
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.list:
@@ -109,6 +119,8 @@ class PlannedExperiment:
         except ValueError as error:
             write_stderr(f"error: {error}\n")
             return 1
+        except BrokenPipeError:  # of stdout, not of a file
+            raise
         except OSError as error:
             return _failed(error, self.folder)
 

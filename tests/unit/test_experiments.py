@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,6 +176,16 @@ def test_a_mistake_is_named_with_its_place(text: str, write: Write, capsys: pyte
     assert end.value.code == 2
     message = capsys.readouterr().err
     assert MISTAKES[text] in message and "small.yaml" in message, message
+
+
+def test_a_reader_that_ends_early_causes_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # every write to the pipe now fails
+    for options in (["--list"], ["baseline", "--dry-run"]):
+        command = [sys.executable, "-m", "chimerac.interpreter.experiments", *options]
+        ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+        assert (ended.returncode, ended.stderr) == (0, "")
+    os.close(writer)
 
 
 def test_an_experiment_of_no_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: in
         kinds,
         durations=tuple((costs[k],) * stages for k in kinds),
         links=((hop,) * ranks,) * ranks,
-        weights=(1,) * stages,
+        activations=(1,) * stages,
         limits=(limit,) * ranks,
         scale=Fraction(unit),
     )

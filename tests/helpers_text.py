@@ -8,15 +8,15 @@ from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
 from tests.helpers import LETTERS, findings_of_call, replaced, tasks
 
-LINES = {
+LINES = {  # by the names under which tests replace them; rule1 and rule2 are what the braces of the order enclose
     "param": "param D = 2   param N = 3",
     "ranks": "ranks D",
     "stages": "stages D",
     "pipe": "pipe main { stage s on rank s   micro_batches N }",
     "extra": "",
     "order": "order ticks {",
-    "F": "F(s, m) at s + 2*m",
-    "B": "B(s, m) at 2*D - 1 - s + 2*m",
+    "rule1": "F(s, m) at s + 2*m",
+    "rule2": "B(s, m) at 2*D - 1 - s + 2*m",
     "end": "}",
 }
 
@@ -30,7 +30,7 @@ def text(**changes: str) -> str:
 def on_one_rank(rules: str) -> str:
     """Return the text of a schedule for one rank with two stages, ordered by these rules for ticks."""
     pipe = "pipe main { stage s on rank 0   micro_batches N }"
-    return text(param="param N = 2", ranks="ranks 1", stages="stages 2", pipe=pipe, F=rules, B="")
+    return text(param="param N = 2", ranks="ranks 1", stages="stages 2", pipe=pipe, rule1=rules, rule2="")
 
 
 def tied_1f1b(name: str = "shared") -> str:

@@ -124,8 +124,8 @@ def add_description(p: argparse.ArgumentParser) -> None:
         "--seq-len", metavar="L", type=integer_option, help="tokens of a sample, default the model's; for a --model by name"
     )
     p.add_argument("--precision", choices=PRECISIONS, default="float32",
-                   help="of weights, gradients, activations and messages of --model, default float32; in the others the "
-                   "optimizer keeps float32 weights and state, too")  # fmt: skip
+                   help="of weights, gradients, activations and messages of --model, default float32; with bfloat16 or "
+                   "float16 the optimizer's state is in float32, and so is a second copy of the weights")  # fmt: skip
 
 
 def add_model(p: argparse.ArgumentParser) -> None:
@@ -141,6 +141,6 @@ def add_memory(p: argparse.ArgumentParser) -> None:
 
 def add_optimizer(p: argparse.ArgumentParser) -> None:
     p.add_argument("--optimizer", metavar="NAME",
-                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
-                   "of 4 bytes, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
+                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each float32 "
+                   "parameter, or none (the default; with --profile, the one that the profile names)")  # fmt: skip
     p.add_argument("--zero", action="store_true", help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1)")

@@ -182,8 +182,8 @@ def plan_parser() -> argparse.ArgumentParser:
                    help="the ranks with a copy of a stage share the optimizer's state (ZeRO-1); default: where a rank would "
                    "not fit otherwise")  # fmt: skip
     p.add_argument("--optimizer", metavar="NAME",
-                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
-                   "of 4 bytes, or none; default: the one that the profile names")  # fmt: skip
+                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each float32 "
+                   "parameter, or none; default: the one that the profile names")  # fmt: skip
     p.add_argument("--processes", metavar="P", type=int, help="that try configurations, default one for each processor")
     p.add_argument("--emit", choices=("table", "json"), default="table", help="what to print, default table")
     p.add_argument("-o", metavar="PATH", dest="output", type=shared.output_path,

@@ -1,14 +1,14 @@
 """Lower bounds of the makespan, one for each rank, each with the micro-batches that attain it.
 
-No rank can begin before a first micro-batch has reached it, and after its last task the gradient still has to go back to
-stage 0: makespan >= head + busy + tail. Two facts about memory make heads longer.
+No rank can begin before a first micro-batch has reached it. If backwards are not split, the gradient still has to go back to
+stage 0 after the rank's last task. So makespan >= head + busy + tail. Two facts about memory give larger bounds.
 
 - A `W` frees what a micro-batch holds, or a `B` where backwards are not split. Before the first task that frees something, a
-  rank runs forwards and input gradients only. The forwards that fit within its limit take at most `fitting`, and no input
-  gradient starts before `first gradient`. So the rank is idle for at least `first gradient` - `fitting` before that task.
+  rank runs forwards and input gradients only. The forwards that fit within its limit take at most the time f, and no input
+  gradient starts before the time g. So the rank is idle for at least g - f before that task, and this is a head too.
 - A micro-batch is held from its forward until its last backward, which is at least its way to the last stage and back. These
   times, weighted by what is held, add up to at most limit x (makespan - arrival - tail), where the first micro-batch reaches
-  the rank at `arrival`.
+  the rank at `arrival`. This is the bound `residence`.
 
 docs/search.md has the proofs. check.py computes the same numbers by code of its own.
 """
@@ -47,6 +47,7 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
     t, kinds, busy = problem.tasks, len(problem.kinds), problem.busy()
     found = []
     for r in range(problem.ranks):
+        # A cell is a stage of a pipe that has micro-batches.
         cells = [c for c, (p, s) in enumerate(t.cells) if problem.pipes[p].placement[s] == r]
         if not cells:
             continue
@@ -95,7 +96,8 @@ def fitting(problem: Problem, rank: int) -> int:
         else:
             total += left // weight * time
             left -= left // weight * weight
-            # The place that is left may take a part of this forward, or a whole one of a lighter stage.
+            # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts. No
+            # forward of the other stages that still fits takes longer than this part.
             total += -(-left * time // weight)
             break
     return total

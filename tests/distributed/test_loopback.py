@@ -134,7 +134,7 @@ def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[
         ranks="ranks 2" if place == "together" else "ranks D",
         pipe=f"pipe main {{ {PLACES[place]}   micro_batches N }}",
         F=rules("F", FORWARDS[forwards], "9*s + 4*m"),
-        B=f"{backward_rules} {weights}",
+        rule2=f"{backward_rules} {weights}",
     )
     messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
     read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]

@@ -121,7 +121,8 @@ VERSIONS: dict[str, tuple[Program, Program]] = {
     "early": (program("chimera_any", D=4, N=6), program("chimera_recompute", D=4, N=6, early=2)),
     "some stages": tuple(small({"D": 4, "N": 4}, pipe=PIPE % clause) for clause in ("", " recompute when s > 0")),
     "some stages, split": tuple(
-        small({"D": 4, "N": 4}, pipe=PIPE % clause, F="F(s, m) at s + 3*m", B=SPLIT) for clause in ("", " recompute when s > 0")
+        small({"D": 4, "N": 4}, pipe=PIPE % clause, rule1="F(s, m) at s + 3*m", rule2=SPLIT)
+        for clause in ("", " recompute when s > 0")
     ),
 }  # type: ignore[assignment]
 

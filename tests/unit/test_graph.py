@@ -62,7 +62,7 @@ def longest(graph: nx.DiGraph[str]) -> int:
 def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None:
     """A pair of rank 0 computes two values. A pair of rank 1 reads the second in its first task, the first in its second."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
-    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")  # the template ends with }
+    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", rule1="", rule2="")  # the template ends with }
     path, length = path_of(p)
     assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
     assert [name.removesuffix(" overlap") for name in task_names(p, path)[:4]] == [

@@ -26,13 +26,13 @@ def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
 
 
 def test_a_formula_may_place_groups() -> None:
-    p = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 2*m", B=LATE)
+    p = small({"N": 5}, rule1="F(s, m = 2*g .. 2*g + 1) at s + 2*m", rule2=LATE)
     assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
     assert not find_error(p)
     # m is the first micro-batch of the group, g its number.
-    by_number = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 4*g", B=LATE)
+    by_number = small({"N": 5}, rule1="F(s, m = 2*g .. 2*g + 1) at s + 4*g", rule2=LATE)
     assert streams(by_number) == streams(p)
-    backwards = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) at s - 4*g", B="B(s, m) at 90 + 2*D - 1 - s - 2*m")
+    backwards = small({"N": 4}, rule1="F(s, m = 2*g .. 2*g + 1) at s - 4*g", rule2="B(s, m) at 90 + 2*D - 1 - s - 2*m")
     assert groups(backwards) == [(2, 3), (0, 1)]
 
 
@@ -47,16 +47,16 @@ def test_a_range_of_groups_may_use_the_index_of_the_pipe() -> None:
 
 
 def test_a_let_of_the_order_is_not_the_number_of_the_groups() -> None:
-    wrong, _ = findings_of({"N": 4}, F="let k = 2  F(s, m = k*g .. k*g + 1) at s + 2*m", B=LATE)
+    wrong, _ = findings_of({"N": 4}, rule1="let k = 2  F(s, m = k*g .. k*g + 1) at s + 2*m", rule2=LATE)
     assert (wrong.code, wrong.message) == ("E201", "unknown name 'k'")
     assert wrong.help.endswith("it cannot use a let of the order: put the let above the order")
 
 
 def test_groups_of_different_sizes() -> None:
     # The groups are 0 | 1 2 | 3 4 5 | ...
-    p = small({"N": 6}, F="F(s, m = g*(g + 1)//2 .. g*(g + 3)//2) at s + 2*m", B=LATE)
+    p = small({"N": 6}, rule1="F(s, m = g*(g + 1)//2 .. g*(g + 3)//2) at s + 2*m", rule2=LATE)
     assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
-    mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)
+    mixed = small({"N": 4}, rule1="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", rule2=LATE)
     assert groups(mixed) == [(0,), (1,), (2, 3)]
     assert not find_error(mixed)
 
@@ -65,8 +65,9 @@ def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
     for grouped_stage, single_stage in ((0, 1), (1, 0)):
         p = small(
             {"N": 4},
-            F=f"F(s, m = 2*g .. 2*g + 1) when s == {grouped_stage} at 2*s + 4*m  F(s, m) when s == {single_stage} at 2*s + 4*m",
-            B=LATE,
+            rule1=f"F(s, m = 2*g .. 2*g + 1) when s == {grouped_stage} at 2*s + 4*m\n"
+            f"F(s, m) when s == {single_stage} at 2*s + 4*m",
+            rule2=LATE,
         )
         assert groups(p, grouped_stage) == [(0, 1), (2, 3)] and groups(p, single_stage) == [(m,) for m in range(4)]
         assert not find_error(p)
@@ -75,7 +76,7 @@ def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
 
 
 def test_backwards_may_be_grouped() -> None:
-    p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
+    p = small({"N": 4}, rule2="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
     assert not find_error(p)
     assert simulate(p).busy == (12, 12)  # as without groups: four forwards of 1 and four backwards of 2
@@ -85,8 +86,8 @@ def test_groups_with_their_own_pipes() -> None:
     p = small(
         {"N": 2},
         pipe="pipe a[i in 0 .. 1] { stage s on rank if i == 0 then s else D - 1 - s   micro_batches N + i }",
-        F="F a[j](s, m = 2*g .. 2*g + 1) at 20*j + s + 4*m",
-        B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
+        rule1="F a[j](s, m = 2*g .. 2*g + 1) at 20*j + s + 4*m",
+        rule2="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert groups(p) == [(0, 1), (2, 3), (4,)]  # never over two pipes
     assert not find_error(p)
@@ -103,7 +104,7 @@ def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
         ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
         ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
     ):
-        assert findings_of(F=rule, B=LATE)[0].code == code, rule
+        assert findings_of(F=rule, rule2=LATE)[0].code == code, rule
 
 
 def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
@@ -116,11 +117,11 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
         # A longer range would exceed the limit of values.
         (f"m = 3*g .. 3*g + 1 + {2**61 - 16} * (g // 5)", "the groups leave out m = 2, 5"),
     ):
-        [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+        [d, *_] = findings_of({"N": 6}, rule1=f"F(s, {rule}) at s + 20*g", rule2="B(s, m) at 1000 - s + 2*m")
         assert (d.code, d.help, d.label) == ("E301", expected, "these groups")
         if ": write " in expected:
             longer = expected.split(": write ")[1]
-            assert small({"N": 6}, F=f"F(s, {longer}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+            assert small({"N": 6}, rule1=f"F(s, {longer}) at s + 20*g", rule2="B(s, m) at 1000 - s + 2*m")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def test_the_memory_of_groups_and_recomputation() -> None:
     """Six micro-batches, all alive on both ranks before the first backward."""
 
     def bytes_of(F: str, recompute: str = "") -> list[int]:  # noqa: N803
-        p = small({"N": 6}, pipe=f"pipe main {{ stage s on rank s {recompute} micro_batches N }}", F=F, B=LATE)
+        p = small({"N": 6}, pipe=f"pipe main {{ stage s on rank s {recompute} micro_batches N }}", F=F, rule2=LATE)
         assert peaks(p).activations == (6, 6)
         return [m.activations for m in memory(p, TOY)]
 
@@ -183,7 +184,7 @@ def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, e
         listed += range(first, min(last, count - 1) + 1)
     expected = {"E301"} if set(listed) != set(range(count)) else set()
     expected |= {"E302"} if len(set(listed)) < len(listed) else set()
-    rules = {"F": "F(s, m) at s + 2*m", "B": LATE}
+    rules = {"rule1": "F(s, m) at s + 2*m", "rule2": LATE}
     rules[kind] = rules[kind].replace("(s, m)", f"(s, m = {low} .. {high})")
     if not expected:
         assert small({"N": count}, **rules)

@@ -50,7 +50,7 @@ def test_statements_need_no_newline() -> None:
 
 
 def test_every_statement_with_an_error_is_reported() -> None:
-    broken = text(param="param D = 2 +\nparam N = * 3", ranks="ranks )", F="F(s m) at s", B="B(s, m) at 2 $ 3")
+    broken = text(param="param D = 2 +\nparam N = * 3", ranks="ranks )", rule1="F(s m) at s", rule2="B(s, m) at 2 $ 3")
     assert [(d.code, d.span.line if d.span else 0) for d in errors(broken)] == [
         ("E102", 3),  # where the next statement begins
         ("E102", 3),
@@ -137,9 +137,9 @@ def test_a_long_chain_of_operators_parses(sign: str) -> None:
     ("changes", "help"),
     [
         ({"pipe": "pipe main: { stage s on rank s   micro_batches N }"}, "remove ':'"),
-        ({"F": "F(s, m) at 2^m"}, "there are no powers; write a product, such as m*m"),
-        ({"F": "F(s, m) at 2**m"}, "there are no powers; write a product, such as m*m"),
-        ({"F": "for s in 0 .. 1 { F(s, m) at s }"}, "formulas need no loop: F(s, m) at ..."),
+        ({"rule1": "F(s, m) at 2^m"}, "there are no powers; write a product, such as m*m"),
+        ({"rule1": "F(s, m) at 2**m"}, "there are no powers; write a product, such as m*m"),
+        ({"rule1": "for s in 0 .. 1 { F(s, m) at s }"}, "formulas need no loop: F(s, m) at ..."),
     ],
 )
 def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str) -> None:
@@ -148,7 +148,7 @@ def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str)
 
 def test_help_for_a_slip_is_given_only_where_there_is_one() -> None:
     assert "'='" not in errors(text(param="param = 2"))[0].help
-    assert read(text(order="order listing for rank r {", F="repeat i in 0 .. 3 { F & B }", B=""))
+    assert read(text(order="order listing for rank r {", rule1="repeat i in 0 .. 3 { F & B }", rule2=""))
 
 
 @pytest.mark.parametrize("digit", ["²", "٣", "½"])

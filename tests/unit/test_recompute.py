@@ -88,8 +88,8 @@ def recomputing_stages(p: Program) -> set[tuple[int, int]]:
 def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int, int]]) -> None:
     p = small(
         pipe=f"pipe a[i in 0 .. 1] {{ {clause}   micro_batches N }}",
-        F="F a[j](s, m) at 20*j + s + 2*m",
-        B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
+        rule1="F a[j](s, m) at 20*j + s + 2*m",
+        rule2="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert recomputing_stages(p) == expected
     # A rank has two pipes of three micro-batches. Recomputation adds the cost of a forward to each of its backwards.
@@ -107,7 +107,7 @@ def test_the_condition_of_recompute_is_checked() -> None:
 def test_the_input_gradient_of_a_split_backward_runs_the_forward_again() -> None:
     split = "I(s, m) at 90 + 2*D - 1 - s + 2*m   W(s, m) at 190 + m"
     pipe = "pipe main { stage s on rank s recompute micro_batches N }"
-    p = small(pipe=pipe, B=split)
+    p = small(pipe=pipe, rule2=split)
     timeline = simulate(p).timeline
     assert set((timeline.end - timeline.start)[p.table.op == Op.BWD_INPUT].tolist()) == {1 + 1}
     assert simulate(p).makespan == makespan(p)

@@ -58,12 +58,12 @@ def test_two_parameters_are_changed_together_if_one_is_not_enough() -> None:
 def test_names_are_known_after_their_definition() -> None:
     assert codes(param="let E = D   param D = 2   param N = 3") == ["E201"]
     assert codes(param="param D = N   param N = 3") == ["E201"]
-    small(param="param D = 2   let E = D   param N = E + 1", F="F(s, m) at s + E*m")
+    small(param="param D = 2   let E = D   param N = E + 1", rule1="F(s, m) at s + E*m")
 
 
 def test_a_let_may_be_a_truth_value() -> None:
     p = small(param="param D = 2  param N = 3  let even = N % 2 == 0  let far = if even then 10 else 20",
-              F="F(s, m) at s + 2*m + far", B="B(s, m) at (if even then 0 else 99) + 2*m - s")  # fmt: skip
+              rule1="F(s, m) at s + 2*m + far", rule2="B(s, m) at (if even then 0 else 99) + 2*m - s")  # fmt: skip
     assert tasks_of(p, 0) == "F0 F1 F2 B0 B1 B2"
 
 
@@ -79,7 +79,7 @@ PLACEMENTS = [
 @pytest.mark.parametrize(("clauses", "expected"), PLACEMENTS)
 def test_the_rank_of_every_stage_follows_from_the_clauses_of_a_pipe(clauses: str, expected: tuple[int, ...]) -> None:
     p = small(param="param D = 2 param N = 2 let S = 4", stages="stages S", pipe=f"pipe main {{ {clauses} micro_batches N }}",
-              F="F(s, m) at s + 99*m", B="B(s, m) at 50 - s + 99*m")  # fmt: skip
+              rule1="F(s, m) at s + 99*m", rule2="B(s, m) at 50 - s + 99*m")  # fmt: skip
     assert p.header.pipes == (Pipe("main", expected, (0, 1)),)
     assert [{i.stage for i in p.stream(g) if i.op == "FWD"} for g in range(2)] == [
         {s for s, r in enumerate(expected) if r == g} for g in range(2)
@@ -91,8 +91,9 @@ def test_families_continue_the_numbering_of_micro_batches() -> None:
         param="param D = 2",
         pipe="pipe a { stage s on rank s micro_batches 2 } pipe b[i in 1 .. 2] { stage s on rank (s + i) % D micro_batches i }",
         # A formula without a pipe applies to pipes without their own. b[2] has its own formula for its last forward.
-        F="F(s, m) at 10*s + m   F b[j](s, m) when j < 2 or m == 0 at 100*j + 10*s + m   F b[2](s, m) when m == 1 at 290 + s",
-        B="B(s, m) at 1000 - 10*s + m   B b[j](s, m) at 1000 + 100*j - 10*s + m",
+        rule1="F(s, m) at 10*s + m   F b[j](s, m) when j < 2 or m == 0 at 100*j + 10*s + m\n"
+        "F b[2](s, m) when m == 1 at 290 + s",
+        rule2="B(s, m) at 1000 - 10*s + m   B b[j](s, m) at 1000 + 100*j - 10*s + m",
     )
     assert [(x.name, x.placement, x.micro_batches) for x in p.header.pipes] == [
         ("a", (0, 1), (0, 1)),
@@ -136,20 +137,20 @@ def test_sizes_that_are_too_small_or_too_large_are_refused() -> None:
 
 
 def test_a_name_means_one_thing_at_a_place() -> None:
-    assert codes(F="F(D, m) at m") == ["E207"]
+    assert codes(rule1="F(D, m) at m") == ["E207"]
     assert "E207" in codes(pipe="pipe main { stage N on rank N micro_batches N }")
     assert codes(param="param D = 2 param N = 3 param D = 2") == ["E207"]
-    assert "E207" in codes(order="order ticks { let m = 3", F="F(s, m) at s + 2*m + m")
+    assert "E207" in codes(order="order ticks { let m = 3", rule1="F(s, m) at s + 2*m + m")
 
 
 def test_a_second_definition_names_the_place_of_the_first() -> None:
     for changes, first in (
-        ({"order": "order ticks { let s = 1", "F": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # once, not for each rule
-        ({"order": "order ticks { let D = 1", "F": "F(s, m) at D + s + 2*m"}, "<text>:2:7"),
-        ({"F": "F(s, N) at s"}, "<text>:2:21"),
-        ({"F": "F(s, s) at s"}, "<text>:8:3"),
+        ({"order": "order ticks { let s = 1", "rule1": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # once, not for each rule
+        ({"order": "order ticks { let D = 1", "rule1": "F(s, m) at D + s + 2*m"}, "<text>:2:7"),
+        ({"rule1": "F(s, N) at s"}, "<text>:2:21"),
+        ({"rule1": "F(s, s) at s"}, "<text>:8:3"),
         ({"pipe": "pipe main { stage D on rank D   micro_batches N }"}, "<text>:2:7"),
-        ({"order": "order listing for rank r {", "F": "let k = 1", "B": "repeat k in 0 .. 1 { F B }"}, "<text>:8:5"),
+        ({"order": "order listing for rank r {", "rule1": "let k = 1", "rule2": "repeat k in 0 .. 1 { F B }"}, "<text>:8:5"),
     ):
         [d] = findings_of(**changes)
         assert (d.code, len(d.notes)) == ("E207", 1)
@@ -170,13 +171,13 @@ def test_a_second_definition_names_the_place_of_the_first() -> None:
     ],
 )
 def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> None:
-    [d] = findings_of(order="order greedy {", F="prefer B, F", B=f"limit {limit}")
+    [d] = findings_of(order="order greedy {", rule1="prefer B, F", rule2=f"limit {limit}")
     assert (d.code, d.message, d.help) == ("E202", message, help)
     if "upper bound: " in help:
-        small(order="order greedy {", F="prefer B, F", B=help.split("upper bound: ")[1])
+        small(order="order greedy {", rule1="prefer B, F", B=help.split("upper bound: ")[1])
 
 
-def test_a_change_of_a_placement_that_has_no_value_is_not_suggested() -> None:
+def test_trying_a_change_that_divides_by_zero_does_not_hide_the_finding() -> None:
     """The search for a help also tries a range or a branch that is changed by one. Here some of them divide by zero."""
     for pipe, message in (
         (

@@ -17,59 +17,61 @@ def test_a_rank_runs_its_tasks_in_the_order_of_their_ticks() -> None:
 
 
 def test_only_the_order_of_ticks_counts() -> None:
-    stretched = small(F="F(s, m) at 1000*(s + 2*m) - 5", B="B(s, m) at 1000*(2*D - 1 - s + 2*m) + m*m")
+    stretched = small(rule1="F(s, m) at 1000*(s + 2*m) - 5", rule2="B(s, m) at 1000*(2*D - 1 - s + 2*m) + m*m")
     assert [stretched.stream(g) for g in range(2)] == [small().stream(g) for g in range(2)]
 
 
 def test_formulas_may_be_negative_and_conditional() -> None:
-    p = small(F="F(s, m) when m < 2 at s + 2*m   F(s, m) when m >= 2 at s + 2*m", B="B(s, m) at 2*D - 1 - s + 2*m")
+    p = small(rule1="F(s, m) when m < 2 at s + 2*m   F(s, m) when m >= 2 at s + 2*m", rule2="B(s, m) at 2*D - 1 - s + 2*m")
     assert [p.stream(g) for g in range(2)] == [small().stream(g) for g in range(2)]
-    p = small(F="F(s, m) at s + 2*m - 1000")
+    p = small(rule1="F(s, m) at s + 2*m - 1000")
     assert tasks_of(p, 1) == "F0 F1 F2 B0 B1 B2"
 
 
 def test_lets_of_the_order_see_stage_and_micro_batch() -> None:
     p = small(
-        order="order ticks { let twice = 2*m  let base = s + twice", F="F(s, m) at base", B="B(s, m) at 2*D - 1 - s + twice"
+        order="order ticks { let twice = 2*m  let base = s + twice",
+        rule1="F(s, m) at base",
+        rule2="B(s, m) at 2*D - 1 - s + twice",
     )
     assert [p.stream(g) for g in range(2)] == [small().stream(g) for g in range(2)]
     # A let may use only the names that the head of the rule defines.
-    assert findings_of(order="order ticks { let base = s + 2*m", F="F(q, m) at base")[0].code == "E201"
+    assert findings_of(order="order ticks { let base = s + 2*m", rule1="F(q, m) at base")[0].code == "E201"
 
 
 def test_collisions_name_both_tasks_once_per_pair_of_formulas() -> None:
-    [d] = findings_of(B="B(s, m) at 2*D - s + 2*m")
+    [d] = findings_of(rule2="B(s, m) at 2*D - s + 2*m")
     assert d.code == "E303"
     assert d.message == "rank 0 has two tasks on tick 4: FWD main s0 m2 and BWD main s0 m0"
     assert d.label == "places FWD main s0 m2"
     assert "BWD main s0 m0 is placed by <text>:9: B(s, m) at 2*D - s + 2*m" in d.notes[0]
     # One formula may put two of its tasks on the same tick.
-    found = findings_of(F="F(s, m) at m // 2", B="B(s, m) at 100 + m")
+    found = findings_of(rule1="F(s, m) at m // 2", rule2="B(s, m) at 100 + m")
     assert [d.message for d in found] == ["rank 0 has two tasks on tick 0: FWD main s0 m0 and FWD main s0 m1"]
 
 
 def test_three_tasks_on_one_tick_are_two_pairs() -> None:
-    [d] = findings_of(F="F(s, m) at 0")
+    [d] = findings_of(rule1="F(s, m) at 0")
     assert d.notes[-1] == "4 such pairs in all"  # two pairs on each of two ranks
 
 
 def test_every_task_needs_one_formula() -> None:
-    [d] = findings_of(F="F(s, m) when m > 0 at s + 2*m")
+    [d] = findings_of(rule1="F(s, m) when m > 0 at s + 2*m")
     assert (d.code, d.message) == ("E301", "no formula places F of pipe main, stage 0, micro-batch 0 (2 such tasks)")
-    assert [d.code for d in findings_of(B="I(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
-    assert [d.code for d in findings_of(B="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
+    assert [d.code for d in findings_of(rule2="I(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
+    assert [d.code for d in findings_of(rule2="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     both = "B(s, m) at 90 + m  I(s, m) at 190 + m  W(s, m) at 290 + m"
     assert [d.code for d in findings_of(B=both)] == ["E302"]
     for kind in "IW":  # no finding for the missing half: with it there would still be two backwards
-        assert [d.code for d in findings_of(B=f"B(s, m) at 9 + m  {kind}(s, m) at 99 + m")] == ["E302"]
-    [d] = findings_of(F="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
+        assert [d.code for d in findings_of(rule2=f"B(s, m) at 9 + m  {kind}(s, m) at 99 + m")] == ["E302"]
+    [d] = findings_of(rule1="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 1")
 
 
 def test_full_and_split_backwards_may_be_mixed() -> None:
     p = small(
-        F="F(s, m) at s + 4*m",
-        B="B(s, m) when m == 0 at 4*D - 1 - s + 4*m  I(s, m) when m > 0 at 4*D - 1 - s + 4*m  W(s, m) when m > 0 at 99 + m",
+        rule1="F(s, m) at s + 4*m",
+        rule2="B(s, m) when m == 0 at 4*D - 1 - s + 4*m  I(s, m) when m > 0 at 4*D - 1 - s + 4*m  W(s, m) when m > 0 at 99 + m",
     )
     assert tasks_of(p, 0) == "F0 F1 B0 F2 I1 I2 W1 W2"
 
@@ -78,32 +80,32 @@ def test_a_deadlock_names_the_formulas_that_ordered_it() -> None:
     [d] = findings_of(
         {"N": 2},
         pipe="pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches N }",
-        F="F(s, m) at 10 - 9*s + 2*m",
-        B="B(s, m) at 99 - s + 2*m",
+        rule1="F(s, m) at 10 - 9*s + 2*m",
+        rule2="B(s, m) at 99 - s + 2*m",
     )
     assert d.code == "E304"
     assert d.message == "the order deadlocks: ranks 0, 1 wait for each other in a cycle"
     assert d.notes[0].count("which") == 2  # the shortest cycle has two waits
     assert any("ordered by <text>:8: F(s, m) at 10 - 9*s + 2*m" in note for note in d.notes)
-    [d] = findings_of(B="B(s, m) at s - 100 + 2*m")
+    [d] = findings_of(rule2="B(s, m) at s - 100 + 2*m")
     assert d.message == "the order deadlocks: rank 0 waits for itself"
 
 
 def test_formulas_that_place_a_task_often_are_the_only_finding() -> None:
     """Placing stops when there are more tasks than can be right, so the tasks of later formulas are not missing."""
-    [d] = findings_of(F="F(s, m) at s + 2*m " + "F(s, m) when m == 0 at 77 " * 20)
+    [d] = findings_of(rule1="F(s, m) at s + 2*m " + "F(s, m) when m == 0 at 77 " * 20)
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 0")
     assert len(d.notes) == 9 and d.notes[-1] == "..."
 
 
 def test_the_number_of_findings_is_limited() -> None:
     pipe = "pipe main[i in 0 .. 99] { stage s on rank s   micro_batches 1 }"
-    assert 20 <= len(findings_of(pipe=pipe, F="F(s, m) when m > 0 at s")) <= 24
+    assert 20 <= len(findings_of(pipe=pipe, rule1="F(s, m) when m > 0 at s")) <= 24
 
 
 def test_a_wrong_let_is_reported_once() -> None:
     rules = " ".join(f"F(s, m) when m == {k} at base" for k in range(9))
-    found = findings_of(order="order ticks { let base = a + b  let top = base", F=rules, B="B(s, m) at top")
+    found = findings_of(order="order ticks { let base = a + b  let top = base", rule1=rules, rule2="B(s, m) at top")
     assert [(d.code, d.message) for d in found] == [("E201", "unknown name 'a'"), ("E201", "unknown name 'b'")]
 
 
@@ -114,12 +116,12 @@ INPUT_GRADIENTS = "I(s, m) at 3*D - 2 - 2*s + 3*m"
 
 def filled(tick: str, **changes: str) -> list[str]:
     """Return the tasks of every rank of a schedule with split backwards whose weight gradients have these ticks."""
-    p = small(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   fill W(r, k) at {tick}", **changes)
+    p = small(rule1="F(s, m) at s + 3*m", rule2=f"{INPUT_GRADIENTS}   fill W(r, k) at {tick}", **changes)
     return [tasks_of(p, r) for r in range(p.header.ranks)]
 
 
 def test_a_fill_is_a_rule_for_the_weight_gradients_of_a_rank() -> None:
-    by_rule = small(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   W(s, m) at 3*m + 3*D + s - 1")
+    by_rule = small(rule1="F(s, m) at s + 3*m", rule2=f"{INPUT_GRADIENTS}   W(s, m) at 3*m + 3*D + s - 1")
     assert filled("3*k + 3*D + r - 1") == [tasks_of(by_rule, r) for r in range(2)]
     assert filled("99 + k") == ["F0 F1 I0 F2 I1 I2 W0 W1 W2", "F0 I0 F1 I1 F2 I2 W0 W1 W2"]
 
@@ -146,14 +148,14 @@ def test_the_numbers_of_a_fill_count_all_pipes_and_stages_of_a_rank() -> None:
 
 
 def test_a_fill_covers_the_micro_batches_of_its_input_gradients() -> None:
-    p = small(F="F(s, m) at s + m", B="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")
+    p = small(rule1="F(s, m) at s + m", rule2="I(s, m = 2*g .. 2*g + 1) at 9 - s + 4*g   fill W(r, k) at 50 + k")
     assert tasks_of(p, 0) == "F0 F1 F2 I0 I2 W0 W2"
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD_WEIGHT"] == [(0, 1), (2,)]
 
 
 def test_a_fill_leaves_full_backwards_alone() -> None:
     split_on_stage_0 = "I(s, m) when s == 0 at 9 + 2*m   B(s, m) when s == 1 at 8 + 2*m   fill W(r, k) at 50 + k"
-    p = small(F="F(s, m) at s + 2*m", B=split_on_stage_0)
+    p = small(rule1="F(s, m) at s + 2*m", B=split_on_stage_0)
     assert [tasks_of(p, r) for r in range(2)] == ["F0 F1 F2 I0 I1 I2 W0 W1 W2", "F0 F1 F2 B0 B1 B2"]
 
 
@@ -164,7 +166,7 @@ def test_a_fill_may_use_lets_of_the_order() -> None:
 
 
 def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
-    [d] = findings_of(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   fill W(r, k) at 6 + 2*k")
+    [d] = findings_of(rule1="F(s, m) at s + 3*m", rule2=f"{INPUT_GRADIENTS}   fill W(r, k) at 6 + 2*k")
     assert d.code == "E303"
     assert d.message == "rank 0 has two tasks on tick 6: FWD main s0 m2 and BWD_WEIGHT main s0 m0"
     assert d.notes[0] == "BWD_WEIGHT main s0 m0 is placed by <text>:9: I(s, m) at 3*D - 2 - 2*s + 3*m   fill W(r, k) at 6 + 2*k"
@@ -186,7 +188,7 @@ def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
     ],
 )
 def test_a_wrong_fill_is_refused(backward: str, code: str, message: str) -> None:
-    found = findings_of(F="F(s, m) at s + 3*m", B=f"{INPUT_GRADIENTS}   {backward}")
+    found = findings_of(rule1="F(s, m) at s + 3*m", rule2=f"{INPUT_GRADIENTS}   {backward}")
     assert [d.code for d in found] == [code]
     assert found[0].message.startswith(message)
 
@@ -194,12 +196,12 @@ def test_a_wrong_fill_is_refused(backward: str, code: str, message: str) -> None
 def test_a_let_that_only_a_fill_uses_is_used() -> None:
     lets = "order ticks { let far = 99"
     assert filled("far + k", order=lets) == filled("99 + k")
-    [d] = findings_of(order="order ticks { let far = 99  let near = s", F="F(s, m) at s + 3*m",
-                      B=f"{INPUT_GRADIENTS}  fill W(r, k) at far + near + k")  # fmt: skip
+    [d] = findings_of(order="order ticks { let far = 99  let near = s", rule1="F(s, m) at s + 3*m",
+                      rule2=f"{INPUT_GRADIENTS}  fill W(r, k) at far + near + k")  # fmt: skip
     assert (d.code, d.message) == ("E201", "unknown name 's'")
 
 
 def test_a_fill_without_input_gradients_is_one_finding() -> None:
-    [d] = findings_of(F="F(s, m) at s + 3*m", B="fill W(r, k) at 50 + k")
+    [d] = findings_of(rule1="F(s, m) at s + 3*m", rule2="fill W(r, k) at 50 + k")
     assert (d.code, d.message) == ("E301", "no formula places B of pipe main, stage 0, micro-batch 0 (6 such tasks)")
     assert d.help == "add: B(s, m) at ..., or I, whose W the fill places"

@@ -38,7 +38,9 @@ def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, in
 
 
 def test_a_value_that_stays_on_its_rank_needs_no_transfer() -> None:
-    p = small(pipe="pipe main { stage s on rank 0 micro_batches N }", F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m")
+    p = small(
+        pipe="pipe main { stage s on rank 0 micro_batches N }", rule1="F(s, m) at s + 9*m", rule2="B(s, m) at 5 - s + 9*m"
+    )
     assert not any(isinstance(i, Send | Recv) for stream in streams(p) for i in stream)
     assert streams(p)[1] == []
 
@@ -52,7 +54,7 @@ def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
 
 def test_the_allowance_bounds_the_number_of_posted_values() -> None:
     """Like gpipe, with 8 micro-batches: `ahead` is the most values of a channel that are posted and not yet read."""
-    compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
+    compiled = compile_text(text(rule1="F(s, m) at s + m", rule2="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
         unread = largest = 0
@@ -122,7 +124,10 @@ def test_tasks_keep_their_order() -> None:
 
 # Rank 1 reads values that rank 0 has computed earlier, so more than two values are sent before the first is read.
 SLOW = text(
-    extra="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
+    extra="cost F = 1, B = 2, hop = 2",
+    rule1="F(s, m) at s + m",
+    rule2="B(s, m) at 100 - s + m",
+    param="param D = 4   param N = 12",
 )
 
 
@@ -159,6 +164,8 @@ def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
     """Three values are computed within a hop of 3. With a window of 2 the SEND of the third one waits from 3 to 4, until the
     first one has arrived. With a window of 0 a SEND waits until its RECV is posted, which is always so here.
     """
-    source = text(extra=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
+    source = text(
+        extra=f"window {window}  cost F = 1, B = 1, hop = 3", rule1="F(s, m) at s + m", rule2="B(s, m) at 100 - s + m"
+    )
     p = compile_text(source).program
     assert (simulate(p).makespan, makespan_without_window(p)) == (ends, 14)

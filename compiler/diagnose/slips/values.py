@@ -64,10 +64,10 @@ def conditional_expressions(p: Place) -> Iterator[Answer]:
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
           "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
           "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
-_REASONS = {
+_REASONS = {  # by the right symbol
     "and": "conditions are joined with 'and'",
     "or": "conditions are joined with 'or'",
-    "/": "a quotient is written //, and rounds down",
+    "//": "a quotient is written //, and rounds down",
     "%": "the remainder is written %",
 }
 NO_POWERS = "there are no powers; write a product, such as m*m"
@@ -79,7 +79,7 @@ def symbols(p: Place) -> Iterator[Answer]:
     for k in (p.at, p.at - 1, p.at - 2):  # `mod` is read as a name: the error is one or two words later
         word = p.text_at(k)
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
-            yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))
+            yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
             yield Change(k, k + 1, word.lower(), "keywords are lower case")
     if text == "&" and "AND" in p.terminals:

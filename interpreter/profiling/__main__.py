@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # torch and the modules that use it take 2.6 s to import. Errors in options are reported before that.
     if "RANK" not in os.environ:
         return _launch(parser, options.ranks, options.device, options.output, given)
-    from chimerac.interpreter.launch.failures import end_with
+    from chimerac.interpreter.launch.failures import end_with  # imports torch: 2.6 s
     from chimerac.interpreter.profiling.measure import Choice, measure
     from chimerac.interpreter.transport.rendezvous import rendezvous
 
@@ -76,7 +76,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
     """Start the ranks, and return the exit status."""
     import torch
 
-    from chimerac.interpreter.launch.launcher import launch
+    from chimerac.interpreter.launch.launcher import launch  # imports torch: 2.6 s
 
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda needs a GPU, and torch finds none")

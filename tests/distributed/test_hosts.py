@@ -122,8 +122,8 @@ def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_he
     assert len(losses(log)) == 1
 
 
-# The rank that prints the message, and where it was.
-PLACE = r"rank {ranks}, (instruction \d+: [A-Z]+ .*|epilogue): .*"
+# The rank that prints the message, with its host if it knows the hosts, and where it was.
+PLACE = r"rank {ranks}( \(node[12]\))?, (instruction \d+: [A-Z]+ .*|epilogue): .*"
 
 
 def check_message(process: subprocess.Popen[str], host: Host, ranks: str, lost: str) -> None:

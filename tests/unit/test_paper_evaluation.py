@@ -45,7 +45,7 @@ def test_without_all_reduces_the_closed_forms_are_the_steady_state_of_1f1b() -> 
         durations = cost_durations(compiled)
         costs = replace(durations.costs, FWD=(2, 3, 5, 2), BWD=(4, 6, 7, 5))
         makespans.append(simulate(compiled, durations=replace(durations, costs=costs)).makespan)
-    stages = [Stage(pass_s=f + b, sum_s=0.0, weight_bytes=0) for f, b in zip((2, 3, 5, 2), (4, 6, 7, 5), strict=True)]
+    stages = [Stage(tasks_s=f + b, all_reduce_s=0.0, weight_bytes=0) for f, b in zip((2, 3, 5, 2), (4, 6, 7, 5), strict=True)]
     schemes: tuple[Scheme, ...] = ("PipeDream", "PipeDream-2BW")
     seconds = {seconds_per_micro_batch(x, stages, micro_batches=8, hidden=False) for x in schemes}
     assert seconds == {float(makespans[1] - makespans[0])}
@@ -54,7 +54,7 @@ def test_without_all_reduces_the_closed_forms_are_the_steady_state_of_1f1b() -> 
 def test_versions_of_the_weights_add_to_the_memory_of_1f1b() -> None:
     p = program("1f1b", D=2, N=4)
     needs = memory(p, TOY)
-    stages = [Stage(pass_s=1.0, sum_s=0.0, weight_bytes=x.weights) for x in needs]
+    stages = [Stage(tasks_s=1.0, all_reduce_s=0.0, weight_bytes=x.weights) for x in needs]
     assert [versions("PipeDream", s, stages=2) for s in range(2)] == [2, 1]
     assert versions("PipeDream-2BW", stage=1, stages=2) == 2
     peaks = [x.peak for x in needs]

@@ -56,8 +56,8 @@ def compile_schedule(
 
     parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: the one on which the
     program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
-    keep only their inputs and run their forwards again, in the place of those that the text names: 'all', 'none', a list such
-    as '0,2..5', or an iterable of stage numbers.
+    keep only their inputs and run their forwards again, as 'all', 'none', a list such as '0,2..5' or an iterable of numbers; it
+    replaces what the text says.
     """
     one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_checked_sizes(parameters, width), machine, arrange, _chosen(recompute))
@@ -73,8 +73,8 @@ def compile_text(
 ) -> Compiled:
     """Return the verified program of a schedule's text, with the results of all passes.
 
-    name: the name of the text in messages; tied: further sets of parameters that a model ties; their names are not those of
-    the text's sets; the other arguments: as of `compile_schedule`.
+    name: the name of the text in messages; tied: further sets of parameters that a model ties, whose names must differ from
+    those of the text's sets; the other arguments: as of `compile_schedule`.
     """
     return compile_source(Source(name, text), *_checked_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
 

@@ -1,4 +1,7 @@
-"""Intercepted calls: a module whose units report each call to the run that is under way."""
+"""Intercepted calls: a module whose units report each call to a Run, which is one forward of the whole module.
+
+A *unit* is a submodule whose calls are layers of the pipeline (docs/any_model.md).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Run(Protocol):
     """One forward of the whole module."""
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what the next call of a unit returns. unit: its path; forward: the replaced forward of the unit."""
+        """Return what this call of a unit returns. unit: its path; forward: the unit's own forward."""
 
 
 class Intercepted:

@@ -30,7 +30,8 @@ class Piece(NamedTuple):
 class Documents:
     """The documents of a source. train, held_out: return them piece by piece; held_out: None if the source has none of its own.
 
-    name: of the source, for messages; key: a text that changes when the files do; note: what was read and skipped.
+    name: of the source, as in the message "the data NAME holds no text"; key: a text that changes when the files do; note: what
+    was read and skipped.
     """
 
     name: str

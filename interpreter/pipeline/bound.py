@@ -211,7 +211,7 @@ class BoundPipeline:
         """Raise ChimeraError E812 on all ranks if the last loss or a gradient is not finite; called by all ranks together.
 
         Call it after a step, before the weights change. The error names the first cause: rank, instruction, micro-batch and,
-        for a gradient, the parameter. To find it, the batches since gradients were last complete are run again.
+        for a gradient, the parameter. To find it, the batches of the current weight update are run again.
         """
         is_finite = math.isfinite(self._history.loss) and self.gradient.is_finite()
         if self._sum_of_ranks(0.0 if is_finite else 1.0):

@@ -1,4 +1,4 @@
-"""The batches since gradients were last complete. They are run again to find the first value that is not finite."""
+"""The batches of the current weight update. They are run again to find the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class History:
     def first_cause(self, names: Mapping[int, str]) -> Cause | None:
         """Run the batches again, and return the first cause of a value that is not finite; called by all ranks together.
 
-        names: of this rank's parameters, by id. Return None if all values are finite now: the new run begins without
-        gradients. Afterwards gradients, buffers and random generators are as they were.
+        names: of this rank's parameters, by id. The new run begins without gradients. So a value that was not finite before the
+        first of these batches is not found: if all values are finite now, None is returned. Afterwards gradients, buffers and
+        random generators are as they were.
         """
         executor, modules = self._executor, self._executor.stages.values()
         parameters = {id(p): p for module in modules for p in module.parameters()}.values()

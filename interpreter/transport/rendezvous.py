@@ -39,11 +39,12 @@ class Host(NamedTuple):
 
 
 class Rendezvous:
-    """The waits of this process for the other ranks of a job, or of a process group of a user.
+    """What this process needs to wait for the other ranks of a job, or of a process group of a user.
 
-    limit: the timeout of one wait; None before the rendezvous. liveness: determines which ranks answer; None before the store
-    is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one. store:
-    with keys that only these ranks use. global_ranks: of each rank of a process group; None for the ranks of a job.
+    limit: the timeout of one wait; None before the ranks have connected. liveness: determines which ranks answer; None before
+    the store is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this
+    one. store: with keys that only these ranks use. global_ranks: for each rank of a process group, its rank among all of
+    torch's processes; None for the ranks of a job.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Rendezvous:
         return PrefixStore(f"transport {self._transports}", self._store)
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Return ranks for a message, with their hosts and their numbers in the world: `rank 1 (global rank 3)`."""
+        """Return ranks for a message, with hosts, and in a process group with global ranks: `rank 1 (global rank 3)`."""
         text = ranks_of_hosts(ranks, self.hosts)
         if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
             return text
@@ -94,7 +95,7 @@ class Rendezvous:
 
     @contextmanager
     def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
-        """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text.
+        """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text; kind: as in Progress.
 
         Raises PeerLostError if one of the calls fails.
         """
@@ -213,6 +214,7 @@ def initialize(timeout_s: float) -> None:
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
+    # Who first creates this file, in torchrun's folder of this host, reports a failure for all of its ranks.
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness_store = PrefixStore(f"chimerac/liveness/{attempt}", liveness_connection)
     liveness = LivenessCheck(liveness_store, rank, world, hosted, progress, claim=claim)

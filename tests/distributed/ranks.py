@@ -1,5 +1,7 @@
 """Runs every program written by hand for two ranks in one pair of processes, and writes the results as JSON.
 
+One of the programs also trains, with and without a sharded optimizer.
+
 Usage: torchrun --nproc-per-node 2 tests/distributed/ranks.py OUT
 """
 
@@ -35,7 +37,7 @@ def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[
 def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, list[float]]:
     """Return the weights of the whole model after two updates.
 
-    zero: with a sharded optimizer; staged: messages are staged through other memory, as on a GPU.
+    zero: with a sharded optimizer; staged: messages pass through host memory, as those of a GPU do.
     """
     settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3, zero=zero)
     program = TWO_RANKS["two pipes"]
@@ -47,7 +49,7 @@ def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, 
 
 
 def main() -> None:
-    """Run two iterations of all programs without updating the weights."""
+    """Run two iterations of all programs without updates of weights, then three trainings with two updates."""
     join(timeout_s=30)
     model = integer_model(middle=3)
     description = describe(model, samples=2)
@@ -62,8 +64,8 @@ def main() -> None:
             found.append({"loss": loss, "differing": different_gradients(trainer, model, iteration)})
             trainer.optimizer.zero_grad()
         gathered = transport.all_gather(json.dumps(found))
-        losses = [add_gradients(whole_model(model, settings.seed), trainer, iteration) for iteration in range(2)]
-        results[name] = {"ranks": [json.loads(text) for text in gathered], "one process": losses}
+        losses_of_one_process = [add_gradients(whole_model(model, settings.seed), trainer, iteration) for iteration in range(2)]
+        results[name] = {"ranks": [json.loads(text) for text in gathered], "one process": losses_of_one_process}
     sharded = [weights_after_training(model, zero, staged) for zero, staged in ((False, False), (True, False), (True, True))]
     results["sharded optimizer"] = [weights == sharded[0] for weights in sharded[1:]]
     if transport.rank == 0:

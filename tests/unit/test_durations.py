@@ -24,6 +24,11 @@ from tests.helpers_by_hand import three
 MS = 10**6  # nanoseconds
 
 
+def same_samples(samples: int) -> int:
+    """Return the samples of a micro-batch of the program: as many as the caller states, since no micro-batch is halved."""
+    return samples
+
+
 def task_times(*by_stage: float) -> dict[Op, list[float]]:
     """Return the same seconds by stage for every kind of task."""
     return {op: list(by_stage) for op in (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.RECOMPUTE)}
@@ -123,7 +128,7 @@ def test_the_closed_equation_counts_the_end_of_all_reduces() -> None:
 
 
 def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
-    p, model = compile_schedule("chimera", {"D": 2, "N": 4}).program, find_model("gpt-small", lambda samples: samples)
+    p, model = compile_schedule("chimera", {"D": 2, "N": 4}).program, find_model("gpt-small", same_samples)
     found = held_bytes(p, model)
     assert found.ranks == memory(p, model)
     for g, rank in enumerate(found.ranks):
@@ -134,7 +139,7 @@ def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
 
 def example_profile() -> Profile:
     """Return a profile of gpt-nano, whose layers take 1, 2, 3 and 4 ms for a forward."""
-    model = find_model("gpt-nano", lambda samples: samples)
+    model = find_model("gpt-nano", same_samples)
     times = tuple(
         LayerTimes(
             forward_s=ms / 1e3,
@@ -150,7 +155,7 @@ def example_profile() -> Profile:
         model="gpt-nano",
         hardware="none",
         source="a test",
-        layers=layer_bytes(model, 2),
+        layers=layer_bytes(model, optimizer_bytes=2),
         sizes=(SizeTimes(samples=4, layers=times),),
         point_to_point=Link(latency_s=0.001, bytes_per_s=1e6),
         all_reduce=tuple(AllReduceTime(ranks, latency_s, bytes_per_s=1e9) for ranks, latency_s in ((2, 0.002), (4, 0.008))),
@@ -158,7 +163,7 @@ def example_profile() -> Profile:
 
 
 def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its_bytes() -> None:
-    model = find_model("gpt-nano", lambda samples: samples)
+    model = find_model("gpt-nano", same_samples)
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
     d = profiled_durations(p, model, example_profile())
     layers = model.stage_sums((range(2), range(2, 4)))
@@ -174,7 +179,7 @@ def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest(
     profile = example_profile()
     assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
-    assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.002 each
+    assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.008 / (2 log2(4))
     assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
     without = replace(profile, all_reduce=())
     assert without.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
@@ -196,11 +201,11 @@ def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> No
 def test_a_profile_of_another_model_is_refused() -> None:
     profile, program = example_profile(), compile_schedule("1f1b", {"D": 2}).program
     with pytest.raises(ChimeraError, match="E714: the profile is one of gpt-nano, and the model is gpt-micro"):
-        profiled_durations(program, find_model("gpt-micro", lambda samples: samples), profile)
+        profiled_durations(program, find_model("gpt-micro", same_samples), profile)
     with pytest.raises(ChimeraError, match="E714: the profile has 4 layers, and gpt-nano/3 has 5"):
-        profiled_durations(program, find_model("gpt-nano/3", lambda samples: samples), replace(profile, model="gpt-nano/3"))
+        profiled_durations(program, find_model("gpt-nano/3", same_samples), replace(profile, model="gpt-nano/3"))
     with pytest.raises(ChimeraError, match=r"E714: the profile gives layer 0 \(embedding\) 12,288 parameters"):
-        profiled_durations(program, find_model("gpt-nano", lambda samples: samples, seq_len=64), profile)
+        profiled_durations(program, find_model("gpt-nano", same_samples, seq_len=64), profile)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e300])

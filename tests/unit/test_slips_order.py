@@ -1,4 +1,5 @@
-"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. The help has the intended text.
+"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. The help has the intended text,
+or another one with the same program.
 
 slips_order.txt has one slip per line.
 """
@@ -19,8 +20,8 @@ def test_the_help_restores_the_intended_text(line: str) -> None:
     assert compile_text(with_edits(text, findings[0])).program == right_program(base)
 
 
-def test_a_changed_constant_is_preferred_to_a_reversed_order() -> None:
-    """If the backwards of GPipe are too early, they are moved back. The order among backwards does not change."""
+def test_a_constant_delay_is_preferred_to_a_reversed_order() -> None:
+    """If the backwards of GPipe are too early, all of them get later ticks. The order among backwards does not change."""
     for constant, new in (
         ("N + D - 2", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
         ("N + D - 3", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
@@ -74,8 +75,8 @@ def test_two_ranges_with_the_same_mistake_are_both_mended() -> None:
         assert with_edits(text, finding) == slip("vee"), finding.help
 
 
-def test_a_chain_of_any_length_may_be_a_rank() -> None:
-    """No changes to parts of a long chain are tried, because the effort would be quadratic in its length."""
+def test_a_rank_that_is_a_sum_of_ten_thousand_terms_gets_the_ordinary_finding() -> None:
+    """No changes to parts of a long sum are tried, because the effort would be quadratic in its length."""
     [finding] = findings_of(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
     assert finding.code == "E220"
 

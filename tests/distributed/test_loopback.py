@@ -133,7 +133,7 @@ def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[
         {"D": 4, "N": 7},
         ranks="ranks 2" if place == "together" else "ranks D",
         pipe=f"pipe main {{ {PLACES[place]}   micro_batches N }}",
-        F=rules("F", FORWARDS[forwards], "9*s + 4*m"),
+        rule1=rules("F", FORWARDS[forwards], "9*s + 4*m"),
         rule2=f"{backward_rules} {weights}",
     )
     messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]

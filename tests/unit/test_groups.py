@@ -104,7 +104,7 @@ def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
         ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
         ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
     ):
-        assert findings_of(F=rule, rule2=LATE)[0].code == code, rule
+        assert findings_of(rule1=rule, rule2=LATE)[0].code == code, rule
 
 
 def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
@@ -154,8 +154,10 @@ TOY = ModelDescription(
 def test_the_memory_of_groups_and_recomputation() -> None:
     """Six micro-batches, all alive on both ranks before the first backward."""
 
-    def bytes_of(F: str, recompute: str = "") -> list[int]:  # noqa: N803
-        p = small({"N": 6}, pipe=f"pipe main {{ stage s on rank s {recompute} micro_batches N }}", F=F, rule2=LATE)
+    def bytes_of(forward_rule: str, recompute: str = "") -> list[int]:
+        p = small(
+            {"N": 6}, pipe=f"pipe main {{ stage s on rank s {recompute} micro_batches N }}", rule1=forward_rule, rule2=LATE
+        )
         assert peaks(p).activations == (6, 6)
         return [m.activations for m in memory(p, TOY)]
 
@@ -172,10 +174,10 @@ ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"]
 
 
 @examples(200)
-@given(STARTS, ENDS, st.integers(1, 6), st.sampled_from("FB"))
-@example("4 - 2*g", "low", 6, "F")
-@example("0*g", "3", 6, "F")
-def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, end: str, count: int, kind: str) -> None:
+@given(STARTS, ENDS, st.integers(1, 6), st.sampled_from(["rule1", "rule2"]))
+@example("4 - 2*g", "low", 6, "rule1")
+@example("0*g", "3", 6, "rule1")
+def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, end: str, count: int, grouped: str) -> None:
     low, high = f"max({start}, 0)", end.replace("low", f"max({start}, 0)")
     assume("g" in start + end)
     listed = []
@@ -185,7 +187,7 @@ def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, e
     expected = {"E301"} if set(listed) != set(range(count)) else set()
     expected |= {"E302"} if len(set(listed)) < len(listed) else set()
     rules = {"rule1": "F(s, m) at s + 2*m", "rule2": LATE}
-    rules[kind] = rules[kind].replace("(s, m)", f"(s, m = {low} .. {high})")
+    rules[grouped] = rules[grouped].replace("(s, m)", f"(s, m = {low} .. {high})")
     if not expected:
         assert small({"N": count}, **rules)
     else:

@@ -174,7 +174,7 @@ def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> N
     [d] = findings_of(order="order greedy {", rule1="prefer B, F", rule2=f"limit {limit}")
     assert (d.code, d.message, d.help) == ("E202", message, help)
     if "upper bound: " in help:
-        small(order="order greedy {", rule1="prefer B, F", B=help.split("upper bound: ")[1])
+        small(order="order greedy {", rule1="prefer B, F", rule2=help.split("upper bound: ")[1])
 
 
 def test_trying_a_change_that_divides_by_zero_does_not_hide_the_finding() -> None:

@@ -13,7 +13,7 @@ from tests.helpers_text import small
 # Two pipes on two ranks, two micro-batches each:
 #   rank 0  Fa0 Fa1 Fb2 Bb2 Fb3 Bb3 Ba0 Ba1     b ends early with stage 1, a late with stage 0
 PIPES = "pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches N }"
-TICKS = {"F": "F(s, m) at 2*m + 3*s", "B": "B(s, m) at 20 + 2*m - 10*s"}
+TICKS = {"rule1": "F(s, m) at 2*m + 3*s", "rule2": "B(s, m) at 20 + 2*m - 10*s"}
 
 
 def all_reduces(p: Program, rank: int) -> list[str]:
@@ -73,7 +73,8 @@ def test_a_tied_set_has_an_all_reduce_over_the_holders_of_its_stages() -> None:
 
 
 def test_a_tied_set_with_one_holder_has_no_all_reduce() -> None:
-    pipe, ticks = "pipe main { stage s on rank 0 micro_batches N }", {"F": "F(s, m) at s + 9*m", "B": "B(s, m) at 5 - s + 9*m"}
+    pipe = "pipe main { stage s on rank 0 micro_batches N }"
+    ticks = {"rule1": "F(s, m) at s + 9*m", "rule2": "B(s, m) at 5 - s + 9*m"}
     assert not small(extra="tied shared on stages 0, 1", pipe=pipe, **ticks).collectives
 
 

@@ -61,7 +61,7 @@ def test_every_task_needs_one_formula() -> None:
     assert [d.code for d in findings_of(rule2="I(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     assert [d.code for d in findings_of(rule2="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     both = "B(s, m) at 90 + m  I(s, m) at 190 + m  W(s, m) at 290 + m"
-    assert [d.code for d in findings_of(B=both)] == ["E302"]
+    assert [d.code for d in findings_of(rule2=both)] == ["E302"]
     for kind in "IW":  # no finding for the missing half: with it there would still be two backwards
         assert [d.code for d in findings_of(rule2=f"B(s, m) at 9 + m  {kind}(s, m) at 99 + m")] == ["E302"]
     [d] = findings_of(rule1="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
@@ -155,7 +155,7 @@ def test_a_fill_covers_the_micro_batches_of_its_input_gradients() -> None:
 
 def test_a_fill_leaves_full_backwards_alone() -> None:
     split_on_stage_0 = "I(s, m) when s == 0 at 9 + 2*m   B(s, m) when s == 1 at 8 + 2*m   fill W(r, k) at 50 + k"
-    p = small(rule1="F(s, m) at s + 2*m", B=split_on_stage_0)
+    p = small(rule1="F(s, m) at s + 2*m", rule2=split_on_stage_0)
     assert [tasks_of(p, r) for r in range(2)] == ["F0 F1 F2 I0 I1 I2 W0 W1 W2", "F0 F1 F2 B0 B1 B2"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -67,13 +68,14 @@ def progress(text: str) -> None:
 def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iterator[tuple[str, float]]:
     """Run each runner once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
 
-    One round more, at the beginning, warms up.
+    One round more, at the beginning, warms up. The order is random, so that no runner always follows the same one.
     """
+    shuffler, names = random.Random(SEED), list(runners)  # the same orders on all ranks
     for number in range(rounds + 1):
-        for name, run in runners.items():
+        for name in shuffler.sample(names, len(names)):
             dist.barrier()
             start = time.perf_counter()
-            run()
+            runners[name]()
             dist.barrier()
             if number:
                 yield name, time.perf_counter() - start

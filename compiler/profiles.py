@@ -26,15 +26,18 @@ def profile_names() -> list[str]:
 def find_profile(name_or_path: str, model: str) -> Profile:
     """Return the profile of a file, or one that comes with the project by its name or by its hardware alone.
 
-    model: the name of the model, for a name without one: p100 is bert48-p100 for bert48. A file that exists is read. Raises
-    ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
+    model: the name of the model, for a name without one: p100 is bert48-p100 for bert48. A name may end in .json. A file that
+    exists is read. Raises ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown
+    name.
     """
-    if os.path.lexists(name_or_path) or os.sep in name_or_path or os.path.splitext(name_or_path)[1]:
-        return profile_from_json(read(name_or_path), name_or_path)
     known = profile_names()
-    for name in (name_or_path, f"{model}-{name_or_path}"):
-        if name in known:
-            return profile_from_json(_FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"), f"{name}.json")
+    is_file = os.path.lexists(name_or_path)
+    name = name_or_path.removesuffix(".json")
+    for candidate in () if is_file else (name, f"{model}-{name}"):
+        if candidate in known:
+            return profile_from_json(_FOLDER.joinpath(f"{candidate}.json").read_text(encoding="utf-8"), f"{candidate}.json")
+    if is_file or os.sep in name_or_path or os.path.splitext(name_or_path)[1]:
+        return profile_from_json(read(name_or_path), name_or_path)
     near = did_you_mean(name_or_path, known)
     names = f"those that come with the project are {', '.join(known)}; or give the path of a profile (*.json)"
     help = f"{near} {names}" if near.startswith("did you mean") else names

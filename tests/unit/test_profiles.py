@@ -89,11 +89,18 @@ def test_the_published_layer_has_its_published_time(name: str, forward_ms: float
 
 def test_a_profile_is_found_by_its_hardware_its_name_or_its_path(tmp_path: Path) -> None:
     assert find_profile("p100", "bert48") == find_profile("bert48-p100", "gpt-nano")
+    assert find_profile("p100.json", "bert48") == find_profile("bert48-p100.json", "gpt-nano") == find_profile("p100", "bert48")
     assert find_profile(str(EXAMPLE_PROFILE), "gpt-nano") == example()
     with pytest.raises(ChimeraError, match="E716: there is no profile 'p10' of bert48"):
         find_profile("p10", "bert48")
     with pytest.raises(ChimeraError, match="E001"):
-        find_profile("p100.json", "bert48")
+        find_profile("p10.json", "bert48")
+
+
+def test_a_file_of_the_user_goes_before_a_profile_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p100.json").write_text(EXAMPLE_PROFILE.read_text())
+    monkeypatch.chdir(tmp_path)
+    assert find_profile("p100.json", "bert48") == example()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows_of(folder: Path, prepared: Path, column: str = "text") -> tuple[list[str], list[str] | None]:
-    """Return the rows to train on and those held out, as the bytes of the prepared file have them."""
+    """Return the rows to train on and those held out, read from the bytes of the prepared file. None: no rows are held out."""
     text = tokenized(folder_documents(folder, column), tokenizer=None, folder=prepared, limit_s=5)
     border = len(text) if text.border is None else text.border
     parts = [bytes(text.read(a, b)).decode().splitlines() for a, b in ((0, border), (border, len(text)))]

@@ -104,7 +104,7 @@ def test_every_line_fits_the_width(columns: int, colour: bool) -> None:
 def test_no_number_is_cut_where_the_drawing_continues_below() -> None:
     """A part of a number would be the number of another micro-batch."""
     p = program("1f1b", D=2, N=120)
-    s = simulate(p, {"F": 1000, "B": 1999})  # without a common unit: a line may end anywhere
+    s = simulate(p, {"F": 1000, "B": 1999})  # they have no common unit, so a line may end anywhere
     known = {f"{letter}{m}" for letter in "FB" for m in range(120)}
     for columns in range(40, 60):
         lines = draw_timeline(p, s.timeline, columns=columns).splitlines()
@@ -179,7 +179,7 @@ def test_a_timeline_has_a_maximal_width() -> None:
 
 
 def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
-    """The bars of each rank are in nanoseconds, begin at any moment, and leave out the time that it waited."""
+    """The bars of a rank are in nanoseconds, begin at any moment, and leave out the time that the rank waited."""
     p = program("1f1b", D=2, N=2)
     s, begin, unit_ns = simulate(p), 10**9, 7_000_000
     measured = []

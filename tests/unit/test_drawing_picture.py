@@ -76,9 +76,10 @@ def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
 
 
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
-    """The all-reduce of stage 3 is at 9, those of 1 and 2 at 14 and that of 0 at 16, as another simulator computes.
+    """The all-reduce of stage 3 is at 9, those of stages 1 and 2 are at 14, and that of stage 0 is at 16.
 
-    Stage 2 is done at 12. Its holders, ranks 1 and 2, launch its all-reduce after that of stage 1.
+    Another simulator computes the same times. Stage 2 is done at 12, but its holders, ranks 1 and 2, launch the all-reduce of
+    stage 1 first.
     """
     s = simulate(program("chimera", D=4, N=4))
     found = all_reduces_of(simulated_panel(s))
@@ -115,21 +116,20 @@ def test_messages_that_take_time_are_lines() -> None:
 
 
 def lightness(colour: str) -> float:
-    """Return the lightness L* of a colour, from 0 for black to 100 for white: what grey print keeps of it."""
+    """Return the lightness L* of a colour, from 0 for black to 100 for white. Grey print shows nothing else of a colour."""
     channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return 116 * y ** (1 / 3) - 16
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * luminance ** (1 / 3) - 16
 
 
 def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
     for shades in PIPES:
         levels = sorted(map(lightness, shades))
         assert min(b - a for a, b in pairwise(levels)) > 8
-    for op in range(5):
-        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, (
-            "a kind of task is equally light in all hues"
-        )
+    for shades_of_a_kind in zip(*PIPES, strict=True):
+        levels = [lightness(colour) for colour in shades_of_a_kind]
+        assert max(levels) - min(levels) < 2, "a kind of task is equally light in all hues"
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
@@ -168,12 +168,13 @@ def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
     s = simulate(program("1f1b", D=2, N=300))
     panel = simulated_panel(s)
     at = extent([panel], [boxes_of(panel)], inches=5.0)
-    (start, first), (second, end) = at.parts
-    assert start == 0 and end == panel.length and first < second
+    (start, first_end), (second_start, end) = at.parts
+    assert start == 0 and end == panel.length and first_end < second_start
     svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
     note = re.search(r"The time from (\S+) to (\S+) is not drawn, nor any task of micro-batches (\d+)-(\d+)\.", svg)
     assert note is not None
-    drawn = {int(text) for part in (0, 1) for row in drawn_boxes(svg, part=part).values() for c in row for text in c.texts}
+    rows = [row for part in (0, 1) for row in drawn_boxes(svg, part=part).values()]
+    drawn = {int(text) for row in rows for box in row for text in box.texts}
     assert {0, 299} <= drawn and not drawn & set(range(int(note[3]), int(note[4]) + 1))
 
 

@@ -94,7 +94,11 @@ def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
 
 
 def test_idle_times_are_those_computed_by_hand() -> None:
-    """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
+    """1f1b on two ranks, one micro-batch, a latency of 2.
+
+    Rank 0 runs F from 0 to 1, and its message arrives at 3. Rank 1 runs F from 3 to 4 and B from 4 to 5, and its message
+    arrives at 7. Rank 0 runs B from 7 to 8.
+    """
     first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, latency_ms=2))
     assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
     assert (second.fill, second.value, second.transfer, second.drain) == (1 * MS, 0, 2 * MS, 3 * MS)
@@ -110,9 +114,9 @@ def test_a_full_window_is_a_cause_of_idle_time() -> None:
 def test_the_closed_equation_has_the_counts_of_the_paper(depth: int, forwards: int, backwards: int) -> None:
     """Chimera at N = D: C_f = D and C_b = 2 D - 2, 6 and 10 in the paper's example of D = 6."""
     p = compile_schedule("chimera", {"D": depth, "N": depth}).program
-    e = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
-    assert (e.forwards, e.backwards) == (forwards, backwards)
-    assert e.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)  # in tenths of the unit of the costs
+    equation = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
+    assert (equation.forwards, equation.backwards) == (forwards, backwards)
+    assert equation.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)  # in tenths of the unit of the costs
 
 
 def test_the_closed_equation_of_other_schedules_is_their_makespan_without_communication() -> None:
@@ -208,21 +212,26 @@ def test_a_profile_of_another_model_is_refused() -> None:
         profiled_durations(program, find_model("gpt-nano", same_samples, seq_len=64), profile)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e300])
-@pytest.mark.parametrize("bytes_per_s", [1e9, 1e-3, 5e-324])  # at the last rate a message takes an infinite time
-def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
+def durations_of_large_messages(seconds: float, bytes_per_s: float) -> Durations:
+    """Return durations where the tasks of stage 0 take these seconds, and messages and all-reduces have 2**22 bytes."""
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
+    network = Network(Link(latency_s=0.001, bytes_per_s=bytes_per_s))
     tasks = task_times(seconds, 0.0)
+    return measured_durations(p, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**22)
 
-    def durations() -> Durations:
-        network = Network(Link(latency_s=0.001, bytes_per_s=bytes_per_s))
-        return measured_durations(p, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**22)
 
-    if (seconds, bytes_per_s) == (0.0, 1e9):
-        assert durations().occupied.max() == 2**22  # nanoseconds: a byte takes one
-        return
+def test_a_byte_occupies_a_link_of_a_gigabyte_per_second_for_a_nanosecond() -> None:
+    assert durations_of_large_messages(seconds=0.0, bytes_per_s=1e9).occupied.max() == 2**22
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bytes_per_s"),
+    # At 5e-324 bytes per second a message takes an infinite time.
+    [(1e300, 1e9), (0.0, 1e-3), (1e300, 1e-3), (0.0, 5e-324), (1e300, 5e-324)],
+)
+def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
     with pytest.raises(ChimeraError, match=r"E002: tasks, messages and all-reduces take more than 2\.3e\+09 s"):
-        durations()
+        durations_of_large_messages(seconds, bytes_per_s)
 
 
 @pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])

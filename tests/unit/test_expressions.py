@@ -26,7 +26,7 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
-    """Return the value of an expression. env: the values of its names, or an array of values for many points."""
+    """Return the value of an expression. env: for each name its value, or an array of its values at many points."""
     return evaluate(expression(text), env, Budget())
 
 

@@ -108,7 +108,7 @@ def test_only_the_rank_that_claims_the_report_prints(ended: Callable[..., str]) 
 
 
 def test_a_rank_that_lost_another_one_lets_it_end_first(ended: Callable[..., str]) -> None:
-    """torchrun takes the first process that ends for the cause."""
+    """torchrun reports the process that ends first as the cause."""
     error = PeerLostError("the send to rank 1 failed: rank 1 has ended", peer_ended=True)
     assert "rank 1 has ended" in ended(error, job=(job := Job()))
     assert job.calls == ["fail", "claim", "linger"]

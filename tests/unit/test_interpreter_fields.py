@@ -28,7 +28,7 @@ from tests.distributed.integers import IntegerSamples
 
 # The different words, the features of a vector, the words of a sample, and the samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
-SCHEDULES = [
+SCHEDULES = [  # name, parameters, width
     ("1f1b", {"D": 4, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),
@@ -232,10 +232,10 @@ def test_fields_that_do_not_fit_a_step_are_refused() -> None:
 
 
 def test_divisors_that_are_not_one_for_each_loss_are_refused() -> None:
-    two, three = (torch.ones(()), torch.ones(())), [1.0, 2.0, 4.0]
+    two = torch.ones(()), torch.ones(())  # losses
     assert combined(two, [4]) == 0.5 and combined(two, [1, 2]) == 1.5 and combined(two[:1], [4]) == 0.25
     with pytest.raises(ValueError, match="the model has 2 losses, and 3 divisors were given"):
-        combined(two, three)
+        combined(two, [1.0, 2.0, 4.0])
 
 
 class FieldSamples(IntegerSamples):
@@ -304,9 +304,9 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
 
 
 def test_the_divisor_of_a_loss_without_valid_targets_is_one() -> None:
-    class Nothing(FieldSamples):
+    class WithoutValidWords(FieldSamples):
         def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             return 0, len(numbers)
 
-    batch = Batch(Nothing(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
+    batch = Batch(WithoutValidWords(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
     assert batch.divisors == (1, 4)

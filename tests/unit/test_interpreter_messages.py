@@ -33,7 +33,7 @@ def test_a_message_preserves_every_tensor(boundary: Boundary, values: Values, si
     layout = Layout(boundary, CPU)
     message, arrived = layout.pack(values), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == size
-    found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
+    found = layout.unpack(arrived)  # before the message arrives: the tensors lie in the buffer
     arrived.copy_(message)
     for tensor, expected in zip(found, values, strict=True):
         assert tensor.dtype == expected.dtype and tensor.equal(expected)

@@ -131,7 +131,7 @@ def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monke
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures
-        # Of this iteration only.
+        # The figures are those of this iteration alone.
         assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3))
 
 

@@ -108,6 +108,7 @@ def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
     def refused(reason: str, column: str = "text", folder: Path = tmp_path) -> str:
+        """Check that the folder is refused for this reason, and return the help."""
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             list(folder_documents(folder, column).train())
         return str(error.value.diagnostics[0].help)

@@ -71,26 +71,30 @@ def test_makespans_with_messages_are_those_computed_by_hand(
 def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
     """Two replicas of one pipeline of two ranks. Stage 1 is done at 3 and stage 0 at 4; each all-reduce takes 3."""
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, all_reduce_ms=3)
-    assert s.makespan == 7 * MS and max(s.busy) == 2 * MS
-    began, ended = s.collective_times
+    simulation = timed(p, all_reduce_ms=3)
+    assert simulation.makespan == 7 * MS and max(simulation.busy) == 2 * MS
+    began, ended = simulation.collective_times
     assert dict(zip((c.stage for c in p.collectives), zip(began.tolist(), ended.tolist(), strict=True), strict=True)) == {
         1: (3 * MS, 6 * MS),
         0: (4 * MS, 7 * MS),
     }
-    idle = idle_times(s)
+    idle = idle_times(simulation)
     assert [(x.all_reduce, x.drain) for x in idle] == [(3 * MS, 0), (3 * MS, 1 * MS)] * 2
-    assert path_sums(s, critical_path(s)) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
-    assert "ALLREDUCE s0" in path_text(s).splitlines()[-1]
+    assert path_sums(simulation, critical_path(simulation)) == {
+        "FWD": (2, 2 * MS),
+        "BWD": (2, 2 * MS),
+        "all-reduces": (1, 3 * MS),
+    }
+    assert "ALLREDUCE s0" in path_text(simulation).splitlines()[-1]
     assert timed(p).makespan == 4 * MS
 
 
 def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
     p = compile_schedule("chimera", {"D": 2, "N": 2}).program
-    s = timed(p, all_reduce_ms=5)
-    began, ended = s.collective_times
+    simulation = timed(p, all_reduce_ms=5)
+    began, ended = simulation.collective_times
     assert len(began) == 2 and sorted(began)[1] == sorted(ended)[0]
-    assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
+    assert simulation.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
 
 
 def test_idle_times_are_those_computed_by_hand() -> None:
@@ -127,8 +131,8 @@ def test_the_closed_equation_of_other_schedules_is_their_makespan_without_commun
 
 def test_the_closed_equation_counts_the_end_of_all_reduces() -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, all_reduce_ms=3)
-    assert closed_equation(p, s.durations).unoverlapped == 3 * MS
+    simulation = timed(p, all_reduce_ms=3)
+    assert closed_equation(p, simulation.durations).unoverlapped == 3 * MS
 
 
 def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
@@ -185,8 +189,8 @@ def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest(
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
     assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.008 / (2 log2(4))
     assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
-    without = replace(profile, all_reduce=())
-    assert without.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
+    unmeasured = replace(profile, all_reduce=())
+    assert unmeasured.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
 
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
@@ -243,5 +247,5 @@ def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
 
 
 def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:
-    s = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
-    assert (s.makespan, idle_times(s)[0].exposed, len(critical_path(s))) == (4 * MS, 0, 4)
+    simulation = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
+    assert (simulation.makespan, idle_times(simulation)[0].exposed, len(critical_path(simulation))) == (4 * MS, 0, 4)

@@ -1,4 +1,4 @@
-"""Experiments: grids, files and their mistakes, figures, comparisons and reports. Nothing is run."""
+"""Experiments: grids, files and their mistakes, figures, comparisons and reports. No run is started."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def layers() -> list[nn.Module]:
 
 
 def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(number)
-    return torch.randn(samples, WIDTH, generator=g), torch.randint(0, CLASSES, (samples,), generator=g)
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(samples, WIDTH, generator=generator), torch.randint(0, CLASSES, (samples,), generator=generator)
 
 
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
@@ -43,9 +43,8 @@ def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[
     use: a function of the pipeline and of the number of samples of a batch.
     """
     program = compile_schedule(name, parameters, width).program
-    h = program.header
-    size = h.samples(SAMPLES)
-    samples = size * h.micro_batches * width
+    size = program.header.samples(SAMPLES)
+    samples = size * program.header.micro_batches * width
 
     def rank(transport: Transport) -> Any:
         pipe = Pipeline(layers(), program, loss=F.cross_entropy, inputs=torch.zeros(size, WIDTH), transport=transport)

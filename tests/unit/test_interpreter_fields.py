@@ -91,11 +91,14 @@ def losses(outputs: Values, targets: Values) -> Values:
 
 def batch(samples: int, seed: int = 1) -> tuple[Tensor, Values, dict[str, Tensor]]:
     """Return inputs, targets and fields. The samples have different numbers of words that count."""
-    g = torch.Generator().manual_seed(seed)
-    words, kinds = torch.randint(0, WORDS, (samples, LENGTH), generator=g), torch.randint(0, 2, (samples, LENGTH), generator=g)
-    counts = torch.arange(LENGTH) <= torch.arange(samples).unsqueeze(1) % LENGTH
-    targets = torch.where(counts, (words + 1) % WORDS, IGNORED), torch.randint(0, 2, (samples,), generator=g)
-    mask = (torch.rand(samples, LENGTH, generator=g) < 0.6).float()
+    generator = torch.Generator().manual_seed(seed)
+    words, kinds = (
+        torch.randint(0, WORDS, (samples, LENGTH), generator=generator),
+        torch.randint(0, 2, (samples, LENGTH), generator=generator),
+    )
+    is_valid = torch.arange(LENGTH) <= torch.arange(samples).unsqueeze(1) % LENGTH
+    targets = torch.where(is_valid, (words + 1) % WORDS, IGNORED), torch.randint(0, 2, (samples,), generator=generator)
+    mask = (torch.rand(samples, LENGTH, generator=generator) < 0.6).float()
     mask[:, 0] = 1
     return words, targets, {"mask": mask, "kinds": kinds}
 
@@ -133,8 +136,7 @@ def test_every_schedule_has_the_loss_and_the_gradients_of_one_process(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
     program = compile_schedule(name, parameters, width).program
-    h = program.header
-    samples = h.samples(SAMPLES) * h.micro_batches * width
+    samples = program.header.samples(SAMPLES) * program.header.micro_batches * width
     expected, gradients = one_process(samples)
 
     def rank(transport: Transport) -> tuple[float, dict[str, Tensor], tuple[str, ...]]:
@@ -247,8 +249,8 @@ class FieldSamples(IntegerSamples):
 
     def targets(self, numbers: Sequence[int]) -> Values:
         (words,) = self.inputs(numbers)
-        counts = torch.arange(LENGTH) <= torch.tensor([n % LENGTH for n in numbers]).unsqueeze(1)
-        return torch.where(counts, (words + 1) % WORDS, IGNORED), torch.tensor([n % 2 for n in numbers])
+        is_valid = torch.arange(LENGTH) <= torch.tensor([n % LENGTH for n in numbers]).unsqueeze(1)
+        return torch.where(is_valid, (words + 1) % WORDS, IGNORED), torch.tensor([n % 2 for n in numbers])
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
         self.read.add(name)

@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, learning rate, figures of ranks; training in one process; evaluation on any samples."""
+"""The epilogue: norm, clipping, figures of ranks, a loss that is nan; training in one process; evaluation on any samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace

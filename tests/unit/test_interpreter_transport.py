@@ -347,8 +347,8 @@ def test_many_operations_become_complete_at_once(machine: Machine) -> None:
             return float(buffers[0])
         pending = [transport.launch_all_reduce(ranks if k == 0 else (0, 1), b) for k, b in enumerate(buffers)]
         transport.all_gather("")
-        for each in pending:
-            each.wait()
+        for operation in pending:
+            operation.wait()
         return float(sum(buffers))
 
     assert run_in_loopback(p, run_rank, machine=machine) == [3 + 2 * (count - 1)] * 2 + [3]

@@ -14,7 +14,7 @@ from tests.helpers_pipeline import VOCABULARY, WIDTH, cross_entropy
 
 
 class Gates(nn.Module):
-    """Has modules that nothing calls. Before each block it reads the weights of half of them."""
+    """Has modules that nothing calls. Before each block, the forward reads the weights of half of these modules."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,9 +20,8 @@ from tests.helpers import findings_of_call
 
 TICKS = "schedule x ranks 4 stages 4 pipe p {{ stage s on rank s micro_batches 16 }} order ticks {{ {} }}"
 RIGHT = TICKS.format("F(s, m) at s + m  B(s, m) at 100 + 3 - s + m")
-LATE = TICKS.format(
-    "F(s, m) at s + m  B(s, m) at 2 - s + 2*m"
-)  # two tasks of a rank are on one tick: changes of the text are tried
+# Two tasks of a rank are on one tick: changes of the text are tried.
+LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")
 UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("schedule x")
 
 

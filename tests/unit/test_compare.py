@@ -69,9 +69,11 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of a micro-batch, in those of the other schedules
+    # The size of a micro-batch, where 1 is its size in the other schedules.
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    share = Fraction(4, program.header.stages)  # of a stage in the share of a rank, which is a fourth of the model
+    # The size of a stage, where 1 is the share of a rank: a fourth of the model.
+    share = Fraction(4, program.header.stages)
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):

@@ -54,9 +54,8 @@ def test_masks_have_the_shares_of_the_bert_paper() -> None:
     (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
     chosen, is_byte = targets != IGNORED, original(MANY) < PAD
     assert not (chosen & ~is_byte).any() and chosen.any(1).all()
-    assert float(chosen.sum() / is_byte.sum()) == pytest.approx(
-        0.15, abs=0.02
-    )  # the number of targets of each sample is rounded
+    # 0.15 of each sample, rounded to a number of targets.
+    assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)
     masked, kept = (tokens == MASK) & chosen, (tokens == targets) & chosen
     assert float(masked.sum() / chosen.sum()) == pytest.approx(0.8, abs=0.02)
     assert float(kept.sum() / chosen.sum()) == pytest.approx(0.1, abs=0.02)

@@ -46,19 +46,19 @@ def timed(p: Program, latency_ms: float = 0, occupied_ms: float = 0, all_reduce_
 @pytest.mark.parametrize(
     ("machine", "window", "latency", "occupied", "expected"),
     [
-        # Acts are sent at 1, 2, 3 and are there at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11,
-        # 15, and are there at 11, 15, 19.
+        # Acts are sent at 1, 2, 3 and arrive at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11, 15,
+        # and arrive at 11, 15, 19.
         ("posted", 2, 0, 4, 20),
         ("window", 2, 0, 4, 20),
-        # A latency does not occupy the channel: acts are there at 5, 6, 7, grads are sent at 7, 9, 11 and there at 11, 13, 15.
+        # A latency does not occupy the channel: acts arrive at 5, 6, 7. Grads are sent at 7, 9, 11 and arrive at 11, 13, 15.
         ("posted", 2, 4, 0, 16),
-        # Each occupies the channel for 1 and is there 3 later: acts leave it at 2, 3, 4 and are there at 5, 6, 7. Grads leave
-        # it at 8, 10, 12 and are there at 11, 13, 15.
+        # Each message occupies the channel for 1 and arrives 3 later. Acts leave the channel at 2, 3, 4 and arrive at 5, 6, 7.
+        # Grads leave it at 8, 10, 12 and arrive at 11, 13, 15.
         ("posted", 2, 3, 1, 16),
-        # A SEND waits until the message before it is there: acts are sent at 1, 5, 9. Then, at 9, the RECVs of the grads are
-        # posted. Grads: 9 to 13, 13 to 17, 17 to 21.
+        # A SEND waits until the message before it has arrived: acts are sent at 1, 5, 9. The RECVs of the grads are posted at
+        # 9, and the grads are on their way from 9 to 13, from 13 to 17 and from 17 to 21.
         ("window", 1, 1, 3, 22),
-        ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it is there, as with a hop of 4
+        ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it has arrived, as with a hop of 4
     ],
 )
 def test_makespans_with_messages_are_those_computed_by_hand(

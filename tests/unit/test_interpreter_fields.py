@@ -121,7 +121,7 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 
 
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
-    """Run a step with this rank's part of the batch, without the fields that it does not read."""
+    """Run a step with this rank's part of the batch, without the fields that the rank does not read."""
     words, targets, fields = batch(samples)
     width, replica = pipe.program.header.width, pipe.replica
     mine = {name: fields[name].chunk(width)[replica] for name in pipe.reads_fields}

@@ -94,7 +94,7 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
     assert first.flat[0].tolist() == [7, 7] and second.flat[0].tolist() == [0, 0]
     for gradients in (first, second):
         gradients.end(sync=False)
-        gradients.begin()  # of this rank alone: it stays until the ALLREDUCE
+        gradients.begin()  # the gradient is that of this rank alone, and stays until the ALLREDUCE
     assert first.flat[0].tolist() == [7, 7] and not first.are_complete
 
 

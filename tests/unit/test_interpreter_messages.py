@@ -44,7 +44,7 @@ def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
     assert layout.pack((x,)) is x
     arrived = layout.empty()
     assert layout.unpack(arrived)[0] is arrived and arrived.shape == x.shape and arrived.dtype == x.dtype
-    # A transposed tensor is copied, and arrives too.
+    # A transposed tensor is copied.
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 

@@ -181,9 +181,8 @@ def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offse
     distance = min(upper) - max(lower)
     is_zero = abs(offset) < 20_000  # an all-reduce takes at least 20,000 ns, so 0 lies within the bounds of every round
     assert (offset_of(first, other) == 0) == is_zero
-    assert abs(offset_of(first, other) - offset) <= (
-        distance if is_zero else distance / 2 + 1
-    )  # 1: rounding to a whole number of nanoseconds
+    rounding = 1  # to a whole number of nanoseconds
+    assert abs(offset_of(first, other) - offset) <= (distance if is_zero else distance / 2 + rounding)
     assert offset_of(first, first) == 0
 
 

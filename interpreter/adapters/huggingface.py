@@ -156,7 +156,7 @@ def logits_of(result: Any) -> Values:
 
 
 def _builder(model_class: Any, config: Any, options: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """Return the function that builds a model, without caches, by default in float32 and with static mixtures of experts."""
+    """Return the function that builds a model, without caches, and with `_OPTIONS` unless others are given."""
     config = copy.deepcopy(config)
     for part in [config, *(getattr(config, name, None) for name in config.sub_configs)]:
         if hasattr(part, "use_cache"):

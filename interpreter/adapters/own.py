@@ -76,8 +76,9 @@ def own_model(
 ) -> Model:
     """Return a user's model.
 
-    samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: of the tokenizer; None: texts are
-    bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between them. head: the class of a Hugging Face model.
+    samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: how many the tokenizer
+    has; None: texts are bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between them. head: the class of
+    a Hugging Face model.
 
     Raises ChimeraError: E801 for a function that does not return a module, E821 for samples with more tokens than a
     Hugging Face model has positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with too many tokens.
@@ -113,7 +114,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
-    """Check that samples of so many tokens fit a configuration.
+    """Check that samples of `length` tokens fit a configuration. tokens: how many the tokenizer has; None: texts are bytes.
 
     Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than a byte
     has values, E861 for one of fewer tokens than the tokenizer's.

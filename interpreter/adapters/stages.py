@@ -140,7 +140,8 @@ class _StageRun:
         if self._draws is None:
             return nullcontext()
         devices = [self._device] if self._device.type != "cpu" else []
-        return torch.random.fork_rng(devices=devices, device_type=self._device.type if devices else "cuda")
+        kind = self._device.type if devices else "cuda"  # without devices any type will do
+        return torch.random.fork_rng(devices=devices, device_type=kind)
 
     def begin(self) -> None:
         """Seed torch's generators for what the module computes before its first call."""

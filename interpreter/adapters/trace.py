@@ -271,8 +271,10 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._used |= {self._weights[x] for x in addresses if x in self._weights}
             read = frozenset([Inside(self._call)])
         for t in _written(func, args, kwargs):
-            if storage_address(t) not in self._weights:
-                self.written |= {self._copied[storage_address(t)]} if storage_address(t) in self._copied else set()
+            address = storage_address(t)
+            if address not in self._weights:
+                if address in self._copied:
+                    self.written.add(self._copied[address])
                 self._add(t, read)
         for t in pytree.tree_leaves(result):
             if isinstance(t, Tensor) and (storage_address(t) not in self._sources or self._call is None):

@@ -49,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object that a name in a pickle refers to. Raises _RefusedError for all other names."""
-        place = module.replace("numpy._core", "numpy.core")  # its name since numpy 2
+        place = module.replace("numpy._core", "numpy.core")  # numpy 2 has renamed numpy.core
         if (place, name) not in _BUILT:
             raise _RefusedError(f"it holds an object of {module}.{name}, which is never built")
         return _BUILT[place, name]

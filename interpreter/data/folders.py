@@ -205,7 +205,7 @@ def _check_column(folder: Path, where: str, column: str, columns: Mapping[str, b
 
 
 def _library(name: str) -> Any:
-    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # read when they are imported
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # the libraries read these when they are imported
     try:
         if name == "pyarrow":
             import pyarrow

@@ -171,7 +171,8 @@ def _opened(path: Path) -> Prepared:
         if size != expected:
             raise ValueError(f"it has {size} bytes, and its header says {expected}")
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        why = str(error) if isinstance(error, ValueError) and "it has" in str(error) else "its header cannot be read"
+        is_ours = isinstance(error, ValueError) and str(error).startswith("it has ")  # one of the two messages above
+        why = str(error) if is_ours else "its header cannot be read"
         raise _refused(path, "is damaged", why, "delete it: it is made again") from None
     array = np.memmap(path, kind, "r", HEADER_BYTES, (count,)) if count else np.zeros(0, kind)
     return Prepared(path, about, digest, array)

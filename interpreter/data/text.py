@@ -252,7 +252,7 @@ def _first_files(files: Iterable[Path], limit: int) -> list[Path]:
 
 
 def split_text(text: Text, length: int) -> tuple[Text, Text]:
-    """Return the part to train on and the part held out: its last twentieth or at least one sample.
+    """Return the part to train on and the part held out, which is the last twentieth of the text, but at least one sample.
 
     A text with a border is split there. Raises ChimeraError E803 if the text is too short for one sample in each part.
     """

@@ -112,7 +112,8 @@ def train_tokenizer(
 
 
 def _library() -> Any:
-    # Unless this is set, tokenizers warns when a process forks after its threads have run. Ranks are started by exec.
+    # Unless this is set, tokenizers warns when a process forks after its threads have run. Ranks are started by exec, so
+    # threads do no harm.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
         import tokenizers  # optional: an extra of this project

@@ -90,13 +90,14 @@ class Compared:
             if figure == "samples_per_s":
                 ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]  # a longer time is a lower figure
             low, high = ends
-        predictions = [row[name] for row in rows if (name := FIGURES[figure].predicted) and row.get(name) is not None]
+        column = FIGURES[figure].predicted
+        predictions = [row[column] for row in rows if row.get(column) is not None]
         value, base = statistics.median(values), self._baseline(figure, panel, x)
         predicted = statistics.median(predictions) if predictions else None
         return Point(value, low, high, predicted, value / base if base else None, len(rows))
 
     def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
-        """Return the figure of the baseline: at this x and in this panel, unless the baseline itself gives a value of these."""
+        """Return the figure of the baseline: at this x and in this panel, unless the baseline names another x or panel."""
         baseline = self.compare.baseline
         if not baseline:
             return None

@@ -22,11 +22,14 @@ class RunValues:
 def combinations(
     settings: Values, grid: Values, cases: Sequence[Values], include: Sequence[Values], exclude: Sequence[Values]
 ) -> tuple[list[RunValues], int | None]:
-    """Return the runs, in the order of the file and without duplicates, and the first entry of `exclude` that excludes no run.
+    """Return the runs, in the order of the file and without duplicates, and the index of an entry of `exclude`.
+
+    That is the first entry that excludes no run; None if each entry excludes some.
 
     settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Of these
     three, a later one overrides the earlier ones. include: further runs, which are not combined with the grid.
     """
+    # With `include` alone there are no other runs. Without grid, cases and include there is one run: the settings alone.
     found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []
     found += [merged(settings, one) for one in include]
     patterns = [merged(one) for one in exclude]

@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
     """Return a duration in words."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:

@@ -57,7 +57,7 @@ def compare(
     compared = {name: text for name, text in different.items() if name not in COMPARED_INDIRECTLY}
     if compared:
         name, text = next(iter(compared.items()))
-        other = _first_different_rank([values.get(name) for values in settings_by_rank])
+        other = _first_different_rank([of_rank.get(name) for of_rank in settings_by_rank])
         message = f"rank 0 and rank {other} have a different training (settings): {text}"
         raise refuse("E809", message, notes=tuple(compared.values())[1:], help=HELP)
     _compare_derived(data, derived, notes)

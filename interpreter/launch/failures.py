@@ -121,11 +121,12 @@ def kill(processes: Iterable[int]) -> None:
 
 
 def write_error_file(text: str, printed: bool = True) -> None:
-    """Write torchrun's error file, in the form of torch.distributed.elastic. printed: the user has seen the message."""
+    """Write torchrun's error file, in the form of torch.distributed.elastic. printed: the user has seen the message, or
+    needs none."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": text.rstrip("\n"), "timestamp": str(int(time.time())), "printed": printed}
         try:
             with open(path, "w", encoding="utf-8") as file:
                 json.dump({"message": {"message": text.strip().split("\n")[-1], "extraInfo": extra}}, file)
         except OSError:
-            pass  # torchrun then says only that the rank has failed; the message itself has been printed
+            pass  # torchrun then says only that the rank has failed

@@ -80,7 +80,7 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     """Return the language model whose weights a file has.
 
     model, length, tokenizer: as in the training; needed where the file does not name them. Raises ChimeraError: E862 for a file
-    that cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
+    that cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model, E821 for a length that is too long.
     """
     weights, about = _read(path)
     named_length = about.get("sequence_length", "")

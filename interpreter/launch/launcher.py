@@ -81,7 +81,7 @@ class Agent(LocalElasticAgent):
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """Return the rank that failed first: the one that has printed a message, or else the first that was killed.
+    """Return the rank that failed first: the one that has printed a message, else the first that was killed, else the first.
 
     failures: by rank, in the order in which the agent noticed them.
     """
@@ -204,7 +204,7 @@ def _ranks_per_host(options: Any) -> int:
         end_with(error, is_first_here=True)
     _add_programs(plan)
     hosts: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
-    return -(-plan.program.world // hosts)
+    return -(-plan.program.world // hosts)  # rounded up
 
 
 def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings with these values, by field. Raises ValueError for options that exclude or need each other."""
+    """Return the settings with these values, by field. Raises ValueError as `_check_together`."""
     settings = RunSettings(**values)
     _check_together(settings)
     return settings
@@ -102,8 +102,9 @@ def _parser() -> Parser:
     groups: dict[str, argparse._ArgumentGroup] = {}
     for field in fields(RunSettings):
         title = field.metadata["group"]
-        group = groups[title] = groups.get(title) or parser.add_argument_group(title)
-        group.add_argument(field.name if field.name == "schedule" else _name(field), **_argument(field))
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(field.name if field.name == "schedule" else _name(field), **_argument(field))
     return parser
 
 
@@ -149,7 +150,7 @@ def _parameters(words: Sequence[str]) -> dict[str, str]:
 
 
 def _check_together(settings: RunSettings) -> None:
-    """Raise ValueError for options that exclude or need each other."""
+    """Raise ValueError for options that exclude or need each other, for two outputs with one path, and for output to stdout."""
     s = settings
     timed, no_save_dir = s.timed is not None, s.save_dir is None
     files = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does
 
 
 class RankBytes(NamedTuple):
-    """Bytes of a rank at its peak, as the compiler predicts them. others: activations, messages and buffers."""
+    """Bytes of a rank at its peak, as the compiler predicts them. others: activations, messages and workspace."""
 
     weights: int
     gradients: int

@@ -1,4 +1,4 @@
-"""Makes the plan of a run from its settings. It does not import torch, so that findings about the program appear at once.
+"""Makes the plan of a run from its settings. It imports torch only for images, so findings about the program appear at once.
 
 The compiler is optional: if it cannot be imported, a compiled program runs without being verified again.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
     """Return the plan for a schedule or a compiled program. notify: called with messages for the user.
 
-    It checks all options that it can check without torch: first those that need no program, then the others.
+    It also checks the options, all but those that need the model: first the options that need no program, then the others.
     """
     make_work_dir(settings)
     if os.environ.get("RANK", "0") == "0":  # only this rank writes outputs
@@ -48,8 +48,9 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
     """Return the plan for a user's own model, whose layers and tied parameters are known only from its description.
 
     Its program has the partition of --split or --partition. If it was compiled from a schedule here, the parameters that stages
-    of the model share are also tied; a compiled program keeps its ties. Raises ChimeraError: E706 for a partition of another
-    model, E708 for a split that does not fit.
+    of the model share are also tied; a compiled program keeps its ties. For a preset, the plan is returned as it is.
+
+    Raises ChimeraError: E706 for a partition of another model, E708 for a split that does not fit.
     """
     if not is_own(settings.model):
         return plan

@@ -192,7 +192,10 @@ def _open_scalars(folder: Path) -> Scalars:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    """Return the log, opened for appending. If an earlier run was killed while it wrote a line, that line is ended."""
+    """Return the log, opened for appending. If an earlier run was killed while it wrote a line, that line is ended.
+
+    Raises ChimeraError E811 if the file cannot be opened.
+    """
     try:
         file = path.open("ab", buffering=0)
         if path.is_file() and file.tell():

@@ -40,7 +40,7 @@ def option(default: Any, group: str, help: str, metavar: str | None = None, fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of a run. None: not given; the default depends on other settings.
+    """The settings of a run. None: the option is not given.
 
     Ranks compare them before they run (agreement.py).
     """
@@ -183,7 +183,7 @@ class RunSettings:
     profile_ranges: bool = option(False, OUTPUT, "mark each instruction as a range in torch's profilers")
     check_gradients: bool | None = option(
         None, OUTPUT, "compare the first gradients with those of one process, which every rank computes with the whole "
-        "model (default: where the model has at most 10 million parameters)",
+        "model (default: in fp32, where the model has at most 10 million parameters)",
     )  # fmt: skip
     memory_check: bool = option(
         True, OUTPUT, "refuse to start if the ranks of this host need more memory than it has (default: yes)"

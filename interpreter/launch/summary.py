@@ -41,5 +41,5 @@ class RankSummary:
         column = HEAD.index("recomputes")
         hidden = None if means[:, column - 1].any() else column
         lines = [[cell for k, cell in enumerate(row) if k != hidden] for row in (HEAD, *rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         return "\n".join("   ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in lines)

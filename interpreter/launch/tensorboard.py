@@ -27,7 +27,7 @@ class Scalars:
     def __init__(self, folder: Path) -> None:
         check_package()
         try:
-            # Together they take 0.5 s to import, which only a run with --tensorboard needs.
+            # These packages take 0.5 s to import, which only a run with --tensorboard needs.
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
             from torch.utils.tensorboard import RecordWriter

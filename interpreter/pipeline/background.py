@@ -15,7 +15,8 @@ import torch
 from chimerac.chimera_ir.files import reason
 from chimerac.interpreter.transport import Transport
 
-POLL_INTERVAL_S = 0.5  # how long a rank waits for its own thread before the next collective; the timeout has to be longer
+# How long a rank waits for its own thread before the next collective. The timeout of waits for other ranks has to be longer.
+POLL_INTERVAL_S = 0.5
 
 
 class RanksFailedError(Exception):

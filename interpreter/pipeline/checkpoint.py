@@ -145,7 +145,8 @@ def start_save(
         if rank == 0:
             files.write(folder / files.STATE, state_bytes)
         written = writer.write()
-        checksums = {name: files.checksum(folder / name) for name in {file for _, _, file, _, _ in written}}
+        file_names = {file for _, _, file, _, _ in written}
+        checksums = {name: files.checksum(folder / name) for name in file_names}
         return json.dumps([written, checksums])
 
     header = pipeline.program.header

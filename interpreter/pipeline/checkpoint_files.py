@@ -65,7 +65,7 @@ def _may_be_replaced(names: Set[str]) -> bool:
 def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
     """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced.
 
-    checksums: those of the files that were computed before, by name.
+    checksums: by name of the file, those that are known already.
     """
     folder = partial_folder(path)
     sizes_and_checksums = {

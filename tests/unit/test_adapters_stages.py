@@ -14,7 +14,7 @@ from tests.helpers_pipeline import VOCABULARY, WIDTH, cross_entropy
 
 
 class Gates(nn.Module):
-    """Has modules that nothing calls. Before each block it reads the weights of half of them."""
+    """Has modules that nothing calls. Before each block, the forward reads the weights of half of these modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Gates(nn.Module):
 def test_the_order_of_parameters_is_that_of_the_module_in_every_process() -> None:
     """Ranks sum gradients in this order. The order of a set of names would differ from process to process."""
     model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
-    gates = [f"{name}.{of}" for name in "abcdefgh" for of in ("weight", "bias")]
+    gates = [f"{name}.{kind}" for name in "abcdefgh" for kind in ("weight", "bias")]
     stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))]
     expected = [
         ["embed.weight"],
-        ["blocks.0.weight", "blocks.0.bias", *gates[:8]],  # with the weight of a module that is read, its bias
+        ["blocks.0.weight", "blocks.0.bias", *gates[:8]],  # a stage that reads the weight of a module has its bias too
         ["blocks.1.weight", "blocks.1.bias", *gates[:8]],
         ["head.weight", "head.bias", *gates],  # the last stage has all modules that nothing calls
     ]

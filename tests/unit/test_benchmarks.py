@@ -1,4 +1,4 @@
-"""The reports of the benchmarks on real ranks: which goals are missed. What they measure is not tested."""
+"""The reports of the benchmarks on real ranks: which goals are missed. The measurements themselves are not tested."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
 
 
 def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
-    """Return what the ranks find if `sync at end` takes 2 s, of which 1 s is exposed."""
+    """Return the measurements of the ranks. With `sync at end` an iteration takes 2 s, of which 1 s is exposed.
+
+    eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`.
+    """
     times = {AT_END: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
     rows = [
         {"sync": sync, "gigabits": gigabits, "iteration_s": [times[sync][0]] * 3, "exposed_s": [times[sync][1]] * 3}

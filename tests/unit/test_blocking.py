@@ -17,7 +17,10 @@ BLOCKING = [op for op in Op if blocks(op)]
 
 @cache
 def operations_where_ranks_stop() -> frozenset[int]:
-    """Return the operations at which ranks stop, over all programs with one instruction moved, on `rendezvous`."""
+    """Return the operations at which a rank waits forever, on the machine `rendezvous`.
+
+    Two programs are tried, with each of their instructions moved to each other place of its stream.
+    """
     ops: set[int] = set()
     for name, size in (("1f1b", 3), ("zb_h1", 2)):
         p = program(name, D=size, N=size).with_header(machine="rendezvous")
@@ -25,7 +28,9 @@ def operations_where_ranks_stop() -> frozenset[int]:
         for rank, stream in enumerate(right):
             for source, target in permutations(range(len(stream)), 2):
                 changed = with_streams(p, [*right[:rank], with_move(stream, source, target), *right[rank + 1 :]])
-                ops |= {int(changed.table.op[row]) for d in findings(changed) if d.code == "E440" for row in d.about}
+                for finding in findings(changed):
+                    if finding.code == "E440":  # ranks wait forever
+                        ops |= {int(changed.table.op[row]) for row in finding.about}
     return frozenset(ops)
 
 

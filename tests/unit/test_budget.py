@@ -20,7 +20,8 @@ from tests.helpers import findings_of_call
 
 TICKS = "schedule x ranks 4 stages 4 pipe p {{ stage s on rank s micro_batches 16 }} order ticks {{ {} }}"
 RIGHT = TICKS.format("F(s, m) at s + m  B(s, m) at 100 + 3 - s + m")
-LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")  # deadlocks or collides: changes of it are tried
+# Two tasks of a rank are on one tick: changes of the text are tried.
+LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")
 UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("schedule x")
 
 
@@ -62,7 +63,7 @@ def test_compilations_in_threads_count_the_same_operations_as_alone() -> None:
 
 
 def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other compilation is inside a trial, because diagnose compiles there itself."""
+    """The other compilation runs inside a trial, where diagnose itself compiles."""
     alone = compile_and_count(Source("late", LATE))
     compiled_by_trials, nested = Trials.compiled, []
 
@@ -83,7 +84,7 @@ def test_trials_are_not_counted_in_the_budget() -> None:
 
 
 def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long formula has as many edits as it has numbers, and each is a whole text. The limit allows a few trials."""
+    """A long formula has an edit for each of its numbers, and each edit makes a whole text. MAX_TRIED allows a few trials."""
     made, compiled = [], []
     monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
     monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))
@@ -119,6 +120,7 @@ def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
         pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"
         return compile_and_count(Source("x", f"schedule x ranks 4 stages 4 {pipe} {order}"))[1]
 
+    # Differences leave out the operations that do not grow with the number of tasks.
     assert spent(limits=16, micro_batches=40) - spent(limits=16, micro_batches=20) > 1.5 * (
         spent(limits=1, micro_batches=40) - spent(limits=1, micro_batches=20)
     )

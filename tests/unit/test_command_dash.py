@@ -21,14 +21,14 @@ SEARCH = ("search", "1f1b", "-p", "D=2", "-p", "N=2", "--time", "0.3")
 PLAN = ("plan", "1f1b", "--model", "gpt-nano", "--ranks", "2", "--memory", "1GiB", "--batch", "4",
         "--profile", str(EXAMPLE_PROFILE))  # fmt: skip
 
-# By verb, "" for none: a command line that ends with - for an output file, and how its product begins on stdout.
+# By verb, "" for none: a command line that ends with an option and its path -, and how its product begins on stdout.
 TO_STDOUT: dict[str, tuple[tuple[str, ...], str]] = {
     "": (("1f1b", "-p", "D=2", "-o", "-"), "chimera-program 1"),
     "compare": (("compare", "1f1b", "-o", "-"), "D=4 ranks"),
     "diff": (("diff", "1f1b", "1f1b", "-o", "-"), "a: one_f_one_b"),
     "search": ((*SEARCH, "-o", "-"), "# Found by chimerac search"),
 }
-# By verb: a command line that ends with - for an output file, and the message with which it is refused.
+# By verb: a command line that ends with an option and its path -, and the message with which it is refused.
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "partition": (("partition", "1f1b", "--model", "gpt-nano", "-o", "-"), "-o -: stdout gets the table"),
     "plan": ((*PLAN, "--emit", "json", "-o", "-"), "-o -: stdout gets the JSON"),

@@ -1,4 +1,4 @@
-"""`chimerac compare`: its numbers are those counted here in the programs, and those that were published."""
+"""`chimerac compare`: its numbers equal those that the tests count in the programs, and published ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KNOWN = {
 def test_makespans_bubbles_and_activations_are_the_published_ones(capsys: pytest.CaptureFixture[str]) -> None:
     rows = compared(capsys, "-p", "D=4", "-p", "N=8")
     assert sorted(rows) == names()
-    most = 1  # of two numbers: the least and the most of all ranks
+    most = 1  # the index in a pair: the least and the most of all ranks
     for name, (time, bubble, activations) in KNOWN.items():
         row = rows[name]
         assert (row["makespan"], row["wall_bubble"][most], row["activations"][most]) == (time, bubble, activations), name
@@ -69,9 +69,11 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
 def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)  # of its micro-batches, if the others have 1
+    # The size of a micro-batch, where 1 is its size in the other schedules.
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    share = Fraction(4, program.header.stages)  # size of a stage, in fourths of the model: the share of one of four ranks
+    # The size of a stage, where 1 is the share of a rank: a fourth of the model.
+    share = Fraction(4, program.header.stages)
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):
@@ -143,7 +145,7 @@ def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest
     words = ("interleaved", "1f1b", "-p", "D=4", "-p", "N=4", "-p", "v=3", "--cost", "hop=0.5", "--recompute", "0..3")
     rows = compared(capsys, *words)
     program = compile_schedule("1f1b", {"D": 4, "N": 4}, recompute="0..3").program
-    costs = replace(  # integers, so in halves of the unit of the command line
+    costs = replace(  # in halves of the unit of the command line: costs of a program are integers
         program.costs, FWD=(2,) * 4, BWD=(4,) * 4, BWD_INPUT=(2,) * 4, BWD_WEIGHT=(2,) * 4, RECOMPUTE=(2,) * 4, hop=1
     )
     assert rows["1f1b"]["makespan"] * 2 == makespan(replace(program, costs=costs))

@@ -31,7 +31,7 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows_of(folder: Path, prepared: Path, column: str = "text") -> tuple[list[str], list[str] | None]:
-    """Return the rows to train on and those held out, as the bytes of the prepared file have them."""
+    """Return the rows to train on and those held out, read from the bytes of the prepared file. None: no rows are held out."""
     text = tokenized(folder_documents(folder, column), tokenizer=None, folder=prepared, limit_s=5)
     border = len(text) if text.border is None else text.border
     parts = [bytes(text.read(a, b)).decode().splitlines() for a, b in ((0, border), (border, len(text)))]
@@ -108,6 +108,7 @@ def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
     def refused(reason: str, column: str = "text", folder: Path = tmp_path) -> str:
+        """Check that the folder is refused for this reason, and return the help."""
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             list(folder_documents(folder, column).train())
         return str(error.value.diagnostics[0].help)

@@ -165,7 +165,7 @@ def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> Non
         padded = torch.nn.functional.pad(original, (1, 1, 1, 1), value=black)
         moved = [padded[y : y + 8, x : x + 8] for y in range(3) for x in range(3)]
         assert any(image.equal(m) for m in moved)
-    # The same image is changed in another way in the next pass.
+    # The same image is not changed in the same way in all of eight epochs.
     train, count = changed.train, len(digits().train)
     numbers = [_number_of(train, image=5, epoch=epoch, count=count) for epoch in range(8)]
     assert len({tuple(train.inputs([k])[0].flatten().tolist()) for k in numbers}) > 1

@@ -41,12 +41,12 @@ def test_a_pair_has_its_special_tokens_types_and_padding() -> None:
 def test_sentences_are_of_the_text_and_half_of_them_follow_each_other() -> None:
     text = bytes(TEXT.read(0, len(TEXT)))
     _, is_random = SOURCE.targets(MANY)
-    for row, random in zip(original(MANY).tolist(), is_random.tolist(), strict=True):
+    for row, is_random_pair in zip(original(MANY).tolist(), is_random.tolist(), strict=True):
         middle = row.index(SEPARATOR)
         first = bytes(row[1:middle])
         second = bytes(row[middle + 1 : row.index(SEPARATOR, middle + 1)])
         assert first in text and second in text
-        assert random or first + second in text
+        assert is_random_pair or first + second in text
     assert 0.43 < float(is_random.float().mean()) < 0.57
 
 
@@ -54,7 +54,8 @@ def test_masks_have_the_shares_of_the_bert_paper() -> None:
     (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
     chosen, is_byte = targets != IGNORED, original(MANY) < PAD
     assert not (chosen & ~is_byte).any() and chosen.any(1).all()
-    assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)  # rounded in each sample
+    # 0.15 of each sample, rounded to a number of targets.
+    assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)
     masked, kept = (tokens == MASK) & chosen, (tokens == targets) & chosen
     assert float(masked.sum() / chosen.sum()) == pytest.approx(0.8, abs=0.02)
     assert float(kept.sum() / chosen.sum()) == pytest.approx(0.1, abs=0.02)

@@ -26,7 +26,7 @@ def test_a_file_is_written_once_and_mapped(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "numbers.tokens"
     found = prepared(path, "u2", write_numbers, limit_s=1)
     assert isinstance(found.array, np.memmap) and found.array.tolist() == list(range(1000)) and found.about == {"of": "a test"}
-    # What docs/data.md says of the format, read without the project.
+    # The file has the format that docs/data.md describes.
     header = json.loads(path.read_bytes()[:HEADER_BYTES])
     assert header["format"] == "chimera-data" and header["version"] == 1 and header["count"] == 1000
     assert np.fromfile(path, "<u2", offset=4096).tolist() == list(range(1000))

@@ -23,25 +23,27 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(words: list[str]) -> list[str]:
     """Return the paths of WRITTEN that a run with these words writes."""
-    s = parse_options([*words, *WRITTEN])
-    return [str(path) for path in (s.log_file, s.save_dir, s.trace, s.tensorboard, s.export)]
+    settings = parse_options([*words, *WRITTEN])
+    return [str(path) for path in (settings.log_file, settings.save_dir, settings.trace, settings.tensorboard, settings.export)]
 
 
 def test_without_folders_paths_are_those_of_the_command_line() -> None:
     assert written([]) == ["a/run.jsonl", "ckpt", "t.json", "tb", "w.pt"]
-    s = parse_options(["--data", "texts", "--tokenizer", "t.json", "--resume", "ckpt/x"])
-    assert (s.data, str(s.tokenizer), s.resume) == ("texts", "t.json", "ckpt/x")
-    assert source_of(s, "text").prepared_dir == Path("prepared")
+    settings = parse_options(["--data", "texts", "--tokenizer", "t.json", "--resume", "ckpt/x"])
+    assert (settings.data, str(settings.tokenizer), settings.resume) == ("texts", "t.json", "ckpt/x")
+    assert source_of(settings, "text").prepared_dir == Path("prepared")
 
 
 def test_the_two_folders_are_independent() -> None:
     work = [f"/w/{name}" for name in ("a/run.jsonl", "ckpt", "t.json", "tb", "w.pt")]
     assert written(["--work-dir", "/w"]) == written(["--work-dir", "/w", "--data-dir", "/d"]) == work
-    s = parse_options(["--data-dir", "/d", "--work-dir", "/w", "--data", "texts", "--tokenizer", "t.json", "--resume", "x"])
-    assert (s.data, str(s.tokenizer), s.resume) == ("/d/texts", "/d/t.json", "/w/x")
-    source = source_of(s, "text")
+    settings = parse_options(
+        ["--data-dir", "/d", "--work-dir", "/w", "--data", "texts", "--tokenizer", "t.json", "--resume", "x"]
+    )
+    assert (settings.data, str(settings.tokenizer), settings.resume) == ("/d/texts", "/d/t.json", "/w/x")
+    source = source_of(settings, "text")
     assert (source.data_dir, source.prepared_dir) == (Path("/d"), Path("/w/prepared"))
-    assert s.schedule == Path("schedules/chimera.sched"), "the schedule is neither data nor written"
+    assert settings.schedule == Path("schedules/chimera.sched"), "the schedule is neither data nor written"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,13 @@ def test_relative_folders_become_absolute_and_a_tilde_is_the_home_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/users/me")
-    s = parse_options(["--work-dir", "runs", "--data-dir", "~/sets", "--log-file", "l", "--data", "x", "--trace", "~/t"])
-    assert (s.work_dir, str(s.log_file), s.data) == (tmp_path / "runs", f"{tmp_path}/runs/l", "/users/me/sets/x")
-    assert str(s.trace) == "/users/me/t"
+    settings = parse_options(["--work-dir", "runs", "--data-dir", "~/sets", "--log-file", "l", "--data", "x", "--trace", "~/t"])
+    assert (settings.work_dir, str(settings.log_file), settings.data) == (
+        tmp_path / "runs",
+        f"{tmp_path}/runs/l",
+        "/users/me/sets/x",
+    )
+    assert str(settings.trace) == "/users/me/t"
 
 
 def test_printed_settings_can_be_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

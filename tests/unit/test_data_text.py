@@ -48,12 +48,18 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(0, 9))
-def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, n: int, b: int, t: int) -> None:
+def test_sample_numbers_count_every_sample_once_in_the_documented_order(
+    width: int, micro_batches: int, samples: int, iteration: int
+) -> None:
     source = Windows(TEXT, length=9, seed=0)
-    batches = [Batch(source, 0, number=t, replica=replica, width=w, micro_batches=n, size=b) for replica in range(w)]
-    found = [number for batch in batches for m in range(n) for number in batch.numbers(m)]
-    assert found == list(range(t * w * n * b, (t + 1) * w * n * b))
-    assert batches[0].divisors == (w * n * b * 9,)
+    batches = [
+        Batch(source, 0, number=iteration, replica=replica, width=width, micro_batches=micro_batches, size=samples)
+        for replica in range(width)
+    ]
+    found = [number for batch in batches for m in range(micro_batches) for number in batch.numbers(m)]
+    count = width * micro_batches * samples  # of the samples of an iteration
+    assert found == list(range(iteration * count, (iteration + 1) * count))
+    assert batches[0].divisors == (count * 9,)
 
 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:

@@ -121,6 +121,7 @@ def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp
     theirs = collate([{"input_ids": row} for row in original.tolist()])
 
     def shares(tokens: torch.Tensor, targets: torch.Tensor) -> list[float]:
+        """Return the share of words that are targets, and the shares of targets that are masked and kept."""
         chosen = targets != IGNORED
         words = torch.isin(original, torch.tensor(tokenizer.encoding.special), invert=True)
         assert not (chosen & ~words).any(), "special tokens are no targets"
@@ -174,12 +175,12 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
 
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / ("x" * 300)
-    for code, read in {
+    for message, read in {
         "E861": lambda: load_tokenizer(path),
         "E802": lambda: folder_documents(path, "text"),
         "E802: CIFAR-10 is not there": lambda: cifar10(path, tmp_path, limit_s=5),
     }.items():
-        with pytest.raises(ChimeraError, match=code):
+        with pytest.raises(ChimeraError, match=message):
             read()
     assert main(["train-tokenizer", "-o", str(path)]) == 1
     assert "error[E861]: the tokenizer cannot be written to" in capsys.readouterr().err

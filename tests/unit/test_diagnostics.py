@@ -1,4 +1,4 @@
-"""The renderer of findings: carets are under their words for every kind of line."""
+"""Findings: how they are rendered, the exception that carries them, and help that names the nearest word."""
 
 from __future__ import annotations
 

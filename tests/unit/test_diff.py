@@ -111,7 +111,7 @@ def test_stdin_is_one_of_the_two_programs(monkeypatch: pytest.MonkeyPatch, capsy
     assert "E002]: both programs are -, and stdin has only one" in capsys.readouterr().err
 
 
-def test_a_file_and_its_schedule_are_equal_and_nothing_is_written_over(tmp_path: Path) -> None:
+def test_a_file_and_its_schedule_are_equal_and_no_input_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "torch-csv", "-o", str(path)]) == 0
     schedule = tmp_path / "zb.sched"

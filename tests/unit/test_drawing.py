@@ -21,8 +21,8 @@ from tests.helpers_cost import peak
 
 
 def draw_lines(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
-    s = simulate(p, costs)
-    return draw_timeline(p, s.timeline, columns=columns, colour=colour).splitlines()
+    simulation = simulate(p, costs)
+    return draw_timeline(p, simulation.timeline, columns=columns, colour=colour).splitlines()
 
 
 def test_chimera_as_its_paper_draws_it() -> None:
@@ -65,8 +65,8 @@ def test_micro_batches_that_are_not_consecutive_are_listed() -> None:
 def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
     """Read the drawing back: the column and width of each label give its start and cost."""
     p = library_program(schedule, parameters)
-    s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
-    lines = draw_timeline(p, s.timeline).splitlines()[1:-1]
+    simulation = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
+    lines = draw_timeline(p, simulation.timeline).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1
     task = r"[FBIWR]\d+(-\d+)?(\.\d+)?"
     for g, line in enumerate(lines):
@@ -77,8 +77,9 @@ def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[
         rows = [row for row in range(a, b) if p.table.is_task[row] and row not in second]
         assert len(found) == len(rows)
         for (start, stop), row in zip(found, rows, strict=True):
-            assert Fraction(start, end) == Fraction(int(s.timeline.start[row]), s.makespan)
-            assert Fraction(stop + 1, end) == Fraction(int(s.timeline.end[row]), s.makespan)  # one character is left empty
+            assert Fraction(start, end) == Fraction(int(simulation.timeline.start[row]), simulation.makespan)
+            # The last character of a task's time is left empty.
+            assert Fraction(stop + 1, end) == Fraction(int(simulation.timeline.end[row]), simulation.makespan)
 
 
 def test_a_long_timeline_continues_below() -> None:
@@ -104,10 +105,10 @@ def test_every_line_fits_the_width(columns: int, colour: bool) -> None:
 def test_no_number_is_cut_where_the_drawing_continues_below() -> None:
     """A part of a number would be the number of another micro-batch."""
     p = program("1f1b", D=2, N=120)
-    s = simulate(p, {"F": 1000, "B": 1999})  # without a common unit: a line may end anywhere
+    simulation = simulate(p, {"F": 1000, "B": 1999})  # they have no common unit, so a line may end anywhere
     known = {f"{letter}{m}" for letter in "FB" for m in range(120)}
     for columns in range(40, 60):
-        lines = draw_timeline(p, s.timeline, columns=columns).splitlines()
+        lines = draw_timeline(p, simulation.timeline, columns=columns).splitlines()
         bodies = [line.partition("|")[2].rstrip("|") for line in lines if line.startswith("rank 0")]
         found = [word for body in bodies for word in re.findall(r"[FB]\d+", body)]
         assert set(found) <= known and len(found) >= 230  # of 240 tasks
@@ -142,7 +143,7 @@ def test_costs_without_a_common_unit_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
-    exact_line, rounded_line = (draw_timeline(p, s.timeline).split("\n")[1] for s in (exact, rounded))
+    exact_line, rounded_line = (draw_timeline(p, simulation.timeline).split("\n")[1] for simulation in (exact, rounded))
     assert abs(len(exact_line) - len(rounded_line)) < 10
     assert rounded_line.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in rounded_line
 
@@ -156,8 +157,9 @@ def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
 
 def test_numbers_of_the_ruler_have_no_exponent() -> None:
     p = program("1f1b", D=2, N=4)
-    s = simulate(p, {"F": 1234567, "B": 2 * 1234567})
-    ruler = draw_timeline(p, s.timeline, columns=51).splitlines()[3]  # of the second part, which has no room for a mark
+    simulation = simulate(p, {"F": 1234567, "B": 2 * 1234567})
+    lines = draw_timeline(p, simulation.timeline, columns=51).splitlines()
+    ruler = lines[3]  # of the second part, which has no room for a mark
     assert ruler.split() == ["17283938"], "the time at which the second part begins"
     millionths = replace(simulate(p).timeline, scale=10**6)
     assert draw_timeline(p, millionths).splitlines()[0].split() == ["0", "0.000005", "0.00001"]
@@ -179,20 +181,20 @@ def test_a_timeline_has_a_maximal_width() -> None:
 
 
 def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
-    """The bars of each rank are in nanoseconds, begin at any moment, and leave out the time that it waited."""
+    """The bars of a rank are in nanoseconds, begin at any moment, and leave out the time that the rank waited."""
     p = program("1f1b", D=2, N=2)
-    s, begin, unit_ns = simulate(p), 10**9, 7_000_000
+    simulation, begin, unit_ns = simulate(p), 10**9, 7_000_000
     measured = []
     for rank in range(2):
         rows = slice(*p.offsets[rank : rank + 2].tolist())
-        start, end = (begin + unit_ns * x[rows] for x in (s.timeline.start, s.timeline.end))
+        start, end = (begin + unit_ns * x[rows] for x in (simulation.timeline.start, simulation.timeline.end))
         stamps = [begin, *end.tolist(), int(end[-1])]
         waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # the rank waits until an instruction begins
         measured.append(times_of(stamps, waits, p.table.is_task[rows], sent=stamps[-1]).timeline(p, rank))
     both = Timeline.concatenate(measured)
     both = replace(both, start=both.start - both.start.min(), end=both.end - both.start.min())
-    assert (both.start == unit_ns * s.timeline.start).all() and (both.end == unit_ns * s.timeline.end).all()
-    found, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
+    assert (both.start == unit_ns * simulation.timeline.start).all() and (both.end == unit_ns * simulation.timeline.end).all()
+    found, predicted = (draw_timeline(p, t).splitlines() for t in (both, simulation.timeline))
     assert found[1:3] == predicted[1:3]
     assert found[0].split() == ["0", "50"] and found[-1].endswith("; times in ms")
 

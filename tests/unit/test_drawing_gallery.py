@@ -31,8 +31,8 @@ def test_pictures_of_the_gallery_are_up_to_date(name: str) -> None:
 def test_pictures_with_counted_slots_are_up_to_date(name: str) -> None:
     panel = counted_panel(name)
     check(BUBBLES / f"{name}.svg", panel)
-    is_bidirectional, D = name.startswith("chimera"), 4  # noqa: N806
-    idle = D - 2 if is_bidirectional else 2 * (D - 1)
+    is_bidirectional, ranks = name.startswith("chimera"), 4
+    idle = ranks - 2 if is_bidirectional else 2 * (ranks - 1)
     assert panel.facts.startswith(f"{idle} idle slots on each rank")
 
 

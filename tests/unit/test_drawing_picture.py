@@ -33,8 +33,8 @@ pytest.importorskip("matplotlib")
 
 
 def svg_of(name: str, costs: dict[str, int | Fraction] | None = None, inches: float | None = None, **sizes: int) -> str:
-    s = simulate(program(name, **sizes), costs)
-    return draw_picture([simulated_panel(s)], "svg", time_label(s), inches=inches).decode()
+    simulation = simulate(program(name, **sizes), costs)
+    return draw_picture([simulated_panel(simulation)], "svg", time_label(simulation), inches=inches).decode()
 
 
 # --- the figure of the paper -------------------------------------------------------------------------------------------
@@ -76,12 +76,13 @@ def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
 
 
 def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
-    """The all-reduce of stage 3 is at 9, those of 1 and 2 at 14 and that of 0 at 16, as another simulator computes.
+    """The all-reduce of stage 3 is at 9, those of stages 1 and 2 are at 14, and that of stage 0 is at 16.
 
-    Stage 2 is done at 12. Its holders, ranks 1 and 2, launch its all-reduce after that of stage 1.
+    Another simulator computes the same times. Stage 2 is done at 12, but its holders, ranks 1 and 2, launch the all-reduce of
+    stage 1 first.
     """
-    s = simulate(program("chimera", D=4, N=4))
-    found = all_reduces_of(simulated_panel(s))
+    simulation = simulate(program("chimera", D=4, N=4))
+    found = all_reduces_of(simulated_panel(simulation))
     marks = {(rank, name): end for rank, end, name in zip(found.rank.tolist(), found.end.tolist(), found.name, strict=True)}
     assert marks[0, "3"] == marks[3, "3"] == 9 and marks[0, "0"] == marks[3, "0"] == 16
     assert marks[1, "1"] == marks[2, "1"] == 14
@@ -115,21 +116,20 @@ def test_messages_that_take_time_are_lines() -> None:
 
 
 def lightness(colour: str) -> float:
-    """Return the lightness L* of a colour, from 0 for black to 100 for white: what grey print keeps of it."""
+    """Return the lightness L* of a colour, from 0 for black to 100 for white. Grey print shows nothing else of a colour."""
     channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return 116 * y ** (1 / 3) - 16
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * luminance ** (1 / 3) - 16
 
 
 def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
     for shades in PIPES:
         levels = sorted(map(lightness, shades))
         assert min(b - a for a, b in pairwise(levels)) > 8
-    for op in range(5):
-        assert max(lightness(s[op]) for s in PIPES) - min(lightness(s[op]) for s in PIPES) < 2, (
-            "a kind of task is equally light in all hues"
-        )
+    for shades_of_a_kind in zip(*PIPES, strict=True):
+        levels = [lightness(colour) for colour in shades_of_a_kind]
+        assert max(levels) - min(levels) < 2, "a kind of task is equally light in all hues"
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def test_the_kinds_of_tasks_differ_in_grey_print() -> None:
 def test_the_same_input_gives_the_same_bytes_whatever_the_user_has_set(form: str) -> None:
     import matplotlib
 
-    s = simulate(program("chimera", D=2, N=2))
-    draw = lambda: draw_picture([simulated_panel(s)], form, time_label(s))  # noqa: E731
+    simulation = simulate(program("chimera", D=2, N=2))
+    draw = lambda: draw_picture([simulated_panel(simulation)], form, time_label(simulation))  # noqa: E731
     first = draw()
     with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "none", "pdf.fonttype": 3, "xtick.direction": "in"}):
         assert draw() == first
@@ -149,8 +149,8 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_user_has_set(form: str
 
 
 def test_the_fonts_are_in_the_file() -> None:
-    s = simulate(program("chimera", D=2, N=2))
-    pdf = draw_picture([simulated_panel(s)], "pdf", time_label(s))
+    simulation = simulate(program("chimera", D=2, N=2))
+    pdf = draw_picture([simulated_panel(simulation)], "pdf", time_label(simulation))
     assert b"/FontFile2" in pdf and b"/Subtype /Type3" not in pdf
     svg = svg_of("chimera", D=2, N=2)
     assert "<text" not in svg and "font-family" not in svg and 'href="http' not in svg
@@ -165,15 +165,16 @@ def test_an_svg_has_a_title_and_a_description() -> None:
 
 
 def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
-    s = simulate(program("1f1b", D=2, N=300))
-    panel = simulated_panel(s)
+    simulation = simulate(program("1f1b", D=2, N=300))
+    panel = simulated_panel(simulation)
     at = extent([panel], [boxes_of(panel)], inches=5.0)
-    (start, first), (second, end) = at.parts
-    assert start == 0 and end == panel.length and first < second
-    svg = draw_picture([panel], "svg", time_label(s), inches=5.6).decode()
+    (start, first_end), (second_start, end) = at.parts
+    assert start == 0 and end == panel.length and first_end < second_start
+    svg = draw_picture([panel], "svg", time_label(simulation), inches=5.6).decode()
     note = re.search(r"The time from (\S+) to (\S+) is not drawn, nor any task of micro-batches (\d+)-(\d+)\.", svg)
     assert note is not None
-    drawn = {int(text) for part in (0, 1) for row in drawn_boxes(svg, part=part).values() for c in row for text in c.texts}
+    rows = [row for part in (0, 1) for row in drawn_boxes(svg, part=part).values()]
+    drawn = {int(text) for row in rows for box in row for text in box.texts}
     assert {0, 299} <= drawn and not drawn & set(range(int(note[3]), int(note[4]) + 1))
 
 
@@ -184,11 +185,11 @@ def test_numbers_that_do_not_fit_are_left_out_and_the_picture_says_so() -> None:
 
 
 def test_too_many_rows_are_refused_with_help_and_some_of_them_can_be_drawn() -> None:
-    s = simulate(program("gpipe", D=MAX_ROWS + 2, N=1))
+    simulation = simulate(program("gpipe", D=MAX_ROWS + 2, N=1))
     with pytest.raises(ChimeraError, match=f"at most {MAX_ROWS} rows") as caught:
-        draw_picture([simulated_panel(s)], "svg", time_label(s))
+        draw_picture([simulated_panel(simulation)], "svg", time_label(simulation))
     assert "--ranks" in caught.value.diagnostics[0].help
-    svg = draw_picture([simulated_panel(s)], "svg", time_label(s), ranks=(1, 3)).decode()
+    svg = draw_picture([simulated_panel(simulation)], "svg", time_label(simulation), ranks=(1, 3)).decode()
     assert set(drawn_boxes(svg)) == {1, 3} and f"Ranks drawn: 2 of {MAX_ROWS + 2}." in svg
 
 
@@ -202,32 +203,32 @@ def test_all_costs_zero_can_be_drawn() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "chimera", "zb_h1", "hanayo"])
 def test_the_memory_curve_has_the_peaks_of_the_report(name: str) -> None:
     p = program(name, D=2, N=4)
-    s, model = simulate(p), find_model("gpt-small", lambda samples: samples, micro_batch=2, seq_len=64)
-    counts = memory_over_time(p, s.timeline)
+    simulation, model = simulate(p), find_model("gpt-small", lambda samples: samples, micro_batch=2, seq_len=64)
+    counts = memory_over_time(p, simulation.timeline)
     assert tuple(int(counts.amount[counts.rank == r].max()) for r in range(2)) == tuple(peaks(p).activations)
     assert all(int(counts.amount[counts.rank == r][-1]) == 0 for r in range(2)), "all is freed at the end"
-    found = memory_over_time(p, s.timeline, model)
+    found = memory_over_time(p, simulation.timeline, model)
     assert [int(found.amount[found.rank == r].max()) for r in range(2)] == [x.peak for x in held_bytes(p, model).ranks]
     assert (np.diff(found.time)[np.diff(found.rank) == 0] >= 0).all()
 
 
 def test_the_memory_curve_is_drawn_below() -> None:
-    s = simulate(program("1f1b", D=2, N=4))
-    with_curve = simulated_panel(s, memory=memory_curve(s.program, s.timeline))
-    svg = draw_picture([with_curve], "svg", time_label(s)).decode()
+    simulation = simulate(program("1f1b", D=2, N=4))
+    with_curve = simulated_panel(simulation, memory=memory_curve(simulation.program, simulation.timeline))
+    svg = draw_picture([with_curve], "svg", time_label(simulation)).decode()
     assert "Activations alive: micro-batches of a stage, all ranks to one scale; the numbers are the peaks" in svg
     assert svg.count("<!-- rank 0 -->") == 2, "rank 0 has a label beside its tasks, and one beside its curve"
 
 
 def test_a_measured_timeline_is_drawn() -> None:
-    s = simulate(program("1f1b", D=2, N=2))
-    t = s.timeline
+    simulation = simulate(program("1f1b", D=2, N=2))
+    t = simulation.timeline
     measured = Timeline(t.rank, t.row, 7 * t.start, 7 * t.end, scale=10, unit="ms")
-    (alone,), label = panels_beside(s, measured)
+    (alone,), label = panels_beside(simulation, measured)
     assert label == "time in ms" and alone.facts == "6.3 ms"  # nine units of 7, in tenths of a millisecond
-    (later,), _ = panels_beside(s, replace(measured, finish=123_456))
+    (later,), _ = panels_beside(simulation, replace(measured, finish=123_456))
     assert later.facts == "12346 ms" and later.length == 12345.6, "the length includes the all-reduces after the last bar"
-    both, label = panels_beside(s, replace(measured, unit=""))
+    both, label = panels_beside(simulation, replace(measured, unit=""))
     svg = draw_picture(both, "svg", label).decode()
     assert "one_f_one_b D=2 N=2, predicted" in svg and len(drawn_boxes(svg, panel=1)) == 2
 

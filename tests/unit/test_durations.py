@@ -46,19 +46,19 @@ def timed(p: Program, latency_ms: float = 0, occupied_ms: float = 0, all_reduce_
 @pytest.mark.parametrize(
     ("machine", "window", "latency", "occupied", "expected"),
     [
-        # Acts are sent at 1, 2, 3 and are there at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11,
-        # 15, and are there at 11, 15, 19.
+        # Acts are sent at 1, 2, 3 and arrive at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11, 15,
+        # and arrive at 11, 15, 19.
         ("posted", 2, 0, 4, 20),
         ("window", 2, 0, 4, 20),
-        # A latency does not occupy the channel: acts are there at 5, 6, 7, grads are sent at 7, 9, 11 and there at 11, 13, 15.
+        # A latency does not occupy the channel: acts arrive at 5, 6, 7. Grads are sent at 7, 9, 11 and arrive at 11, 13, 15.
         ("posted", 2, 4, 0, 16),
-        # Each occupies the channel for 1 and is there 3 later: acts leave it at 2, 3, 4 and are there at 5, 6, 7. Grads leave
-        # it at 8, 10, 12 and are there at 11, 13, 15.
+        # Each message occupies the channel for 1 and arrives 3 later. Acts leave the channel at 2, 3, 4 and arrive at 5, 6, 7.
+        # Grads leave it at 8, 10, 12 and arrive at 11, 13, 15.
         ("posted", 2, 3, 1, 16),
-        # A SEND waits until the message before it is there: acts are sent at 1, 5, 9. Then, at 9, the RECVs of the grads are
-        # posted. Grads: 9 to 13, 13 to 17, 17 to 21.
+        # A SEND waits until the message before it has arrived: acts are sent at 1, 5, 9. The RECVs of the grads are posted at
+        # 9, and the grads are on their way from 9 to 13, from 13 to 17 and from 17 to 21.
         ("window", 1, 1, 3, 22),
-        ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it is there, as with a hop of 4
+        ("paired", 2, 2, 2, 26),  # in a queue a transfer lasts until it has arrived, as with a hop of 4
     ],
 )
 def test_makespans_with_messages_are_those_computed_by_hand(
@@ -71,30 +71,38 @@ def test_makespans_with_messages_are_those_computed_by_hand(
 def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
     """Two replicas of one pipeline of two ranks. Stage 1 is done at 3 and stage 0 at 4; each all-reduce takes 3."""
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, all_reduce_ms=3)
-    assert s.makespan == 7 * MS and max(s.busy) == 2 * MS
-    began, ended = s.collective_times
+    simulation = timed(p, all_reduce_ms=3)
+    assert simulation.makespan == 7 * MS and max(simulation.busy) == 2 * MS
+    began, ended = simulation.collective_times
     assert dict(zip((c.stage for c in p.collectives), zip(began.tolist(), ended.tolist(), strict=True), strict=True)) == {
         1: (3 * MS, 6 * MS),
         0: (4 * MS, 7 * MS),
     }
-    idle = idle_times(s)
+    idle = idle_times(simulation)
     assert [(x.all_reduce, x.drain) for x in idle] == [(3 * MS, 0), (3 * MS, 1 * MS)] * 2
-    assert path_sums(s, critical_path(s)) == {"FWD": (2, 2 * MS), "BWD": (2, 2 * MS), "all-reduces": (1, 3 * MS)}
-    assert "ALLREDUCE s0" in path_text(s).splitlines()[-1]
+    assert path_sums(simulation, critical_path(simulation)) == {
+        "FWD": (2, 2 * MS),
+        "BWD": (2, 2 * MS),
+        "all-reduces": (1, 3 * MS),
+    }
+    assert "ALLREDUCE s0" in path_text(simulation).splitlines()[-1]
     assert timed(p).makespan == 4 * MS
 
 
 def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
     p = compile_schedule("chimera", {"D": 2, "N": 2}).program
-    s = timed(p, all_reduce_ms=5)
-    began, ended = s.collective_times
+    simulation = timed(p, all_reduce_ms=5)
+    began, ended = simulation.collective_times
     assert len(began) == 2 and sorted(began)[1] == sorted(ended)[0]
-    assert s.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
+    assert simulation.makespan == sorted(ended)[1] == sorted(began)[0] + 10 * MS
 
 
 def test_idle_times_are_those_computed_by_hand() -> None:
-    """1f1b on two ranks, one micro-batch, a latency of 2: F 0-1, there at 3, F 3-4, B 4-5, there at 7, B 7-8."""
+    """1f1b on two ranks, one micro-batch, a latency of 2.
+
+    Rank 0 runs F from 0 to 1, and its message arrives at 3. Rank 1 runs F from 3 to 4 and B from 4 to 5, and its message
+    arrives at 7. Rank 0 runs B from 7 to 8.
+    """
     first, second = idle_times(timed(compile_schedule("1f1b", {"D": 2, "N": 1}).program, latency_ms=2))
     assert (first.fill, first.value, first.transfer, first.drain) == (0, 4 * MS, 2 * MS, 0)
     assert (second.fill, second.value, second.transfer, second.drain) == (1 * MS, 0, 2 * MS, 3 * MS)
@@ -110,9 +118,9 @@ def test_a_full_window_is_a_cause_of_idle_time() -> None:
 def test_the_closed_equation_has_the_counts_of_the_paper(depth: int, forwards: int, backwards: int) -> None:
     """Chimera at N = D: C_f = D and C_b = 2 D - 2, 6 and 10 in the paper's example of D = 6."""
     p = compile_schedule("chimera", {"D": depth, "N": depth}).program
-    e = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
-    assert (e.forwards, e.backwards) == (forwards, backwards)
-    assert e.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)  # in tenths of the unit of the costs
+    equation = closed_equation(p, cost_durations(p, {"F": 1, "B": 1.7, "hop": 0.5}))
+    assert (equation.forwards, equation.backwards) == (forwards, backwards)
+    assert equation.total == 10 * forwards + 17 * backwards + 5 * (forwards + backwards)  # in tenths of the unit of the costs
 
 
 def test_the_closed_equation_of_other_schedules_is_their_makespan_without_communication() -> None:
@@ -123,8 +131,8 @@ def test_the_closed_equation_of_other_schedules_is_their_makespan_without_commun
 
 def test_the_closed_equation_counts_the_end_of_all_reduces() -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 1}, width=2).program
-    s = timed(p, all_reduce_ms=3)
-    assert closed_equation(p, s.durations).unoverlapped == 3 * MS
+    simulation = timed(p, all_reduce_ms=3)
+    assert closed_equation(p, simulation.durations).unoverlapped == 3 * MS
 
 
 def test_bytes_over_time_have_the_peak_of_the_memory() -> None:
@@ -181,8 +189,8 @@ def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest(
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
     assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.008 / (2 log2(4))
     assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
-    without = replace(profile, all_reduce=())
-    assert without.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
+    unmeasured = replace(profile, all_reduce=())
+    assert unmeasured.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks
 
 
 def test_times_between_two_sizes_are_interpolated_and_others_are_refused() -> None:
@@ -208,21 +216,26 @@ def test_a_profile_of_another_model_is_refused() -> None:
         profiled_durations(program, find_model("gpt-nano", same_samples, seq_len=64), profile)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e300])
-@pytest.mark.parametrize("bytes_per_s", [1e9, 1e-3, 5e-324])  # at the last rate a message takes an infinite time
-def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
+def durations_of_large_messages(seconds: float, bytes_per_s: float) -> Durations:
+    """Return durations where the tasks of stage 0 take these seconds, and messages and all-reduces have 2**22 bytes."""
     p = compile_schedule("1f1b", {"D": 2, "N": 2}, width=2).program
+    network = Network(Link(latency_s=0.001, bytes_per_s=bytes_per_s))
     tasks = task_times(seconds, 0.0)
+    return measured_durations(p, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**22)
 
-    def durations() -> Durations:
-        network = Network(Link(latency_s=0.001, bytes_per_s=bytes_per_s))
-        return measured_durations(p, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**22)
 
-    if (seconds, bytes_per_s) == (0.0, 1e9):
-        assert durations().occupied.max() == 2**22  # nanoseconds: a byte takes one
-        return
+def test_a_byte_occupies_a_link_of_a_gigabyte_per_second_for_a_nanosecond() -> None:
+    assert durations_of_large_messages(seconds=0.0, bytes_per_s=1e9).occupied.max() == 2**22
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bytes_per_s"),
+    # At 5e-324 bytes per second a message takes an infinite time.
+    [(1e300, 1e9), (0.0, 1e-3), (1e300, 1e-3), (0.0, 5e-324), (1e300, 5e-324)],
+)
+def test_times_that_cannot_be_added_up_are_refused(seconds: float, bytes_per_s: float) -> None:
     with pytest.raises(ChimeraError, match=r"E002: tasks, messages and all-reduces take more than 2\.3e\+09 s"):
-        durations()
+        durations_of_large_messages(seconds, bytes_per_s)
 
 
 @pytest.mark.parametrize("wrong", [-1e-3, float("nan"), float("inf")])
@@ -234,5 +247,5 @@ def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
 
 
 def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:
-    s = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
-    assert (s.makespan, idle_times(s)[0].exposed, len(critical_path(s))) == (4 * MS, 0, 4)
+    simulation = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
+    assert (simulation.makespan, idle_times(simulation)[0].exposed, len(critical_path(simulation))) == (4 * MS, 0, 4)

@@ -1,4 +1,4 @@
-"""Experiments: grids, files and their mistakes, figures, comparisons and reports. Nothing is run."""
+"""Experiments: grids, files and their mistakes, figures, comparisons and reports. No run is started."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_figures_are_computed_from_the_lines_of_a_log(tmp_path: Path) -> None:
     assert found["samples_per_s"] == 4.0 and found["predicted_samples_per_s"] == 6.0 and found["tokens_per_s"] == 7.0
     assert found["busy_of_ranks"] == [0.9, 0.7] and found["bubble"] == pytest.approx(0.2)
     assert found["peak_memory_bytes"] == 60 and found["all_reduce_wait_s"] == 1.0 and found["loss"] == 3.5
-    assert "recompute_s" not in found, "the log is one of a version that did not measure it"
+    assert "recompute_s" not in found, "the log is from a version that did not measure it"
     assert "held_out_loss" not in found and found["iterations"] == 5
     write_log(log, [9.0, 1.0, 2.0], recompute_s=[0.25, 0.75])
     assert figures_of(log, discard=1, expected=expected)["recompute_s"] == 0.5

@@ -26,7 +26,7 @@ from tests.helpers_command import SIGINT_ON
 from tests.helpers_processes import have_ended
 from tools import ROOT
 
-LIMIT_S = 60  # for anything that is waited for
+LIMIT_S = 60  # the longest that a test waits for anything
 SHORT_ANSWER_S = 2.0  # in place of slurm.ANSWER_S: in this time bash starts and reads a file, also on a busy host
 # An experiment. The stub takes `timeout` milliseconds for a run, and fails if it has `skip-nonfinite`.
 TEXT = """

@@ -26,7 +26,7 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
-    """Return the value of an expression. env: the values of its names, or an array of values for many points."""
+    """Return the value of an expression. env: for each name its value, or an array of its values at many points."""
     return evaluate(expression(text), env, Budget())
 
 
@@ -164,7 +164,7 @@ def test_the_operations_that_count_grow_with_the_points(text: str) -> None:
         evaluate(expression(text), {"a": np.arange(points), "t": np.arange(points) % 2 == 0}, budget)
         return budget.spent
 
-    assert spent(2**16) > spent(1) + 2**16 // 64 - 1  # one more operation for every 64 points
+    assert spent(2**16) >= spent(1) + 2**16 // 64  # one more operation for every 64 points
 
 
 def test_the_arguments_of_a_function_are_not_all_held_at_once() -> None:

@@ -123,14 +123,17 @@ def test_a_file_in_a_folder_that_is_not_writable_is_written(here: Path, monkeypa
     def deny(path: str, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(os, "open", deny)
+    monkeypatch.setattr(os, "open", deny)  # so that no temporary file can be made
     write("new\n", "file")
     assert Path("file").read_text() == "new\n"
 
 
 @pytest.mark.root
 def test_another_user_writes_only_what_it_may() -> None:
-    """The files: one that is writable, in a folder that is not; one of another owner; and a read-only one."""
+    """`open` may be written by everybody, `closed` by nobody, and no other file may be made in the folder.
+
+    Then root writes `open`, which belongs to another user.
+    """
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:

@@ -78,8 +78,8 @@ def test_json_with_a_wrong_field_is_refused(change: dict[str, object], code: str
 def test_a_text_that_is_no_json_is_refused(text: str) -> None:
     [d] = findings_of_call(program_from_json, text)
     assert d.code in ("E601", "E602")
-    begins_like_json = text not in ("", "nonsense", "NaN")
-    assert d.help.startswith("compile one with: chimerac") != begins_like_json
+    is_unlike_json = text in ("", "nonsense", "NaN")
+    assert d.help.startswith("compile one with: chimerac") == is_unlike_json
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_an_instruction_written_in_any_other_way_is_refused_with_the_right_one(
          ['schedule: expected a name: at most 64 letters, digits or _, not starting with a digit, found "no name"']),
         ({"kind": "test"}, ['kind: expected "training" or "evaluation", found "test"']),
         ({"streams": [[{"op": "FWD", "FOO": 1}]]},
-         [f"streams[0][0].{f}: this field is missing" for f in ("pipe", "stage", "micro_batches")]
+         [f"streams[0][0].{name}: this field is missing" for name in ("pipe", "stage", "micro_batches")]
          + ["streams[0][0].FOO: this field is unknown"]),
     ],
 )  # fmt: skip
@@ -343,8 +343,8 @@ def test_sets_of_a_header_may_be_in_any_order() -> None:
     reread = program_from_text(other)
     assert reread.header == p.header and reread.digest == p.digest and program_to_text(reread) == text
     file = json.loads(program_to_json(p))
-    for x, key in ((file["pipes"][0], "micro_batches"), *((t, "stages") for t in file["tied"])):
-        x[key].reverse()
+    for fields, key in ((file["pipes"][0], "micro_batches"), *((tied, "stages") for tied in file["tied"])):
+        fields[key].reverse()
     assert program_from_json(json.dumps(file)) == p
     for machine in ("window", "paired", "serial"):
         result = arranged(reread, machine)

@@ -18,7 +18,7 @@ def test_without_a_gpu_nothing_is_run_or_written(
     page = tmp_path / "gpu.md"
     page.write_text("<!-- recorded: gpu -->\nold\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(gpu, "PAGE", page)
-    monkeypatch.setattr(gpu, "CHECKS", None)
+    monkeypatch.setattr(gpu, "CHECKS", None)  # to run a check would be an error
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for arguments in ([], ["--write"]):
         assert gpu.main(arguments) == 2

@@ -40,7 +40,7 @@ def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameter
     assert nx.is_directed_acyclic_graph(graph)
     path, length = path_of(p)
     node_names = task_names(p, path)
-    assert length == simulate(p).makespan == makespan(p) == longest(graph)
+    assert length == simulate(p).makespan == makespan(p) == longest_path(graph)
     assert sum(graph.nodes[node]["cost"] for node in node_names) == length
     assert all(graph.has_edge(a, b) for a, b in pairwise(node_names))
     cells = p.header.stages * p.header.micro_batches  # pairs of a stage and a micro-batch
@@ -50,7 +50,7 @@ def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameter
         assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) == 3 * cells - 2 * p.header.micro_batches
 
 
-def longest(graph: nx.DiGraph[str]) -> int:
+def longest_path(graph: nx.DiGraph[str]) -> int:
     """Return the length of the longest path, of costs and hops."""
     end: dict[str, int] = {}
     for node in nx.topological_sort(graph):
@@ -64,7 +64,7 @@ def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
     p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", rule1="", rule2="")  # the template ends with }
     path, length = path_of(p)
-    assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
+    assert length == longest_path(graph_of(p)) == simulate(p).makespan == makespan(p)
     assert [name.removesuffix(" overlap") for name in task_names(p, path)[:4]] == [
         f"FWD main s{s} m{m}" for s, m in ((0, 0), (0, 1), (1, 1), (1, 0))
     ]

@@ -13,6 +13,7 @@ TWO_PIPES = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k o
 
 
 def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str = "D") -> Program:  # noqa: N803
+    """Return the program of an `order greedy` with these lines."""
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in lines) + "}"
     return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
 
@@ -52,7 +53,7 @@ def test_keys_decide_between_tasks_of_one_kind() -> None:
 def test_ties_go_to_the_lower_pipe_then_stage_then_micro_batch() -> None:
     pipes_of_rank_0 = "pipe a { stage k on rank 0 micro_batches 2 }   pipe b { stage k on rank 0 micro_batches 2 }"
     p = greedy("prefer F, B", pipes=pipes_of_rank_0, D=1, stages="2")
-    # F a s0 m0, m1 are ready; then, always the lowest ready: pipe, stage, micro-batch.
+    # Of the forwards that are ready, the one with the lowest pipe, then stage, then micro-batch starts.
     assert tasks_of(p, 0).startswith("F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F2.1 F3.1 B0.1 B0.0 B1.1 B1.0 B2.1")
     late = greedy("prefer F, B", "then larger p", pipes=pipes_of_rank_0, D=1, stages="2")
     assert tasks_of(late, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
@@ -78,7 +79,7 @@ def test_limits_per_stage_and_per_pipe() -> None:
 
 
 def test_a_place_is_kept_for_the_other_direction() -> None:
-    """Two directions at a limit of two: each rank would reach it with its own micro-batches, and deadlock."""
+    """Without this place, each rank would use up its limit of two on its own direction, and the ranks would deadlock."""
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO_PIPES, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO_PIPES)
@@ -111,7 +112,7 @@ def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> Non
 
 
 def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
-    d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
+    d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)  # 520,000 tasks: more than MAX_TRIED of diagnose/stuck.py
     assert d.help == (
         "limit F - B instead, a count that every backward lowers; "
         "and let each limit be at least the number of pipes times stages that it counts"

@@ -12,9 +12,10 @@ from chimerac.chimera_ir import host
 def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host, "CGROUPS", tmp_path)
     monkeypatch.setattr(Path, "read_text", lambda _: "4:memory:/x\n3:cpu,cpuacct:/y\n0::/a/b\n")
-    new = [(tmp_path / "a" / "b", 2), (tmp_path / "a", 2), (tmp_path, 2)]
-    assert host.cgroups("memory") == [(tmp_path / "memory" / "x", 1), (tmp_path / "memory", 1), *new]
-    assert host.cgroups("cpu") == [(tmp_path / "cpu" / "y", 1), (tmp_path / "cpu", 1), *new]
+    # Folders and their versions of cgroups.
+    of_version_2 = [(tmp_path / "a" / "b", 2), (tmp_path / "a", 2), (tmp_path, 2)]
+    assert host.cgroups("memory") == [(tmp_path / "memory" / "x", 1), (tmp_path / "memory", 1), *of_version_2]
+    assert host.cgroups("cpu") == [(tmp_path / "cpu" / "y", 1), (tmp_path / "cpu", 1), *of_version_2]
 
 
 @pytest.mark.parametrize(

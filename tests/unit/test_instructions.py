@@ -43,7 +43,7 @@ def program_of_form(form: Form) -> Program:
 def test_every_operation_has_one_class() -> None:
     assert [form.op for form in FORMS] == list(Op)
     assert {form.cls for form in FORMS} == set(get_args(Instruction)) and set(VALUES) == set(FIELDS)
-    collectives = set(get_args(Collective) or (Collective,))  # of one class, the union is this class
+    collectives = set(get_args(Collective) or (Collective,))  # a union of one class is the class itself
     assert {form.cls for form in FORMS if "ranks" in form.fields} == collectives
 
 

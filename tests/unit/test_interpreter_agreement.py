@@ -1,4 +1,4 @@
-"""Ranks compare their options before they communicate otherwise, and name an option that differs."""
+"""Ranks compare their options before any other communication, and name an option that differs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def other(value: object) -> object:
 def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_derived: list[Derived] = PROGRAM) -> None:
     """Compare the options of three ranks, of which one differs.
 
-    change: returns the options of the one that differs, given those of the others. rank: the one that differs. other_derived:
-    the digest of its program.
+    rank: the one that differs. change: returns its options, given those of the others. other_derived: the digest of its
+    program.
     """
 
     def run_rank(transport: Transport) -> None:
@@ -107,7 +107,7 @@ def test_an_option_that_is_left_out_equals_its_default(
     words: list[str], defaults: list[str], different: list[str], message: str
 ) -> None:
     """Rank 0 has the options `words`. Rank 1 also has the defaults of some others, or different values of them."""
-    ranks = program("gpipe", D=2, N=1)
+    two_ranks = program("gpipe", D=2, N=1)
 
     def run_rank(transport: Transport, of_rank_1: list[str]) -> int:
         settings = parse_options(
@@ -115,9 +115,9 @@ def test_an_option_that_is_left_out_equals_its_default(
         )
         return make_job(make_plan(settings), settings, ranks_here=2).run(transport)
 
-    assert run_in_loopback(ranks, lambda t: run_rank(t, defaults)) == [0, 0]
+    assert run_in_loopback(two_ranks, lambda t: run_rank(t, defaults)) == [0, 0]
     with pytest.raises(ChimeraError, match=f"E809: .*: {message}\n"):
-        run_in_loopback(ranks, lambda t: run_rank(t, different))
+        run_in_loopback(two_ranks, lambda t: run_rank(t, different))
 
 
 def test_a_new_option_is_compared_without_further_code() -> None:

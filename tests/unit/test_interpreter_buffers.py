@@ -1,4 +1,4 @@
-"""Batch normalization in a pipeline: statistics of each micro-batch, and running statistics, the mean over the copies."""
+"""Batch normalization in a pipeline: each micro-batch has its own statistics; running statistics are means over copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
 
 SAMPLES, WIDTH, CLASSES = 4, 6, 3
-SCHEDULES = [
+SCHEDULES = [  # name, parameters, width
     ("1f1b", {"D": 2, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 4}, 2),
@@ -33,8 +33,8 @@ def layers() -> list[nn.Module]:
 
 
 def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(number)
-    return torch.randn(samples, WIDTH, generator=g), torch.randint(0, CLASSES, (samples,), generator=g)
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(samples, WIDTH, generator=generator), torch.randint(0, CLASSES, (samples,), generator=generator)
 
 
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
@@ -43,9 +43,8 @@ def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[
     use: a function of the pipeline and of the number of samples of a batch.
     """
     program = compile_schedule(name, parameters, width).program
-    h = program.header
-    size = h.samples(SAMPLES)
-    samples = size * h.micro_batches * width
+    size = program.header.samples(SAMPLES)
+    samples = size * program.header.micro_batches * width
 
     def rank(transport: Transport) -> Any:
         pipe = Pipeline(layers(), program, loss=F.cross_entropy, inputs=torch.zeros(size, WIDTH), transport=transport)
@@ -78,9 +77,9 @@ def one_process(micro_batches: int, samples: int) -> tuple[list[float], nn.Seque
 
 
 class Evaluated(NamedTuple):
-    """The state of a rank before and after an evaluation, that of the whole model after it, and the loss of the evaluation.
+    """An evaluation on one rank. samples: their number in a batch. loss: of the evaluation.
 
-    samples: of a batch.
+    before, after: the state of the rank before and after the evaluation. whole: the state of the whole model after it.
     """
 
     samples: int
@@ -111,14 +110,14 @@ def test_losses_are_those_of_one_process_and_running_statistics_are_the_mean_ove
     for _, rank in found:
         for key, t in rank.after.items():
             copies.setdefault(key, []).append((rank.before[key], t))
-    for key, of_key in copies.items():
-        first = of_key[0][1]
-        assert all(t.equal(first) for _, t in of_key), f"copies of {key} differ in an evaluation"
+    for key, states in copies.items():
+        before, after = zip(*states, strict=True)
+        assert all(t.equal(after[0]) for t in after), f"copies of {key} differ after an evaluation"
         if "running" in key:
-            torch.testing.assert_close(first, torch.stack([t for t, _ in of_key]).mean(0))
-            assert len(of_key) == 1 or not of_key[0][0].equal(of_key[-1][0]), "copies see different micro-batches"
+            torch.testing.assert_close(after[0], torch.stack(before).mean(0))
+            assert len(states) == 1 or not before[0].equal(before[-1]), "copies see different micro-batches"
         if "tracked" in key:
-            assert sum(int(t) for t, _ in of_key) == 2 * micro_batches, "a forward that is run again does not count"
+            assert sum(map(int, before)) == 2 * micro_batches, "a forward that is run again does not count"
     model.load_state_dict(first_rank.whole)
     x, y = batch(9, first_rank.samples)
     with torch.no_grad():

@@ -80,10 +80,10 @@ def test_the_tensors_of_a_checkpoint_are_those_of_one_process_without_this_proje
     found = torch.load(tmp_path / "whole.pt")
     assert run.stdout.split() == ["False", str(len(found["model"]))]
     one = train(ONE, until=10).tensors
-    names = {f"model.{n}": t for n, t in found["model"].items()}
-    names |= {f"optimizer.state.{n}.{k}": t for n, state in found["optimizer"]["state"].items() for k, t in state.items()}
-    assert names.keys() == one.keys()
-    for name, t in names.items():
+    tensors = {f"model.{n}": t for n, t in found["model"].items()}
+    tensors |= {f"optimizer.state.{n}.{k}": t for n, state in found["optimizer"]["state"].items() for k, t in state.items()}
+    assert tensors.keys() == one.keys()
+    for name, t in tensors.items():
         torch.testing.assert_close(t, one[name], rtol=1e-3, atol=1e-6)
 
 
@@ -253,6 +253,7 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
         with file_size_limit(10**6):  # more than any file of a checkpoint has
 
             def after(transport: Transport, done: int, loss: float) -> None:
+                """Set the limit for the save after the next iteration."""
                 limit = 30_000 if fails(done + 1) else 10**6  # 30,000 bytes are less than the tensors of a rank
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 

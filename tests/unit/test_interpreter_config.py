@@ -18,7 +18,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-# For nearly every option a value other than its default. Left out are those that exclude these, or have tests of their own.
+# For nearly every option a value other than its default. Left out are options that exclude one of these, and options with
+# tests of their own.
 WORDS = shlex.split("""
 s.sched -p D=4 -p N=8 --width 2 --model gpt-nano --data text --transport gloo --loopback --machine serial --iterations 9
 --micro-batch 3 --accumulate 2 --seq-len 9 --dtype bf16 --lr 1e-2 --lr-schedule linear --lr-floor 0 --warm-up 0 --betas 0 0.5
@@ -37,8 +38,8 @@ def test_a_file_holds_every_setting_with_its_type(file: Path) -> None:
 
 def test_the_command_line_overrides_the_file(file: Path) -> None:
     file.write_text("seed: 3\nmicro-batch: 2\nzero: true\nparameters: {D: 4, N: 8}\n")
-    s = parse_options(["--config", str(file), "--seed", "5", "--no-zero", "-p", "N=16"])
-    assert (s.seed, s.micro_batch, s.zero, dict(s.parameters)) == (5, 2, False, {"D": 4, "N": 16})
+    settings = parse_options(["--config", str(file), "--seed", "5", "--no-zero", "-p", "N=16"])
+    assert (settings.seed, settings.micro_batch, settings.zero, dict(settings.parameters)) == (5, 2, False, {"D": 4, "N": 16})
 
 
 @pytest.mark.parametrize("text", ["split: [1, 3]", "split: 1,3", "split: '1,3'"])

@@ -108,11 +108,13 @@ def test_only_the_rank_that_claims_the_report_prints(ended: Callable[..., str]) 
 
 
 def test_a_rank_that_lost_another_one_lets_it_end_first(ended: Callable[..., str]) -> None:
-    """torchrun takes the first process that ends for the cause."""
+    """torchrun reports the process that ends first as the cause."""
     error = PeerLostError("the send to rank 1 failed: rank 1 has ended", peer_ended=True)
-    assert "rank 1 has ended" in ended(error, job=(job := Job()))
+    job = Job()
+    assert "rank 1 has ended" in ended(error, job=job)
     assert job.calls == ["fail", "claim", "linger"]
-    assert "not complete" in ended(PeerLostError("the send is not complete"), job=(job := Job()))
+    job = Job()
+    assert "not complete" in ended(PeerLostError("the send is not complete"), job=job)
     assert job.calls == ["fail", "claim"]
 
 
@@ -128,9 +130,10 @@ def test_the_launcher_prints_for_a_process_that_was_killed(
 
 def test_findings_are_reported_by_the_first_rank_of_a_host(ended: Callable[..., str]) -> None:
     found = refuse("E812", "the loss is nan")
-    assert "E812" in ended(found, job=(first := Job()))
-    assert ended(found, is_first_here=False, job=(second := Job(reported=True))) == ""
-    assert "E812" in ended(found, is_first_here=False, job=(third := Job(reported=False))), "no other rank has reported it"
+    first, second, third = Job(), Job(reported=True), Job(reported=False)
+    assert "E812" in ended(found, job=first)
+    assert ended(found, is_first_here=False, job=second) == ""
+    assert "E812" in ended(found, is_first_here=False, job=third), "no other rank has reported it"
     assert [job.calls for job in (first, second, third)] == [
         ["fail", "claim"],
         ["fail", "wait 20 s", "linger"],

@@ -109,8 +109,8 @@ def test_an_error_names_rank_instruction_text_and_cause(program: Program, messag
 def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() -> None:
     class RandomBytes(IntegerSamples):
         def read(self, numbers: Sequence[int]) -> Tensor:
-            g = torch.Generator().manual_seed(numbers[0])
-            return torch.randint(0, 256, (len(numbers), LENGTH + 1), generator=g)
+            generator = torch.Generator().manual_seed(numbers[0])
+            return torch.randint(0, 256, (len(numbers), LENGTH + 1), generator=generator)
 
         def inputs(self, numbers: Sequence[int]) -> Values:
             return (self.read(numbers)[:, :-1],)

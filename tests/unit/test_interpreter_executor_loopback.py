@@ -53,7 +53,7 @@ rank 1:
 
 
 class Shifted(nn.Module):
-    """Adds a parameter of the size of a micro-batch: its gradient is a view of the gradient of the output."""
+    """Adds a parameter of the size of a micro-batch. The parameter's gradient is a view of the gradient of the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,16 +104,16 @@ def test_a_recomputation_of_a_poisoned_input_gives_other_results(monkeypatch: py
     assert list(differences(p, deep_model(middle=3), run_in_loopback(p, rank_of(p, deep_model(middle=3)))))
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("has_recompute", [False, True])
 def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
-    early: bool, monkeypatch: pytest.MonkeyPatch
+    has_recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the simulator assumes. Only a RECOMPUTE runs the forward again before the gradient has arrived."""
+    """The simulator assumes this. Only a RECOMPUTE runs the forward again before the gradient has arrived."""
     p = compile_text(
         "schedule wait  ranks 2  stages 2  pipe main { stage s on rank s recompute when s == 0   micro_batches 1 }"
-        f" order listing for rank r {{ if r == 0 {{ F {'R' if early else ''} B }} else {{ F B }} }}"
+        f" order listing for rank r {{ if r == 0 {{ F {'R' if has_recompute else ''} B }} else {{ F B }} }}"
     ).program
-    has_gradient: list[bool] = []  # where the forward runs again
+    has_gradient: list[bool] = []  # whether the gradient has arrived when the forward runs again
     build_again = Work._build_again
 
     def recording_build_again(work: Work) -> None:
@@ -123,7 +123,7 @@ def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
 
     monkeypatch.setattr(Work, "_build_again", recording_build_again)
     run_and_compare(p, deep_model(middle=3), seed=0)
-    assert set(has_gradient) == {not early}
+    assert set(has_gradient) == {not has_recompute}
 
 
 class UnequalCopies(First):
@@ -212,6 +212,6 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
         slow = times.busy[forwards] > 0.9 * slow_ns
         assert slow.all() or not slow.any()
         assert times.task_ns <= times.busy.sum()
-        if not slow.any():  # its wait for the slow layer of the other rank is no computing
+        if not slow.any():  # this rank waits for most of the four slow forwards of the other one, and computes little
             assert times.waited.sum() > 2.5 * slow_ns and times.busy.sum() < 0.1 * slow_ns
     assert sum(bool((f.executor.times.busy > 0.9 * slow_ns).any()) for f in found) == 1

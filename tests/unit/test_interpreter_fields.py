@@ -28,7 +28,7 @@ from tests.distributed.integers import IntegerSamples
 
 # The different words, the features of a vector, the words of a sample, and the samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
-SCHEDULES = [
+SCHEDULES = [  # name, parameters, width
     ("1f1b", {"D": 4, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),
@@ -91,11 +91,14 @@ def losses(outputs: Values, targets: Values) -> Values:
 
 def batch(samples: int, seed: int = 1) -> tuple[Tensor, Values, dict[str, Tensor]]:
     """Return inputs, targets and fields. The samples have different numbers of words that count."""
-    g = torch.Generator().manual_seed(seed)
-    words, kinds = torch.randint(0, WORDS, (samples, LENGTH), generator=g), torch.randint(0, 2, (samples, LENGTH), generator=g)
-    counts = torch.arange(LENGTH) <= torch.arange(samples).unsqueeze(1) % LENGTH
-    targets = torch.where(counts, (words + 1) % WORDS, IGNORED), torch.randint(0, 2, (samples,), generator=g)
-    mask = (torch.rand(samples, LENGTH, generator=g) < 0.6).float()
+    generator = torch.Generator().manual_seed(seed)
+    words, kinds = (
+        torch.randint(0, WORDS, (samples, LENGTH), generator=generator),
+        torch.randint(0, 2, (samples, LENGTH), generator=generator),
+    )
+    is_valid = torch.arange(LENGTH) <= torch.arange(samples).unsqueeze(1) % LENGTH
+    targets = torch.where(is_valid, (words + 1) % WORDS, IGNORED), torch.randint(0, 2, (samples,), generator=generator)
+    mask = (torch.rand(samples, LENGTH, generator=generator) < 0.6).float()
     mask[:, 0] = 1
     return words, targets, {"mask": mask, "kinds": kinds}
 
@@ -118,7 +121,7 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 
 
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
-    """Run a step with this rank's part of the batch, without the fields that it does not read."""
+    """Run a step with this rank's part of the batch, without the fields that the rank does not read."""
     words, targets, fields = batch(samples)
     width, replica = pipe.program.header.width, pipe.replica
     mine = {name: fields[name].chunk(width)[replica] for name in pipe.reads_fields}
@@ -133,8 +136,7 @@ def test_every_schedule_has_the_loss_and_the_gradients_of_one_process(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
     program = compile_schedule(name, parameters, width).program
-    h = program.header
-    samples = h.samples(SAMPLES) * h.micro_batches * width
+    samples = program.header.samples(SAMPLES) * program.header.micro_batches * width
     expected, gradients = one_process(samples)
 
     def rank(transport: Transport) -> tuple[float, dict[str, Tensor], tuple[str, ...]]:
@@ -232,10 +234,10 @@ def test_fields_that_do_not_fit_a_step_are_refused() -> None:
 
 
 def test_divisors_that_are_not_one_for_each_loss_are_refused() -> None:
-    two, three = (torch.ones(()), torch.ones(())), [1.0, 2.0, 4.0]
+    two = torch.ones(()), torch.ones(())  # losses
     assert combined(two, [4]) == 0.5 and combined(two, [1, 2]) == 1.5 and combined(two[:1], [4]) == 0.25
     with pytest.raises(ValueError, match="the model has 2 losses, and 3 divisors were given"):
-        combined(two, three)
+        combined(two, [1.0, 2.0, 4.0])
 
 
 class FieldSamples(IntegerSamples):
@@ -247,8 +249,8 @@ class FieldSamples(IntegerSamples):
 
     def targets(self, numbers: Sequence[int]) -> Values:
         (words,) = self.inputs(numbers)
-        counts = torch.arange(LENGTH) <= torch.tensor([n % LENGTH for n in numbers]).unsqueeze(1)
-        return torch.where(counts, (words + 1) % WORDS, IGNORED), torch.tensor([n % 2 for n in numbers])
+        is_valid = torch.arange(LENGTH) <= torch.tensor([n % LENGTH for n in numbers]).unsqueeze(1)
+        return torch.where(is_valid, (words + 1) % WORDS, IGNORED), torch.tensor([n % 2 for n in numbers])
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
         self.read.add(name)
@@ -304,9 +306,9 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
 
 
 def test_the_divisor_of_a_loss_without_valid_targets_is_one() -> None:
-    class Nothing(FieldSamples):
+    class WithoutValidWords(FieldSamples):
         def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
             return 0, len(numbers)
 
-    batch = Batch(Nothing(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
+    batch = Batch(WithoutValidWords(), seed=0, number=0, replica=0, width=1, micro_batches=2, size=2)
     assert batch.divisors == (1, 4)

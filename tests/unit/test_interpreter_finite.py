@@ -40,7 +40,7 @@ class ScaledGradient(torch.autograd.Function):
 
 
 class LargeGradient(torch.autograd.Function):
-    """The identity, whose backward returns 2e38: finite in float32, and the sum of two is not."""
+    """The identity, whose backward returns 2e38. In float32 this number is finite, and the sum of two of them is not."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -212,13 +212,14 @@ def test_a_finite_step_passes() -> None:
 def trained(skip: bool) -> list[Any]:
     """Train on integers. The loss of one micro-batch, in a later iteration than the first, is infinite.
 
-    Return by rank the message of the error. If there is none: whether each update was left out and its learning rate, how many
-    were left out, and that iteration. skip: leave out an update with an infinite loss. The loss knows the micro-batch `number`
-    by its targets, which no other micro-batch of the trained iterations has.
+    Return by rank the message of the error. If there is none: for each update whether it was left out and its learning rate;
+    how many updates were left out; and the iteration with the infinite loss. skip: leave out an update with an infinite loss.
+    The loss knows the micro-batch `number` by its targets, which no other micro-batch of the trained iterations has.
     """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()
     targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]  # by micro-batch; iteration t has 2t and 2t + 1
+    # Training ends one iteration after that of micro-batch k, and so with micro-batch 2 (k // 2) + 3.
     number = next(k for k in range(2, 20) if sum(t.equal(targets[k]) for t in targets[: 2 * (k // 2) + 4]) == 1)
     iteration = number // 2
 
@@ -228,8 +229,8 @@ def trained(skip: bool) -> list[Any]:
     other = replace(model, loss=spoiled)
 
     def rank(transport: Transport) -> Any:
-        given = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=skip)
-        trainer = Trainer(program, partitioned(program, other, describe(other, 2)), samples, transport, given)
+        settings = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=skip)
+        trainer = Trainer(program, partitioned(program, other, describe(other, 2)), samples, transport, settings)
         try:
             results = [trainer.update(t, trainer.gradients(t)) for t in range(iteration + 2)]
         except ChimeraError as error:
@@ -255,8 +256,8 @@ def test_the_trainer_leaves_out_a_limited_number_of_updates_in_a_row() -> None:
     model = integer_model(middle=2)
 
     def rank(transport: Transport) -> Any:
-        given = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=True, max_skipped=2)
-        trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport, given)
+        settings = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=True, max_skipped=2)
+        trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport, settings)
 
         def is_skipped(iteration: int, finite: bool) -> bool:
             loss = trainer.gradients(iteration)

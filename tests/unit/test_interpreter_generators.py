@@ -14,15 +14,18 @@ from tests.distributed.alone import Alone
 from tests.helpers_classifier import SAMPLES, batch, close, net, pipeline
 
 
-@pytest.mark.parametrize("early", ["", "R(s, m) at 4 + m", "R(s, m) when m == 1 at 4"])
-def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
-    """nn.Dropout draws from torch's generator, which has moved on when the forward runs again."""
+@pytest.mark.parametrize("recompute_rule", ["", "R(s, m) at 4 + m", "R(s, m) when m == 1 at 4"])
+def test_a_recomputed_forward_drops_the_same_activations(recompute_rule: str) -> None:
+    """nn.Dropout draws from torch's generator, which has moved on when the forward runs again.
+
+    recompute_rule: where a RECOMPUTE runs the forward again. Elsewhere the backward does.
+    """
     text = f"""
         schedule recomputed
         ranks 1
         stages 1
         pipe p {{ stage s on rank 0 recompute   micro_batches 2 }}
-        order ticks {{ F(s, m) at m  B(s, m) at 9 - m  {early} }}
+        order ticks {{ F(s, m) at m  B(s, m) at 9 - m  {recompute_rule} }}
     """
     model, (x, y) = net(drop=0.5), batch(SAMPLES * 2)
     torch.manual_seed(5)
@@ -41,7 +44,7 @@ def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "all", "0"])
 def test_each_rank_of_the_loopback_draws_from_generators_of_its_own(recompute: str) -> None:
-    """As processes do. So what a rank draws does not depend on the others, which run while it waits for a message."""
+    """The draws of a rank do not depend on the other ranks, which run in the same process while it waits for a message."""
     count, parameters = 4, {"D": 2, "N": 4}
     program, options = compile_schedule("1f1b", parameters).program, {"split": [4, 4], "recompute": recompute}
     (x, y), model = batch(SAMPLES * count), net(drop=0.5)

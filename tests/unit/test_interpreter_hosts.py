@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
-    """Return what a rank of four on two hosts says when its wait for another one fails.
+    """Return what a rank of four on two hosts says when its wait for another rank fails.
 
     answering: the ranks that answer. awaited: the rank that is waited for. error: that of torch.
     """

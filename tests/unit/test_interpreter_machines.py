@@ -96,10 +96,11 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
     crossing = load_program(path)
     schedule: Any = {"program": crossing, "text": path.read_text(), "path": path}[given]
 
+    x, y = batch(SAMPLES * 2)
+
     def run(transport: Transport) -> float:
         return pipeline(schedule, transport).step(x, y)
 
-    x, y = batch(SAMPLES * 2)
     expected = F.cross_entropy(net()(x), y).item()
     assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "the program ends on posted"
     with pytest.raises(ChimeraError, match="E816") as error:

@@ -1,4 +1,4 @@
-"""What an iteration is measured by: bubbles, waits by cause, and the peak of the memory."""
+"""What is measured of an iteration: bubbles, waits by cause, and the peak of the memory."""
 
 from __future__ import annotations
 

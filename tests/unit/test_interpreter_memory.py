@@ -94,7 +94,7 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
     assert first.flat[0].tolist() == [7, 7] and second.flat[0].tolist() == [0, 0]
     for gradients in (first, second):
         gradients.end(sync=False)
-        gradients.begin()  # of this rank alone: it stays until the ALLREDUCE
+        gradients.begin()  # the gradient is that of this rank alone, and stays until the ALLREDUCE
     assert first.flat[0].tolist() == [7, 7] and not first.are_complete
 
 
@@ -149,9 +149,9 @@ class ReadsMask(nn.Module):
 
 def test_a_description_lists_what_layers_share_separately() -> None:
     found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, HalfView, Widening, Narrowing, TiedLast), samples=2)
-    b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
-    mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
-    assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"
+    mask_bytes = 2 * 2 * 8  # two samples, two positions, bytes of a number
+    like_mask = [x for x in found.shared if x.made == 0 and x.bytes == mask_bytes]
+    assert (2, 3, 7) in [x.kept for x in like_mask], "the first layer makes the mask, and three layers keep it"
     kept = [[t.kept for t in layer.boundary] for layer in found.layers]
     assert kept[0] == [False, False] and kept[1] == [True, False], "a ReLU keeps its own output"
     assert kept[2][1] and kept[5][2], "a tensor that an earlier layer keeps, and the output of an exponential"
@@ -194,9 +194,9 @@ def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytes
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     """Narrowing returns a transposed tensor. The layer after it gets a contiguous one, so it keeps no copy of its own."""
-    m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), samples=2)
+    narrowed = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), samples=2)
     other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), samples=2)
-    assert m.layers[2].kept_bytes == other.layers[2].kept_bytes
+    assert narrowed.layers[2].kept_bytes == other.layers[2].kept_bytes
 
 
 def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Transport) -> Executor:

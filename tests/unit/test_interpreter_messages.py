@@ -33,7 +33,7 @@ def test_a_message_preserves_every_tensor(boundary: Boundary, values: Values, si
     layout = Layout(boundary, CPU)
     message, arrived = layout.pack(values), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == size
-    found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
+    found = layout.unpack(arrived)  # before the message arrives: the tensors lie in the buffer
     arrived.copy_(message)
     for tensor, expected in zip(found, values, strict=True):
         assert tensor.dtype == expected.dtype and tensor.equal(expected)
@@ -44,7 +44,7 @@ def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
     assert layout.pack((x,)) is x
     arrived = layout.empty()
     assert layout.unpack(arrived)[0] is arrived and arrived.shape == x.shape and arrived.dtype == x.dtype
-    # A transposed tensor is copied, and arrives too.
+    # A transposed tensor is copied.
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 

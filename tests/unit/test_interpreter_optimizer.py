@@ -17,14 +17,14 @@ from tools.memory_measured import peak_bytes
 SETTINGS = Settings(iterations=50, seed=0, micro_batch=1, rate=3e-3, warm_up=7)
 
 
-def falling(optimizer: torch.optim.Optimizer, s: Settings) -> LRScheduler:
+def falling(optimizer: torch.optim.Optimizer, settings: Settings) -> LRScheduler:
     """Return torch's scheduler for the iterations after the warm-up."""
-    rest = s.iterations - (s.warm_up or 0)
-    match s.rate_schedule:
+    rest = settings.iterations - (settings.warm_up or 0)
+    match settings.rate_schedule:
         case "cosine":
-            return CosineAnnealingLR(optimizer, rest, eta_min=s.rate * s.rate_floor)
+            return CosineAnnealingLR(optimizer, rest, eta_min=settings.rate * settings.rate_floor)
         case "linear":
-            return LinearLR(optimizer, 1.0, max(s.rate_floor, 1e-12), total_iters=rest)
+            return LinearLR(optimizer, 1.0, max(settings.rate_floor, 1e-12), total_iters=rest)
         case "constant":
             return ConstantLR(optimizer, 1.0)
 
@@ -32,12 +32,12 @@ def falling(optimizer: torch.optim.Optimizer, s: Settings) -> LRScheduler:
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize(("floor", "warm_up"), [(0.1, 7), (0.0, 2), (1.0, 7), (0.35, 40)])
 def test_rates_equal_those_of_torchs_schedulers(kind: str, floor: float, warm_up: int) -> None:
-    s = replace(SETTINGS, rate_schedule=kind, rate_floor=floor, warm_up=warm_up)
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=s.rate)
+    settings = replace(SETTINGS, rate_schedule=kind, rate_floor=floor, warm_up=warm_up)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=settings.rate)
     rising = LinearLR(optimizer, 1 / warm_up, 1.0, total_iters=warm_up - 1)
-    scheduler = SequentialLR(optimizer, [rising, falling(optimizer, s)], [warm_up])
-    for iteration in range(s.iterations):
-        assert learning_rate(s, iteration) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
+    scheduler = SequentialLR(optimizer, [rising, falling(optimizer, settings)], [warm_up])
+    for iteration in range(settings.iterations):
+        assert learning_rate(settings, iteration) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
         optimizer.step()
         scheduler.step()
 
@@ -45,25 +45,25 @@ def test_rates_equal_those_of_torchs_schedulers(kind: str, floor: float, warm_up
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
 def test_rates_are_defined_for_every_length_of_the_warm_up(kind: str) -> None:
     for warm_up in (None, 0, 1, 50, 99):
-        s = replace(SETTINGS, rate_schedule=kind, warm_up=warm_up)
-        rates = [learning_rate(s, t) for t in range(s.iterations)]
-        assert all(0 < rate <= s.rate * (1 + 1e-12) for rate in rates)
+        settings = replace(SETTINGS, rate_schedule=kind, warm_up=warm_up)
+        rates = [learning_rate(settings, t) for t in range(settings.iterations)]
+        assert all(0 < rate <= settings.rate * (1 + 1e-12) for rate in rates)
     assert learning_rate(replace(SETTINGS, warm_up=0), 0) == SETTINGS.rate
     assert learning_rate(replace(SETTINGS, iterations=1, warm_up=None), 0) == SETTINGS.rate
 
 
 def test_updates_equal_adamw_written_out_and_only_matrices_decay() -> None:
-    s = replace(SETTINGS, betas=(0.8, 0.97), weight_decay=0.3)
+    settings = replace(SETTINGS, betas=(0.8, 0.97), weight_decay=0.3)
     torch.manual_seed(0)
     start = {"matrix": torch.randn(3, 4), "table": torch.randn(5, 2), "norm": torch.randn(4), "scalar": torch.randn(())}
     named = {name: nn.Parameter(value.clone()) for name, value in start.items()}
-    optimizer = build_optimizer(named.values(), s)
+    optimizer = build_optimizer(named.values(), settings)
     assert optimizer is not None
     expected = {name: value.double() for name, value in start.items()}
     mean = {name: torch.zeros_like(value) for name, value in expected.items()}
     square = {name: torch.zeros_like(value) for name, value in expected.items()}
     for step in range(1, 6):
-        rate = learning_rate(s, step)
+        rate = learning_rate(settings, step)
         for group in optimizer.param_groups:
             group["lr"] = rate
         for name, p in named.items():

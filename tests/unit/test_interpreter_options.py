@@ -1,4 +1,4 @@
-"""The command line of run.py, and the names of the files in its folder."""
+"""The command line of run.py: its defaults, its help, and wrong options."""
 
 import re
 import sys

@@ -27,7 +27,7 @@ class Branching(nn.Linear):
         return super().forward(x) if x.max() > 0 else x
 
 
-def test_a_layer_that_reads_values_is_named() -> None:
+def test_a_layer_or_a_loss_that_reads_values_is_named() -> None:
     program = compile_schedule("gpipe", {"D": 1, "N": 2}).program
     model = net()
     model.first = Branching(WIDTH, WIDTH)

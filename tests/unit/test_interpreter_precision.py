@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
 @pytest.mark.parametrize("name", [name for name in CASES if name != "frozen"])
 def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, input_type: torch.dtype) -> None:
-    """All but the RMS norm call the same kernels as autograd. The RMS norm has a backward of our own, in float32."""
+    """All modules but the RMS norm call the same kernels as autograd. The RMS norm has a backward of our own, in float32."""
     torch.manual_seed(0)
     make, draw = CASES[name]
     module, x = make(), draw()

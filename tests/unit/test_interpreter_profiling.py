@@ -78,9 +78,9 @@ def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None
 
 def test_a_model_whose_targets_are_not_known_is_refused() -> None:
     inputs = MODEL.example(2)
-    without = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
+    without_targets = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
     with pytest.raises(ValueError, match=r"the targets of gpt-nano/5 are not known.*give the targets to `cut`"):
-        LayerBench(without, DESCRIPTION, CPU)
+        LayerBench(without_targets, DESCRIPTION, CPU)
 
 
 def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None:

@@ -153,7 +153,7 @@ def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -
 
 
 def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) -> None:
-    """Also if the wait is for an all-reduce of several ranks."""
+    """The wait is for a receive from one rank, or for an all-reduce over several ranks."""
     found = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
     assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))

@@ -127,6 +127,7 @@ CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 
 FLOAT_BYTES = 4  # of a float32
+# If their input needs no gradient, torch computes no gradient in these modules at all.
 WITHOUT_GRADIENTS_ON_A_FIRST_STAGE = {"frozen", "reentrant checkpoint"}
 
 

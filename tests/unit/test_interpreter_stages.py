@@ -23,7 +23,7 @@ Build = Callable[[int, int], Any]  # (stage, count of stages) -> module
 
 
 class Part(nn.Module):
-    """Layers first .. end - 1 of a Decoder (embedding, blocks, head), under the names that they have in it."""
+    """Layers first .. end - 1 of a Decoder (embedding, blocks, head), under their names in the Decoder."""
 
     def __init__(self, first: int, end: int, blocks: int, tied: bool = False) -> None:
         super().__init__()

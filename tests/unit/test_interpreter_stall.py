@@ -27,9 +27,9 @@ class Ranks:
         return next(row - first for row in range(first, end) if self.program.text(row).startswith(text))
 
     def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
-        """Put a rank at the instruction `text`, where it waits for the operation that the instruction `posted` has posted.
+        """Put a rank at the instruction `text`. posted: the instruction that has posted the operation for which the rank waits.
 
-        awaited: None while it computes. run: the number of its iteration, from 1.
+        awaited: what it waits for; None while it computes. run: the number of its iteration, from 1.
         """
         number = self.number(rank, posted) if posted else NONE
         position = Position(run, self.number(rank, text), number, self.key)

@@ -15,8 +15,8 @@ def test_a_rank_ends_at_once_if_torchrun_has_ended_before_it_started() -> None:
     """Port 1 refuses connections, like the store of a torchrun that has ended."""
     code = "from chimerac.interpreter.launch.startup import begin_process; begin_process(); print('alive')"
     agent = {"RANK": "0", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | agent | where, capture_output=True, text=True)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | agent | address, capture_output=True, text=True)
     expected = (1, "") if sys.platform == "linux" else (0, "alive\n")  # elsewhere a thread notices the end of the parent
     assert (ended.returncode, ended.stdout, ended.stderr) == (*expected, "")
 

@@ -26,8 +26,12 @@ from tests.helpers_text import on_one_rank, tied_1f1b
 def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
     unit_s, late_s = 0.02, 0.003
     now, waited_ns = [0.0], [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds + late_s  # it wakes up too late
+
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + late_s))  # it wakes up too late
+    monkeypatch.setattr(time, "sleep", sleep)
     sleeper = Sleeper(unit_s)
     now[0] = 1.0
     sleeper.begin(lambda: waited_ns[0])
@@ -131,7 +135,7 @@ def test_the_time_of_recomputation_is_measured_in_tasks_r_and_in_backwards(monke
     for iteration in range(2):
         trainer.gradients(iteration)
         figures = trainer.pipeline.figures
-        # Of this iteration only.
+        # The figures are those of this iteration alone.
         assert (figures.recompute_s, figures.computed_s) == (3 + 3, 2 * (1 + 10 + 1000 + 100 + 3))
 
 

@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, learning rate, figures of ranks; training in one process; evaluation on any samples."""
+"""The epilogue: norm, clipping, figures of ranks, a loss that is nan; training in one process; evaluation on any samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -95,9 +95,9 @@ def test_the_reference_equals_a_training_loop_of_torch_alone() -> None:
     """The reference is the training in one process to which schedules are compared."""
     settings, trained, by_torch = replace(SETTINGS, iterations=3), whole_model(MODEL, seed=3), whole_model(MODEL, seed=3)
     results = list(train(trained, MODEL, IntegerSamples(), settings, samples=4))
-    decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in by_torch.parameters()]
-    optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
+    groups = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in by_torch.parameters()]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95), fused=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
         numbers = range(4 * t, 4 * t + 4)
         loss = MODEL.loss(by_torch(*IntegerSamples().inputs(numbers)), IntegerSamples().targets(numbers))[0] / DIVISOR
@@ -106,7 +106,7 @@ def test_the_reference_equals_a_training_loop_of_torch_alone() -> None:
         assert result.loss == loss.item()
         assert result.norm == nn.utils.clip_grad_norm_(by_torch.parameters(), settings.clip).item()
         optimizer.step()
-        schedule.step()
+        scheduler.step()
     for a, b in zip(trained.parameters(), by_torch.parameters(), strict=True):
         assert a.equal(b)
 

@@ -79,8 +79,8 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
     monkeypatch.setattr(processes, "all_reduce", all_reduce)
     monkeypatch.setattr(processes, "PrefixStore", lambda prefix, store: SimpleNamespace(prefix=prefix))
     liveness = LivenessCheck(HashStore(), rank, world, hosted=False, progress=Progress())
-    ranks = Rendezvous(None, liveness, store=HashStore())
-    monkeypatch.setattr(processes, "rendezvous", lambda: ranks)
+    rendezvous = Rendezvous(None, liveness, store=HashStore())
+    monkeypatch.setattr(processes, "rendezvous", lambda: rendezvous)
     return log
 
 
@@ -297,12 +297,12 @@ def test_a_full_window_of_a_machine_with_queues_waits_for_earlier_operations() -
             for pending in [transport.recv(0, torch.zeros(1)) for _ in range(2)]:
                 pending.wait()
         else:
-            done.append("what comes from rank 2")
+            done.append("send of rank 2")
             transport.send(0, torch.zeros(1))
 
     for seed in range(60):
         run_in_loopback(p, run_rank, seed, machine="serial", every_post=True)
-    assert done == ["what comes from rank 2", "second send"] * 60
+    assert done == ["send of rank 2", "second send"] * 60
 
 
 def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
@@ -335,7 +335,7 @@ def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.
 
 @pytest.mark.parametrize("machine", ["window", "serial"])
 def test_many_operations_become_complete_at_once(machine: Machine) -> None:
-    """They are behind one that a third rank is late to post."""
+    """The operations of ranks 0 and 1 are behind one that rank 2 posts late."""
     p, count = program("gpipe", D=3, N=1), 2000
 
     def run_rank(transport: Transport) -> float:
@@ -347,8 +347,8 @@ def test_many_operations_become_complete_at_once(machine: Machine) -> None:
             return float(buffers[0])
         pending = [transport.launch_all_reduce(ranks if k == 0 else (0, 1), b) for k, b in enumerate(buffers)]
         transport.all_gather("")
-        for each in pending:
-            each.wait()
+        for operation in pending:
+            operation.wait()
         return float(sum(buffers))
 
     assert run_in_loopback(p, run_rank, machine=machine) == [3 + 2 * (count - 1)] * 2 + [3]

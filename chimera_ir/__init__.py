@@ -1,4 +1,4 @@
-"""The types that compiler and interpreter share: programs, findings, model descriptions, timelines, and their text forms.
+"""What the other packages share: programs, findings, model descriptions, timelines, their text forms, and helpers.
 
 Its modules need numpy and pydantic, never torch. Importing the package alone loads neither of the two.
 """

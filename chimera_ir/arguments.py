@@ -11,14 +11,14 @@ from typing import NoReturn
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, visible
 
-MIN_SIMILARITY = 0.7  # of the name of an option that is suggested for another name
+MIN_SIMILARITY = 0.7  # of an unknown option to the option that is suggested for it; 1 for equal names
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser with suggestions.
 
-    verbs: the parsers of the command's other verbs; other_options: names of options that it does not have, without the dashes
-    at their beginning, and what to write instead.
+    verbs: the parsers of the command's verbs, whose usage is shown too. other_options: for options that this parser does not
+    have, what to write instead, by the option's name in lower case without the dashes at its beginning.
     """
 
     verbs: Sequence[argparse.ArgumentParser] = ()
@@ -42,6 +42,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{usage}{self.prog}: error: {visible(message)}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
+        """Return what to append to a message of argparse: what was probably meant, or an empty string."""
         option = re.match(r"unrecognized arguments: --?(\w[\w-]*)", message)
         choice = re.match(r"argument ([^:/]+)[^:]*: invalid choice: '([^']*)'", message)
         word, known = "", list[str]()
@@ -55,7 +56,10 @@ class Parser(argparse.ArgumentParser):
         return f"; {near}" if near.startswith("did you mean") else ""
 
     def _similar_option(self, name: str) -> str:
-        """Return the suggestion of the option with the most similar name, compared without the dashes at the beginning."""
+        """Return a suggestion of the option with the most similar name, or an empty string if none is similar.
+
+        The names are compared without the dashes at their beginning.
+        """
         options = {option.lstrip("-"): option for option in self._option_string_actions}
         near = difflib.get_close_matches(name.replace("_", "-"), options, n=1, cutoff=MIN_SIMILARITY)
         return f"; did you mean '{options[near[0]]}'?" if near else ""

@@ -32,8 +32,8 @@ Amount = Annotated[int, Field(ge=0, le=2**53)]  # a number of bytes or of parame
 class Tensor:
     """One tensor of a boundary value. gradient: whether a gradient of the same shape is sent back.
 
-    kept: whether a layer before this boundary keeps the same memory for its backward. A stage that ends here then sends
-    a copy.
+    kept: whether a layer before this boundary keeps the memory of this tensor for its backward. A stage that ends here then
+    sends a copy.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

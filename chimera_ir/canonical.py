@@ -25,7 +25,10 @@ def json_lines(
     micro_batch_lists: Sequence[tuple[int, ...]],
     collectives: Sequence[Collective],
 ) -> Iterator[str]:
-    """Yield the JSON text of a program, given as the fields of `Program`. costs, partition: None leaves their line out."""
+    """Yield the JSON text of a program in pieces. The arguments are the fields of `Program`.
+
+    costs, partition: None leaves their line out.
+    """
     yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
     for f in fields(Header):
         value = getattr(header, f.name)
@@ -63,7 +66,7 @@ def _row(row: tuple[int, ...], micro_batches: list[str], collectives: list[str])
     return template.format(_VALUES[value], pipe, stage, micro_batches[operand], peer, _FLAGS[flags])
 
 
-# The placeholder of each field in a template.
+# The placeholder of each field in a template: the number of the argument that `_row` passes to `format`.
 _ARGUMENTS = {"value": '"{0}"', "pipe": "{1}", "stage": "{2}", "micro_batches": "{3}", "peer": "{4}"}
 
 
@@ -77,5 +80,5 @@ def _template(form: Form) -> str:
 
 _TEMPLATES = [_template(form) for form in FORMS]
 _VALUES = [value.name for value in Value]
-# By the bits of the column `flags`.
+# The text of the flags, for each value of the column `flags`.
 _FLAGS = ["".join(f', "{name}": true' for name, bit in FLAGS.items() if bits & bit) for bits in range(1 << len(FLAGS))]

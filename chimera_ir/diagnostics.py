@@ -1,4 +1,4 @@
-"""Findings: one value for every error of the project, one exception that carries all findings of a pass, one renderer.
+"""Findings: one type for all errors in inputs, one exception that carries all findings of a pass, one renderer.
 
 error[E210]: this does not hold: N >= 1 and N % D == 0
   --> schedules/chimera.sched:15:22
@@ -24,7 +24,7 @@ class Source:
     text: str = field(repr=False)
 
     def line(self, number: int) -> str:
-        """Return line `number` (from 1) without its newline, or an empty string past the end."""
+        """Return line `number` (from 1) without its newline, or an empty string if the text has no such line."""
         return self.lines(number, number)[0] if number > 0 else ""
 
     def lines(self, first: int, last: int) -> list[str]:
@@ -34,12 +34,12 @@ class Source:
             start = self.text.find("\n", start) + 1
             if not start:
                 return [""] * (last - first + 1)
-        found = []
+        lines = []
         for _ in range(first, last + 1):
             end = self.text.find("\n", start)
-            found.append(self.text[start : end if end >= 0 else None].rstrip("\r"))
+            lines.append(self.text[start : end if end >= 0 else None].rstrip("\r"))
             start = end + 1 if end >= 0 else len(self.text)
-        return found
+        return lines
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the characters start .. end - 1, which are on one line."""
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in a source. line, column: from 1; end_line, end_column: just past its end."""
+    """A place in a source. line, column: of its first character, from 1; end_line, end_column: just after its last one."""
 
     source: Source
     line: int
@@ -79,8 +79,9 @@ class Span:
 class Diagnostic:
     """One finding.
 
-    message: the fact, with its numbers; label: what is at `span`; notes: its causes; help: one change to make.
-    about: rows of a program, or a path into a file; callers that know the text behind them add a span.
+    message: the fact, with its numbers; span: the place in the text; label: the text below this place; notes: further facts,
+    such as causes; help: one change to make. about: the rows of a program, the limit of a header, or the path to a value in a
+    file that the finding is about. A caller that knows the text behind it adds a span or notes.
     """
 
     code: str
@@ -139,8 +140,8 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
 def visible(text: str) -> str:
     """Return a line that is safe to print, shortened if it is very long.
 
-    Characters that the terminal would interpret (controls, changes of the writing direction) are escaped, as in \\x1b, and
-    so are those that UTF-8 cannot express.
+    Characters that are not printable are escaped, as in \\x1b, except tabs. Among them are those that the terminal would
+    interpret (controls, changes of the writing direction), and those that UTF-8 cannot express.
     """
     text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
     if text.isprintable():
@@ -156,30 +157,30 @@ def _rendered(diagnostics: Sequence[Diagnostic], colour: bool) -> list[str]:
     return shown
 
 
-def _render_one(d: Diagnostic, colour: bool) -> str:
+def _render_one(finding: Diagnostic, colour: bool) -> str:
     red, blue, bold, off = ("\x1b[31;1m", "\x1b[34;1m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "", "")
-    lines = [f"{red}error[{d.code}]{off}{bold}: {visible(d.message)}{off}"]
+    lines = [f"{red}error[{finding.code}]{off}{bold}: {visible(finding.message)}{off}"]
     margin = ""
-    if d.span is not None:
-        text = d.span.source.line(d.span.line)
-        number = str(d.span.line)
+    if finding.span is not None:
+        text = finding.span.source.line(finding.span.line)
+        number = str(finding.span.line)
         margin = " " * len(number)
-        end = d.span.end_column if d.span.end_line == d.span.line else len(text) + 1
+        end = finding.span.end_column if finding.span.end_line == finding.span.line else len(text) + 1
         # A line too long to read is cut around its caret.
-        first = max(0, d.span.column - 1 - MAX_WIDTH // 2) if len(text) > MAX_WIDTH else 0
-        column, end, text = d.span.column - first, end - first, text[first : first + MAX_WIDTH]
+        first = max(0, finding.span.column - 1 - MAX_WIDTH // 2) if len(text) > MAX_WIDTH else 0
+        column, end, text = finding.span.column - first, end - first, text[first : first + MAX_WIDTH]
         end = max(column, min(end, len(text) + 1))
         before, marked, after = visible(text[: column - 1]), visible(text[column - 1 : end - 1]), visible(text[end - 1 :])
         # Tabs are kept, so that the caret is below its word at any tab width.
         indent = "".join("\t" if c == "\t" else " " for c in before)
         lines += [
-            f"{blue}{margin}-->{off} {visible(str(d.span))}",
+            f"{blue}{margin}-->{off} {visible(str(finding.span))}",
             f"{blue}{margin} |{off}",
             f"{blue}{number} |{off} {before}{marked}{after}".rstrip(),
-            f"{blue}{margin} |{off} {indent}{red}{'^' * max(1, len(marked))} {visible(d.label)}{off}".rstrip(),
+            f"{blue}{margin} |{off} {indent}{red}{'^' * max(1, len(marked))} {visible(finding.label)}{off}".rstrip(),
         ]
     # A note of several lines (a drawing, a cycle) keeps its own indentation under the first line.
-    for kind, remark in [("note", n) for n in d.notes] + ([("help", d.help)] if d.help else []):
+    for kind, remark in [("note", n) for n in finding.notes] + ([("help", finding.help)] if finding.help else []):
         beginning, *rest = map(visible, remark.split("\n"))
         lines.append(f"{blue}{margin} ={off} {bold}{kind}{off}: {beginning}")
         lines += [f"{margin}   {line}" for line in rest]

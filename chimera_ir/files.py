@@ -21,16 +21,16 @@ def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
     """Return the text of a file with `\\n` line ends and without a byte order mark.
 
     opened: the file if it is already open; `path` is then only its name in findings. Raises ChimeraError E001 if it
-    cannot be read.
+    cannot be read, is larger than limits.FILE or is not UTF-8.
     """
     try:
         if opened is None and (size := _size(path)) > limits.FILE:
             raise refuse("E001", f"{short_path(path)} has {size} bytes; at most {limits.FILE} are read")
         with open(path, "rb") if opened is None else nullcontext(opened) as file:
             data = file.read(limits.FILE + 1)
-        if len(data) > limits.FILE:  # a pipe or a device: its size is known only now
+        if len(data) > limits.FILE:  # such as a pipe, whose size is known only now
             raise refuse("E001", f"{short_path(path)} has more than {limits.FILE} bytes")
-        text = data.decode().removeprefix("\ufeff")  # utf-8-sig would count the bytes of an error without the mark
+        text = data.decode().removeprefix("\ufeff")  # utf-8-sig would leave the mark out of error.start
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except UnicodeDecodeError as error:
         raise refuse("E001", f"{short_path(path)} is not text: byte {error.start} is not UTF-8") from None
@@ -45,7 +45,7 @@ def short_path(path: str | os.PathLike[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the operating system's description of an error, as the end of a sentence; else the error's own text."""
+    """Return the operating system's description of an error, as the end of a sentence; of no OSError, the error's own text."""
     if not isinstance(error, OSError):
         return str(error)
     text = error.strerror or str(error)
@@ -53,6 +53,7 @@ def reason(error: Exception) -> str:
 
 
 def _size(path: str | os.PathLike[str]) -> int:
+    """Return the bytes of a regular file, and 0 for anything else."""
     status = os.stat(path)
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
@@ -82,7 +83,7 @@ def write_stdout(text: str | bytes) -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Write a text to stderr. A stderr that is closed or full is ignored, so that the exit status still counts."""
+    """Write a text to stderr. If stderr is closed or full, raise nothing, so that the caller still sets the exit status."""
     try:
         if sys.stderr is not None:  # the shell closed it; print would write to stdout instead
             sys.stderr.write(text)
@@ -101,8 +102,8 @@ def write(text: str | bytes, path: str) -> None:
 
     The text is written to a temporary file in the same folder, which then replaces the file. The name of the temporary file
     is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing
-    is not possible, the file is written in place: a pipe, a device, a file with several hard links or another owner, a folder
-    that allows no new files.
+    is not possible, the file is written in place: a pipe, a device, a file with several hard links, a file whose owner this
+    process cannot give to the new one, and any file in a folder that allows no new files.
 
     Raises ChimeraError E003 if that fails. An existing file is then unchanged, unless it was written in place. Raises
     BrokenPipeError as `write_stdout`.
@@ -121,13 +122,19 @@ def write(text: str | bytes, path: str) -> None:
 
 
 def check_folder(path: str | None) -> None:
-    """Raise ChimeraError E003 if there is no folder for the file `path`: before long work, not after it."""
+    """Raise ChimeraError E003 if the folder of the file `path` does not exist. None: no file will be written.
+
+    A caller checks this before long work, since `write` would raise only after it.
+    """
     if path and not os.path.isdir(os.path.dirname(path) or "."):
         raise refuse("E003", f"{short_path(path)} cannot be written: there is no folder {short_path(os.path.dirname(path))}")
 
 
 def check_not_overwritten(output: str | None, inputs: Iterable[tuple[str, str]]) -> None:
-    """Raise ChimeraError E002 if -o names a file that is read. inputs: what each path is, and the path."""
+    """Raise ChimeraError E002 if -o names a file that is read. output: the path that -o gives, or None.
+
+    inputs: of each file that is read, what it is, for the message, and its path.
+    """
     if not output or not os.path.isfile(output):
         return
     for what, path in inputs:
@@ -151,15 +158,16 @@ def _is_stdout(status: os.stat_result) -> bool:
 
 
 def _is_replaceable(path: str, status: os.stat_result | None) -> bool:
-    """Return whether another file may replace the one at a path. status: that of the path."""
+    """Return whether a new file may replace the one at a path. status: that of the path; None if there is no file yet."""
     if status is None:
         return os.path.basename(path) not in ("", ".", "..")
     if not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and os.access(path, os.W_OK)):
         return False
-    real = _status(os.path.realpath(path))  # for /dev/fd/3 there may be none
+    real = _status(os.path.realpath(path))  # the real path of /dev/fd/3 may not exist
     return real is not None and os.path.samestat(status, real)
 
 
+# Errors after which a file is written in place.
 _NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 

@@ -18,6 +18,6 @@ def is_program(source: Source) -> bool:
 
 
 def read_program(source: Source) -> Program:
-    """Return the program of a JSON or compact text, not verified yet."""
+    """Return the program of a JSON or compact text, not verified yet. Raises ChimeraError E601 to E605 if it cannot be read."""
     parse = program_from_text if _TEXT.match(source.text) else program_from_json
     return parse(source.text, source.name)

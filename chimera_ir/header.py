@@ -15,7 +15,7 @@ from chimerac.chimera_ir.machines import Machine
 
 FORMAT = "chimera-program"
 VERSION = 1
-# The names in `Header.limits`; compiler/verify/memory.py counts them.
+# The names in `Header.limits`; compiler/verify/memory.py counts what they limit.
 LIMITS = ("activations", "receive_buffers", "weight_copies")
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Part = Annotated[int, Field(ge=1, le=limits.RANKS)]  # numerator or denominator of `micro_batch_size`
@@ -26,7 +26,7 @@ Parameters = Annotated[Mapping[Name, Number], Field(max_length=limits.NAMES)]
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: their ids, kept ascending."""
+    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: ids, sorted on creation."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
@@ -40,7 +40,7 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Parameters that several stages share, synchronized as one group. stages: kept ascending."""
+    """Parameters that several stages share, synchronized as one group. stages: sorted on creation, each once."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
@@ -55,9 +55,10 @@ class Tied:
 class Header:
     """The sizes, placements and limits of a program, against which its streams are verified.
 
-    width: data-parallel replicas; ranks: of one replica; window: sends of a channel that may be incomplete;
-    machine: the one for which the program is verified to terminate (docs/semantics.md); micro_batch_size: numerator and
-    denominator of the size of a micro-batch, as a fraction of the size that a run is given; limits: bounds per rank, by name.
+    width: the number of data-parallel replicas; ranks, micro_batches: of one replica; window: sends of a channel that may be
+    incomplete; machine: the one for which the program is verified to terminate (docs/semantics.md); micro_batch_size:
+    numerator and denominator of the size of a micro-batch, as a fraction of the size that a run is given; limits: bounds per
+    rank, by name.
 
     A header, a pipe and a set of tied parameters raise ValueError for a name that the forms of a program cannot hold.
     """
@@ -85,9 +86,9 @@ class Header:
             check_name("a limit", name)
 
     def samples(self, micro_batch: int) -> int:
-        """Return how many samples one micro-batch of the program has. micro_batch: the number that the run is given.
+        """Return how many samples one micro-batch of the program has. micro_batch: the --micro-batch that the run is given.
 
-        Raises ChimeraError E804 if that is not an integer.
+        Raises ChimeraError E804 if the result is not an integer.
         """
         part, whole = self.micro_batch_size
         if micro_batch * part % whole:
@@ -132,7 +133,7 @@ class Header:
 
 
 def stages_text(stages: Iterable[int]) -> str:
-    """Return numbers of stages, ascending, as options and schedules write them: '0,2..5'; 'none' if there is none."""
+    """Return ascending numbers of stages as options and schedules write them: '0,2..5'; 'none' if there is none."""
     runs: list[list[int]] = []
     for s in stages:
         if runs and s == runs[-1][-1] + 1:

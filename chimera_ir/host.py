@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-# The environment of a process whose memory is limited: further threads of numpy would only take some of it.
+# Environment variables for a process whose memory is limited: further threads of numpy would only take memory.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -22,7 +22,8 @@ def processors() -> int:
 def cgroups(controller: str) -> list[tuple[Path, int]]:
     """Return the folders of the cgroups that may limit this process, each with its version of cgroups, 1 or 2.
 
-    controller: what they limit, such as "memory". The names of a folder's files differ between the versions.
+    There are none on a system without cgroups. controller: what they limit, such as "memory". The names of a folder's files
+    differ between the versions.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -39,8 +40,8 @@ def cgroups(controller: str) -> list[tuple[Path, int]]:
 
 
 def _quotas() -> list[int]:
-    """Return for each cgroup of this process how many whole processors its quota allows."""
-    found = []
+    """Return how many whole processors each quota of this process allows. A cgroup without a quota gives no number."""
+    allowed = []
     for folder, version in cgroups("cpu"):
         try:
             if version == 2:
@@ -48,7 +49,7 @@ def _quotas() -> list[int]:
             else:
                 quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
             if int(quota) > 0:  # version 1 writes -1 for no quota
-                found.append(int(quota) // int(period))
+                allowed.append(int(quota) // int(period))
         except (OSError, ValueError):  # no quota ("max"), or no such file
             continue
-    return found
+    return allowed

@@ -44,7 +44,8 @@ ValueName = Literal["act", "grad"]
 # names in its header are checked (`check_name`).
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
-# FailFast: only the first wrong entry of a list is reported. All of them would be a hundred times as long as the file.
+# FailFast: only the first wrong entry of a list is reported. Findings about all of them could be a hundred times as long as
+# the file.
 Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?")
 GROUP = re.compile(rf"(stage [0-9]{{1,10}}|{NAME.pattern})")
@@ -181,8 +182,8 @@ FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "
 class Form:
     """An operation, its class, and the names of its fields in the order of `FIELDS`.
 
-    letter: the letter of a task in schedules and drawings; arrow: what precedes the peer of a transfer in the text form.
-    Both are empty for the other operations.
+    letter: of a task, in schedules and drawings; empty for other operations. arrow: what precedes the peer of a transfer in the
+    text form; empty for other operations.
     """
 
     op: Op
@@ -193,6 +194,7 @@ class Form:
 
 
 def _form(op: Op) -> Form:
+    """Return the form of an operation, from the class whose field `op` has its name."""
     defaults = {cls: {f.name: f.default for f in fields_of(cls)} for cls in get_args(Instruction)}
     cls = next(cls for cls in defaults if defaults[cls]["op"] == op.name)
     names = set(defaults[cls]) - {"op"}

@@ -1,4 +1,4 @@
-"""Checks of a JSON text before pydantic parses it: its syntax, its nesting, and duplicate or too many fields of an object."""
+"""Checks of a JSON text: of its objects before pydantic parses it, and of its syntax after a parser has rejected it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
 MAX_QUOTED = 2**20  # characters of a file; findings about a longer one do not quote its wrong values
 MAX_DEPTH = 200  # of brackets, as pydantic allows
-MAX_DIGITS = 4300  # of an integer, as Python's int() allows
+MAX_DIGITS = 4300  # of an integer, the most that Python's int() allows
 _QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
 _QUOTE_OR_BRACE = re.compile(r'["{}]')
 # An escape in a string. Group 1: half of a surrogate pair without its other half.
@@ -27,8 +27,8 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)
 class Kind:
     """A kind of file.
 
-    what: its name in messages; codes: for a text that is not JSON, for a file of another kind or version, and for a wrong
-    field; help: how to get such a file.
+    what: its name in messages; format, version: the values of these fields in a file; codes: for a text that is not JSON, for
+    a file of another kind or version, and for a wrong field; help: how to get such a file.
     """
 
     what: str
@@ -39,7 +39,10 @@ class Kind:
 
 
 def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
-    """Return the finding about a text that is not JSON, or JSON outside the limits. error: the decoder's, if it is known."""
+    """Return the finding about a text that is not JSON, or JSON outside the limits of this module.
+
+    error: what the decoder of Python's json raised; None if pydantic has rejected the text: it is then decoded again here.
+    """
     name = part.source.name
     try:
         if error is None:
@@ -74,7 +77,7 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
                 halves += [m.start() for m in SURROGATE.finditer(text, start, at)]
             for half in sorted(halves):
                 yield half, "half of a surrogate pair is no character", "write the character itself"
-        elif len(found[0]) >= MAX_DIGITS:
+        elif len(found[0]) > MAX_DIGITS:
             yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
         if depth > MAX_DEPTH:
@@ -82,7 +85,10 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
 
 
 class _ObjectError(ValueError):
-    """An object is rejected. max_fields: the most fields that it may have; None if it is too large as a whole."""
+    """An object is rejected: it has too many fields, has a field twice, or holds too many values.
+
+    max_fields: the most fields that an object may have; None if it holds too many values.
+    """
 
     def __init__(self, max_fields: int | None = None) -> None:
         super().__init__()
@@ -94,7 +100,7 @@ class _Objects:
 
     Two fields of one name are rejected: parsers differ in which of them they keep. A large object inside another is rejected
     too: for a missing field pydantic would convert all of it to Python values. keys: the names of the fields of the object that
-    ended last, after parsing those of the outermost one.
+    ended last. When the whole text is parsed, that is the outermost one.
     """
 
     def __init__(self) -> None:
@@ -102,11 +108,11 @@ class _Objects:
         self.weight = 0  # number of values in the object that ended last
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
-        """Return a tuple of one number, the values in the object. It takes the object's place in the one around it.
+        """Return a tuple of one number: how many values the object has. It takes the object's place in the object around it.
 
         Raises _ObjectError for an object that is rejected.
         """
-        if self.weight > MAX_WEIGHT:
+        if self.weight > MAX_WEIGHT:  # the object before this one: it is inside another, since the outermost one ends last
             raise _ObjectError
         fields, weight = dict(pairs), len(pairs)
         if len(fields) < weight or weight > limits.FIELDS:
@@ -136,8 +142,9 @@ def _weight(values: list[Any]) -> int:
 def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
     """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic.
 
-    In a long text, missing and unknown fields of the outermost object are reported here: pydantic would convert all of it.
-    path: where this part is in the file, for findings; known, required: the names of the outermost object's fields.
+    In a long text, missing and unknown fields of the outermost object are reported here: pydantic would convert the whole text
+    to Python values. path: where this part is in the file, for findings; known, required: the names of the outermost object's
+    fields; if `known` is empty, no field is unknown or missing.
     """
     objects, name = _Objects(), part.source.name
     try:
@@ -154,9 +161,9 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
             if field in missing:
                 message = f"{name} is not a {kind.what} of version {kind.version}: '{field}' is missing"
                 raise refuse(kind.codes[1], message, help=kind.help)
-        found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
-        if found and known:
-            code, shown = kind.codes[2], found[:MAX_FINDINGS]
+        wrong = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
+        if wrong and known:
+            code, shown = kind.codes[2], wrong[:MAX_FINDINGS]
             raise ChimeraError(
                 Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in shown
             )

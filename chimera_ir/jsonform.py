@@ -25,7 +25,7 @@ from chimerac.chimera_ir.reading import VersionOne, read_part
 from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
 from chimerac.chimera_ir.streams import Streams
 
-_NO_COSTS = Costs((), (), (), ())  # of a file without costs
+_NO_COSTS = Costs((), (), (), ())  # stands for the costs of a file that has none; compared by identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
 def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic]) -> Program:
     """Return the program of a header and its streams. header: the JSON text of a program without instructions.
 
-    found: findings about the streams; findings about the header come before them.
+    found: findings about the streams; findings about the header come before them. Raises ChimeraError as `program_from_json`.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
@@ -127,7 +127,10 @@ def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic])
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
-    """Return the instruction that a JSON text holds. rank, number: its place in the file, for findings."""
+    """Return the instruction that a JSON text holds. rank, number: its place in the file, for findings.
+
+    Raises ChimeraError: E601 not JSON, E603 a wrong field, E604 a text that is too long.
+    """
     if len(part.text) > limits.INSTRUCTION:
         fact = f"{part.source.name}: streams[{rank}][{number}] has {len(part.text)} characters, an instruction at most"
         raise refuse("E604", f"{fact} {limits.INSTRUCTION}")
@@ -141,8 +144,9 @@ _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \
 class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    streams: the instructions; end: the position after the streams; found: findings about the first wrong instruction or stream.
-    Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of streams is not JSON.
+    begin: the position of their list. streams: the instructions; end: the position after the list; found: findings about the
+    first wrong instruction or stream. Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of
+    streams is not JSON.
     """
 
     def __init__(self, source: Source, begin: int) -> None:

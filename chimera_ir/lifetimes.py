@@ -1,7 +1,8 @@
-"""Lifetimes: what a rank holds besides its weights and gradients, and from which instruction to which.
+"""Lifetimes: what a rank holds besides weights, gradients and optimizer state, and from which instruction to which.
 
 This is the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the report)
-are sums over the same columns. The interpreter does not use them; tests measure that it holds exactly these bytes.
+are sums over the same columns. The interpreter does not use them. Tests measure that after each instruction it holds exactly
+these bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Kind(IntEnum):
 
     ALIVE = 0  # an activation as limits count it; its bytes are those of the next five
     KEPT = 1  # what a BWD needs
-    FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held before it
-    FOR_BOTH = 3  # what both halves of a split backward need: held before the BWD_INPUT and after it
-    FOR_WEIGHT = 4  # what only the BWD_WEIGHT needs: held after the BWD_INPUT
+    FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held until it ends
+    FOR_BOTH = 3  # what both halves of a split backward need: held until the BWD_WEIGHT ends
+    FOR_WEIGHT = 4  # what only the BWD_WEIGHT needs: held from the BWD_INPUT on
     FOR_WEIGHT_RECOMPUTED = 5  # all that the BWD_WEIGHT needs, if the BWD_INPUT runs the forward again
     RECEIVED = 6  # the buffer of a message
     OUTPUT = 7  # an output of a task, until its last consumer on this rank or its SEND
     SENT = 8  # a message, until its send is complete
-    SENT_UNCOPIED = 9  # bytes to subtract: a message of one tensor is the output itself, which SENT would count twice
+    SENT_UNCOPIED = 9  # bytes to subtract at a SEND: a message of one tensor is the output itself, and SENT counts it again
     WORKSPACE = 10  # what a task needs only while it runs; its `count` is the Run of chimera_ir/workspace.py
 
 
@@ -46,10 +47,10 @@ ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.F
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """What is held, as columns of equal length: each entry is held while rows `allocated` to `freed` run.
+    """What is held, as columns of equal length: each entry is held while rows `allocated` to `freed` run, both included.
 
-    stage: of an activation; of a value, that of its consumer. count: the number of values of a message, the Run of a
-    workspace, else 1. freed: the row after the stream's last for what is freed at the end of the iteration.
+    stage: of an activation or a workspace; of a value, that of its consumer. count: the number of values of a message, the Run
+    of a workspace, else 1. freed: the row after the stream's last for what is freed at the end of the iteration.
     """
 
     kind: Ints
@@ -63,7 +64,7 @@ class Lifetimes:
     def of(
         kind: Kind, stage: Ints, allocated: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None
     ) -> Lifetimes:
-        """Return entries of one kind. value: the same for all, without a meaning for activations; count: by default 1."""
+        """Return entries of one kind. value: of all of them; activations and workspaces have none. count: None for 1."""
         same = [np.full(len(allocated), x, np.int64) for x in (kind, value)]
         return Lifetimes(
             same[0], same[1], stage, np.ones(len(allocated), np.int64) if count is None else count, allocated, freed
@@ -86,7 +87,8 @@ class Lifetimes:
 def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program.
 
-    For a FWD with recompute the bytes are held from its RECOMPUTE on; without one, from the backward on that runs it again.
+    The bytes of a FWD with recompute are held from its RECOMPUTE on. If it has none, they are held from the backward on that
+    runs the forward again.
     """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
@@ -108,7 +110,7 @@ def activations(program: Program) -> Lifetimes:
         (Kind.FOR_WEIGHT_RECOMPUTED, recomputed & split, first, last),
     ):
         lives.append(Lifetimes.of(kind, stage[which], allocated[which], freed[which]))
-    # A backward runs the forwards of a group again one micro-batch after the other.
+    # A backward runs the forwards of a group again one micro-batch after the other, so each backward has one entry.
     for kind, which in ((Kind.KEPT, recomputed & ~split), (Kind.FOR_INPUT, recomputed & split)):
         backwards, _ = np.unique(first[which], return_index=True)  # without return_index numpy imports numpy.ma: 13 ms
         lives.append(Lifetimes.of(kind, t.stage[backwards], backwards, backwards))
@@ -167,12 +169,12 @@ def workspaces(program: Program) -> Lifetimes:
 
 
 def lifetimes(program: Program) -> Lifetimes:
-    """Return all that the ranks of a verified program hold besides weights and gradients."""
+    """Return all that the ranks of a verified program hold besides weights, gradients and optimizer state."""
     return Lifetimes.concatenate([activations(program), received(program), values(program), workspaces(program)])
 
 
 def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
-    """Return, for each row of the program, the sum of the amounts that its rank holds while it runs. amounts: of each entry."""
+    """Return, for each row of the program, the sum of the amounts that its rank holds while it runs. amounts: of `lives`."""
     ends = program.offsets[1:][program.rank_of[lives.allocated]]
     change = np.zeros(len(program) + 1, amounts.dtype)
     np.add.at(change, lives.allocated, amounts)
@@ -205,7 +207,7 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
 
 
 def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callable[[Any, Any], Any] = min) -> dict[Kind, Any]:
-    """Return the bytes of an activation of each kind, from those of its stage. They may be arrays if `least` is np.minimum."""
+    """Return the bytes of an activation of each kind, from the bytes of its stage. Arrays need np.minimum as `least`."""
     both = least(split_kept, weight_kept)
     return {
         Kind.KEPT: kept,
@@ -244,7 +246,10 @@ def _buffers_of(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes
 
 
 def _sends(program: Program) -> tuple[Ints, Ints]:
-    """Return the rows of all SENDs, and for each the row by which it is complete."""
+    """Return the rows of all SENDs, and for each the row at which it is known to be complete.
+
+    That is the row of the SEND that waits for it, or the row after the stream's last if it is complete only in the epilogue.
+    """
     h, t = program.header, program.table
     rows = np.flatnonzero(t.op == Op.SEND)
     rank = program.rank_of[rows]
@@ -254,16 +259,16 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
         channel = rank * program.world + t.peer[rows]
         order = np.argsort(channel, kind="stable")
         later = order[window:]  # a SEND waits for the one that is `window` before it in its channel
-        order = order[: len(later)]
-        same = channel[order] == channel[later]
-        complete[order[same]] = rows[later[same]]
+        earlier = order[: len(later)]
+        same = channel[earlier] == channel[later]
+        complete[earlier[same]] = rows[later[same]]
     return rows, complete
 
 
 class _RowsByKey:
-    """Rows, indexed by key, -1 for no row. The key is (replica x stages + stage) x micro-batches + micro-batch.
+    """The rows of a program's instructions, indexed by key; -1 for no row.
 
-    A value has the key of its consumer.
+    The key is (replica x stages + stage) x micro-batches + micro-batch. A value has the key of its consumer.
     """
 
     def __init__(self, program: Program) -> None:

@@ -16,7 +16,7 @@ MAGNITUDE = 2**61  # magnitude of any value
 RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
 PIPES = 2**12  # pipes
 CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; all-reduces of all ranks
-TASKS = 2**21  # tasks × width, at least two for every stage and micro-batch
+TASKS = 2**21  # tasks × width, counted as at least two for every stage and micro-batch
 INSTRUCTIONS = 4 * TASKS + CELLS  # instructions of all ranks
 MEMBERS = 2**24  # ranks named by all gradient all-reduces together: for each group, its ranks squared
 COST = 2**40  # cost of a task, or of a hop
@@ -24,12 +24,12 @@ TIME = 2**61  # all costs of a program added up
 
 # of the work that a schedule's text causes
 FORMULAS = 2**14  # pipes × rules of a ticks order; pipes × stage clauses
-KEYS = 16  # keys of `then` together; limits of a greedy order
+KEYS = 16  # keys of all `then` of a greedy order together; limits of a greedy order
 REPETITIONS = 1_000_000  # repetitions of all bodies of a listing's loops, over all ranks
-WORK = 2**24  # operations of a compilation: placing tasks, and computing expressions, each for up to 64 points at once
+WORK = 2**24  # operations of a compilation: placing tasks, and computing expressions, up to 64 points in one operation
 
 # of a file
-FILE = 2**30  # bytes of any file; characters of a program
+FILE = 2**30  # bytes of any file that the compiler reads; characters of a program or a timeline
 HEADER = 2**25  # characters of a model description, a profile or a partition, or of a program without its instructions
 INSTRUCTION = 2**20  # characters of an instruction
 FIELDS = 1024  # fields of a JSON object

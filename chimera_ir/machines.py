@@ -1,4 +1,7 @@
-"""The machines for which a program is verified to terminate (docs/semantics.md). For fast start-up it imports no package."""
+"""The machines of docs/semantics.md: a program is verified to terminate on one of them.
+
+For fast start-up, this module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Literal, get_args
 
 Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
 MACHINES: tuple[Machine, ...] = get_args(Machine)
-PROCESSES: Machine = "window"  # the machine on which ranks run that are processes (docs/semantics.md, "Transports")
+PROCESSES: Machine = "window"  # the machine of ranks that are processes (docs/semantics.md, "Transports")
 
 
 def machine_name(machine: Machine, window: int) -> str:

@@ -42,11 +42,14 @@ LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{C
 class Layer:
     """What one layer needs: its weights, and memory for one micro-batch.
 
-    weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B; split_kept_bytes: the same for I;
-    weight_kept_bytes: what W still needs after I. None of the three counts the layer's input, which is a value. boundary:
-    the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters'
-    gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes. peaks: the most that
-    it makes and holds at one moment (chimera_ir/workspace.py); if they are left out, they count as 0.
+    parameters: their number. weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B;
+    split_kept_bytes: what its forward keeps for I, if the backward is split; weight_kept_bytes: what W still needs after I.
+    These three do not count the layer's input, which is a value. boundary: the tensors of its output; cost: of its forward, in
+    one unit for all layers. gradient_bytes: of its parameters' gradients. peaks: the most that it makes and holds at one moment
+    (chimera_ir/workspace.py).
+
+    If split_kept_bytes is None, it equals kept_bytes. If gradient_bytes is None, it equals weight_bytes. Peaks that are None
+    count as 0.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -131,7 +134,7 @@ class ModelDescription:
 
     @cached_property
     def has_peaks(self) -> bool:
-        """Return whether workspace is known. Otherwise none is counted."""
+        """Return whether the peaks of any layer are known. Otherwise no workspace is counted."""
         return any(layer.peaks is not None for layer in self.layers)
 
     def stage_sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
@@ -140,7 +143,7 @@ class ModelDescription:
         kept = [x.kept_bytes for x in self.layers]
         split_kept = [split_kept_bytes(x) for x in self.layers]
         weight_kept = [x.weight_kept_bytes for x in self.layers]
-        for shared in self.shared:  # counted with the first of the layers of a stage that keep it
+        for shared in self.shared:  # counted with the first layer of each stage that keeps it
             by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
             for amounts, layers in by_amount:
                 for n, k in {stage_of[k]: k for k in sorted(layers, reverse=True)}.items():
@@ -170,30 +173,31 @@ class ModelDescription:
         """Return the workspace of each stage. kept, split_kept, weight_kept: what each layer keeps for B, for I and for W."""
         if not self.has_peaks:
             return [(0,) * len(Run)] * len(cut)
-        found = []
+        by_stage = []
         for ids in cut:
-            a, b = ids[0], ids[-1] + 1
-            layers, boundaries = self.layers[a:b], [x.boundary for x in self.layers[a:b]]
+            first, end = ids[0], ids[-1] + 1
+            layers, boundaries = self.layers[first:end], [x.boundary for x in self.layers[first:end]]
             sizes = Sizes(
-                kept=np.array([0, *accumulate(kept[a:b])], object),
-                split_kept=np.array([0, *accumulate(split_kept[a:b])], object),
-                weight_kept=np.array([0, *accumulate(weight_kept[a:b])], object),
+                kept=np.array([0, *accumulate(kept[first:end])], object),
+                split_kept=np.array([0, *accumulate(split_kept[first:end])], object),
+                weight_kept=np.array([0, *accumulate(weight_kept[first:end])], object),
                 inputs=np.array([0, *map(not_kept, boundaries[:-1])], object),
                 all_inputs=np.array([0, *map(all_bytes, boundaries[:-1])], object),
                 gradients=np.array([*map(gradients_of, boundaries)], object),
                 peaks=peaks_by_field([x.peaks for x in layers], object),
-                output=0 if b == len(self.layers) else all_bytes(boundaries[-1]),
-                input_gradient=gradients_of(self.layers[a - 1].boundary) if a else 0,
+                output=0 if end == len(self.layers) else all_bytes(boundaries[-1]),
+                input_gradient=gradients_of(self.layers[first - 1].boundary) if first else 0,
             )
             of_runs = workspace_bytes(sizes)
-            found.append(tuple(int(of_runs[run][-1]) for run in Run))
-        return found
+            by_stage.append(tuple(int(of_runs[run][-1]) for run in Run))
+        return by_stage
 
 
 def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
     """Return a description whose weights, gradients, activations and messages have a dtype of two bytes. model: in float32.
 
-    All bytes are halved, also those of masks and indices, which are few.
+    In messages, tensors of other dtypes than float32 stay as they are. All other bytes are halved, also those of masks and
+    indices, which are few.
     """
 
     def half(size: int | None) -> int | None:
@@ -220,7 +224,7 @@ def gradient_bytes(of: Layer | TiedLayers) -> int:
 
 
 def split_kept_bytes(of: Layer) -> int:
-    """Return what the forward of a layer keeps where its backward is split."""
+    """Return the bytes that the forward of a layer keeps where its backward is split."""
     return of.kept_bytes if of.split_kept_bytes is None else of.split_kept_bytes
 
 
@@ -268,7 +272,7 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     """Return the model description that a JSON text holds. name: the name of the text in messages.
 
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
-    out of range, E704 a text that is too long.
+    out of range, or a layer that does not exist or is tied twice, E704 a text that is too long.
     """
     if len(text) > limits.HEADER:
         raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.HEADER}")

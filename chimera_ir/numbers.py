@@ -8,8 +8,8 @@ from fractions import Fraction
 def number_text(value: Fraction | float, digits: int = 4, flags: str = "") -> str:
     """Return an integer as it is, and any other number with `digits` significant digits.
 
-    A number that has more digits before its decimal point is rounded to an integer. So no large number has an exponent.
-    flags: of Python's format: `+` for a sign also of positive numbers, `,` between thousands, or both. value: finite.
+    A number with `digits` or more digits before its decimal point is rounded to an integer. So no large number has an exponent.
+    value: finite. flags: of Python's format: `+` for a sign also of positive numbers, `,` between thousands, or both.
     """
     exact = Fraction(value)
     if exact.denominator == 1:

@@ -1,6 +1,6 @@
-"""The state that torch's optimizers hold."""
+"""The optimizers whose state the compiler counts, by the names that --optimizer takes."""
 
 from __future__ import annotations
 
-# How many numbers the state has for each parameter. Each is as large as a number of the gradient.
+# How many numbers the state in torch has for each parameter. Each takes as many bytes as a number of the gradient.
 OPTIMIZERS = {"adamw": 2, "momentum": 1, "sgd": 0}

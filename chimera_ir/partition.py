@@ -80,7 +80,7 @@ class Partition:
         return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form as a value. Raises ChimeraError E707 if it cannot be read back: its name may be too long."""
+        """Return the JSON form as a value. Raises ChimeraError E707 if it cannot be read back: its model has a long name."""
         value = asdict(self)
         read_json(_adapter(), _KIND, json.dumps({**_HEAD, **value}), "the partition")
         return value
@@ -106,7 +106,7 @@ def _adapter() -> TypeAdapter[PartitionFile]:
 
 
 def partition_to_json(partition: Partition) -> str:
-    """Return the JSON text of a partition's file. Raises ChimeraError E707 if a reader refuses it."""
+    """Return the JSON text of a partition's file. Raises ChimeraError E707 if it cannot be read back."""
     return json.dumps({**_HEAD, **partition.to_json()}) + "\n"
 
 
@@ -137,9 +137,9 @@ def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int)
 
 
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
-    """Return the balanced partition of a model into this number of stages (`cut`).
+    """Return the balanced partition of a model into this number of stages, which `cut` defines.
 
-    costs: one for each layer, instead of the description's. Raises ChimeraError E705 for more stages than layers.
+    costs: one for each layer; None for those of the description. Raises ChimeraError E705 for more stages than layers.
     """
     check_layers(description.name, len(description.layers), stages)
     ranges = cut([layer.cost for layer in description.layers] if costs is None else costs, stages)
@@ -147,7 +147,7 @@ def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | 
 
 
 def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper model") -> None:
-    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: what the help names as a model with more."""
+    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: words for a model with more layers."""
     if stages > layers:
         raise refuse(
             "E705",
@@ -190,12 +190,12 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
     """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs), no cost is negative.
 
     The largest sum of a range is the least possible. Of the cuts with that largest sum, this one has the least sum of
-    squares. Of those with equal squares it is the one with longer later ranges. The squares are of rounded costs if the
-    costs add up to more than 2**30.
+    squared sums. Of those with equal squares it is the one with the longest last range, then the longest range before it, and
+    so on. The squares are of rounded costs if the costs add up to more than 2**30.
 
-    A binary search finds the largest sum. A dynamic program over the number of ranges finds the least sum of squares.
-    Squares of sums satisfy the quadrangle inequality: the best position of a cut never decreases as the end increases. So
-    for L costs one row of the table takes L log L operations (F. F. Yao, STOC 1980).
+    A binary search finds the least possible largest sum. A dynamic program over the number of ranges finds the least sum of
+    squares. Squares of sums satisfy the quadrangle inequality: the best position of a cut never decreases as the end increases.
+    So for L costs one row of the table takes L log L operations (F. F. Yao, STOC 1980).
     """
     last = len(costs)
     sums = [0, *accumulate(costs)]
@@ -222,7 +222,7 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
 
 
 def _least_bound(sums: Sequence[int], stages: int) -> int:
-    """Return the least possible largest sum of `stages` ranges. sums[i]: the sum of the first i costs."""
+    """Return the least possible largest sum of a range, for `stages` ranges. sums[i]: the sum of the first i costs."""
 
     def fits(bound: int) -> bool:
         end = 0
@@ -246,13 +246,13 @@ def _row_minima(
     step = 1 << (len(rows).bit_length() - 1)
     while step:
         chosen = np.arange(step - 1, len(rows), 2 * step)
-        a, b = low[chosen], high[chosen]
+        least_i, most_i = low[chosen], high[chosen]
         has_earlier, has_later = chosen >= step, chosen + step < len(rows)
-        a[has_earlier] = np.maximum(a[has_earlier], first[chosen[has_earlier] - step])
-        b[has_later] = np.minimum(b[has_later], first[chosen[has_later] + step])
-        lengths = b - a + 1
+        least_i[has_earlier] = np.maximum(least_i[has_earlier], first[chosen[has_earlier] - step])
+        most_i[has_later] = np.minimum(most_i[has_later], first[chosen[has_later] + step])
+        lengths = most_i - least_i + 1
         starts = np.cumsum(lengths) - lengths
-        i = np.arange(lengths.sum()) + np.repeat(a - starts, lengths)
+        i = np.arange(lengths.sum()) + np.repeat(least_i - starts, lengths)
         values = before[i - offset] + (np.repeat(sums[rows[chosen]], lengths) - sums[i]) ** 2
         least[chosen] = np.minimum.reduceat(values, starts)
         hits = np.flatnonzero(values == np.repeat(least[chosen], lengths))

@@ -1,9 +1,11 @@
 """The description of a preset for every size of a micro-batch and every sequence length, as JSON.
 
 Each number of a description is a sum over the terms `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. The file gives
-the factor of each term. The factors are fitted to measurements exactly (tools/descriptions.py). A peak is the largest of
-several sums, {"most": [...]}. Equal layers are listed once, with `times`; `{}` in their name stands for their number. Memory
-that several layers share is listed with the first of them, under `shares`; these layers are given as offsets from it:
+the factor of each term, or the number itself if all sizes have the same. The factors reproduce measurements exactly
+(tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers that follow each other are one
+entry, with `times`; `{}` in its name stands for the number of the layer. Memory that several layers share is listed under
+`shares`, with the layer that makes it or, if each stage makes its own, with the first that keeps it; the layers that keep it
+are given as offsets from this layer. `tied` gives layers by the numbers of their entries:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},

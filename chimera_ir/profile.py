@@ -45,9 +45,9 @@ Text = Annotated[str, Field(max_length=1000)]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A channel between two ranks. A message of b bytes arrives latency_s + b / bytes_per_s after it began.
+    """A link between two ranks. A message of b bytes arrives latency_s + b / bytes_per_s after it began.
 
-    The channel is free for the next message after b / bytes_per_s.
+    Its channel is free for the next message after b / bytes_per_s.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -84,7 +84,7 @@ class AllReduceTime:
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """What a layer holds besides activations. optimizer_bytes: of the optimizer that the profile names."""
+    """What a layer holds besides activations. optimizer_bytes: the state of the optimizer that the profile names."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
@@ -96,7 +96,7 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of one layer for one micro-batch, and what its forward keeps for its backward.
+    """Seconds of one layer for one micro-batch, and the bytes that its forward keeps for its backward (activation_bytes).
 
     backward_s: of a full backward; input_s, weight_s: of its two halves; recompute_s: of running the forward again.
     """
@@ -110,7 +110,7 @@ class LayerTimes:
     activation_bytes: Amount
 
     def between(self, other: LayerTimes, part: float) -> LayerTimes:
-        """Return the times between these and the other ones. part: 0 for these, 1 for the others."""
+        """Return the times and bytes between these and the other ones. part: 0 for these, 1 for the others."""
         mixed = {n: (1 - part) * getattr(self, n) + part * getattr(other, n) for n in TIMES.values()}
         activations = round((1 - part) * self.activation_bytes + part * other.activation_bytes)
         return LayerTimes(**mixed, activation_bytes=activations)
@@ -141,9 +141,10 @@ class SizeTimes:
 class Profile:
     """The times and sizes of a model on given hardware.
 
-    seq_len: tokens of a sample; None for other data. precision: of the computation. processes: how many busy processes shared
-    the host while it was measured. versions: of the packages, by name. source: how these figures were found. overhead: what
-    each task takes besides its layers. sizes: sorted by their samples. point_to_point: the link between two ranks.
+    seq_len: tokens of a sample; None for data without tokens. precision: of the computation. processes: how many busy processes
+    shared the host during the measurement. versions: of the packages, by name. source: how these figures were found. overhead:
+    what each task takes besides its layers. sizes: sorted by their samples. point_to_point: the link between two ranks.
+    all_reduce: one entry for each number of ranks that was measured; may be empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -211,8 +212,8 @@ def all_reduce_s(measured: Sequence[AllReduceTime], link: Link, ranks: int, size
     """Return how long an all-reduce of `size` bytes takes, in seconds.
 
     For a number of ranks that was not measured, the time is that of Rabenseifner's algorithm on the link of the nearest
-    measured number. Of two that are equally near, the smaller one is taken. If none was measured, the link is `link`, which
-    connects two ranks.
+    measured number, by their ratio. Of two that are equally near, the smaller one is taken. If no number was measured, the
+    algorithm runs on `link`, which connects two ranks.
     """
     if not measured:
         return link.all_reduce_s(ranks, size)

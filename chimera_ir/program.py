@@ -1,9 +1,10 @@
 """Programs: what every rank executes, one stream per global rank.
 
-A stream can be read as a tuple of instruction values (`Program.stream`). It is stored as columns, one row per instruction,
-rank after rank, so that a pass over a program of a million instructions is a few numpy calls.
+A stream can be read as a tuple of instruction values (`Program.stream`). All streams together are stored as one table of
+columns, with a row for each instruction, rank after rank. So a pass over a program of a million instructions is a few numpy
+calls.
 
-A program is a header, costs and a table. Their types can also be imported from this module.
+The types of a program's header, costs and table can also be imported from this module.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ _VALUES = [value.name for value in Value]
 
 @dataclass(frozen=True)
 class Program:
-    """A header and the streams, with the assumed costs of the tasks and the layers of each stage.
+    """A header and the streams, with the assumed costs of tasks and transfers.
 
     Equality ignores the costs and the partition.
 
-    offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`; micro_batch_lists: the distinct tuples
-    of micro-batch ids; collectives: the distinct instructions with `ranks`. Column `operand` of the table refers to both.
+    offsets: stream g is rows offsets[g] .. offsets[g + 1] - 1 of `table`; micro_batch_lists: the distinct tuples of micro-batch
+    ids; collectives: the distinct instructions with a field `ranks`. The column `operand` of the table is an index into one of
+    these two (`Table`). partition: the layers of each stage; None if the program does not name them.
     """
 
     header: Header
@@ -116,7 +118,7 @@ class Program:
         return instruction_text(self.instructions([row])[0], self.pipe_names)
 
     def place(self, row: int) -> str:
-        """Return the place of a row for messages: its rank, its number in the stream and its text."""
+        """Return the place of a row as text for findings: its rank, its number in the stream and its text."""
         rank = int(self.rank_of[row])
         return f"rank {rank}, instruction {row - int(self.offsets[rank])}: {self.text(row)}"
 
@@ -129,7 +131,10 @@ class Program:
         return hashlib.sha256(self.json().encode()).hexdigest()
 
     def json(self, costs: Costs | None = None, partition: Partition | None = None) -> str:
-        """Return the canonical JSON of this program with these costs and this partition, or without."""
+        """Return the canonical JSON of this program with these costs and this partition.
+
+        None leaves them out: the program's own are not taken.
+        """
         parts = (self.table, self.offsets, self.micro_batch_lists, self.collectives)
         return "".join(json_lines(self.header, costs, partition, *parts))
 

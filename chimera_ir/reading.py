@@ -18,18 +18,21 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 T = TypeVar("T")
 # The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
-_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote values with the first, ours with the second, as JSON does
-_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes the values of a file with the first; findings with the second, as JSON does
+_UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's names of this error
 _NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
-    """Return the value that a JSON text holds. name: the name of the text in messages. Raises ChimeraError (`kind.codes`)."""
+    """Return the value that a JSON text holds. name: of the text, in messages. Raises ChimeraError with one of `kind.codes`."""
     return read_part(adapter, kind, Excerpt(text, Source(name, text)))
 
 
 def read_part(adapter: TypeAdapter[T], kind: Kind, part: Excerpt, path: Path = ()) -> T:
-    """Return the value that a part of a JSON text holds. path: where this part is in the file, for findings."""
+    """Return the value that a part of a JSON text holds. Raises ChimeraError with one of `kind.codes`.
+
+    path: where this part is in the file, for findings.
+    """
     schema = _schema(adapter)
     check_objects(kind, part, path, set(schema.get("properties", ())), set(schema.get("required", ())))
     try:
@@ -51,12 +54,13 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
     """Return the findings for pydantic's errors. known: the names of all fields of this kind of file."""
-    # pydantic converts the input of every error to Python values. For a missing field that is the whole enclosing object.
-    found = error.errors(include_url=False, include_input=len(part.text) <= MAX_QUOTED)
+    # pydantic converts the input of every error to Python values. For a missing field the input is the whole enclosing object.
+    # So the inputs are left out for a long text.
+    errors = error.errors(include_url=False, include_input=len(part.text) <= MAX_QUOTED)
     name = part.source.name
-    if found[0]["type"] in ("json_invalid", "string_unicode"):  # the second: half of a surrogate pair, not escaped
+    if errors[0]["type"] in ("json_invalid", "string_unicode"):  # the second: half of a surrogate pair, not escaped
         return not_json(kind, part)
-    by_place = {(*path, *e["loc"]): e for e in found}
+    by_place = {(*path, *e["loc"]): e for e in errors}
     for key, expected in (("format", kind.format), ("version", kind.version)):
         wrong = by_place.get((key,))
         if wrong:
@@ -79,9 +83,9 @@ def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, know
 
 
 def _suggestion(e: Any, known: set[str]) -> str:
-    """Return a suggestion: the field or the op that was probably meant."""
+    """Return a suggestion: the field or the op that was probably meant; '' if no known one is similar."""
     word, names = "", set[str]()
-    if e["type"] in _UNKNOWN:
+    if e["type"] in _UNKNOWN_FIELD:
         word, names = str(e["loc"][-1]), known - {e["loc"][-1]}
     elif e["type"] == "union_tag_invalid":
         word, names = str(e["ctx"]["tag"]), set(re.findall(r"\w+", e["ctx"]["expected_tags"]))
@@ -99,7 +103,7 @@ def _reason(e: Any) -> str:
     match e["type"]:
         case "missing":
             return "this field is missing"
-        case unknown if unknown in _UNKNOWN:
+        case name if name in _UNKNOWN_FIELD:
             return "this field is unknown"
         case "union_tag_invalid":
             field, given, known = (e["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
@@ -114,14 +118,14 @@ def _reason(e: Any) -> str:
             return f"expected a string that matches {e['ctx']['pattern']}{_found(e)}"
         case "string_pattern_mismatch":
             return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"
-        case word if word in _EXPECTED:
-            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(_QUOTE, _DOUBLE_QUOTE)}{_found(e)}"
+        case name if name in _EXPECTED:
+            return f"expected {_EXPECTED[name].format(**e.get('ctx', {})).replace(_QUOTE, _DOUBLE_QUOTE)}{_found(e)}"
         case _:
             return f"{e['msg'][0].lower()}{e['msg'][1:]}{_found(e)}"
 
 
 def _found(e: Any) -> str:
-    """Return the value that the file has instead, for the end of a message."""
+    """Return the value that the file has instead, as the end of a message; '' if pydantic's error is without it."""
     return f", found {_short(e['input'])}" if "input" in e else ""
 
 

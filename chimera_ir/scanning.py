@@ -1,4 +1,7 @@
-"""Finding parts of a JSON text without parsing them: a text may be a gigabyte, and its values fifty times as large."""
+"""Finding parts of a JSON text without parsing them: a text may be a gigabyte, and its Python values fifty times as large.
+
+An `Excerpt` joins such parts, and knows their places in the source, for findings.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 class Excerpt:
     """A JSON text that consists of parts of a source, or one that was written for lines of the compact text form.
 
-    offsets: for each part (its position in this text, what to add to that for the position in the source), ascending; empty
-    for a text that was written.
+    offsets: for each part of the source, ascending, the position in this text at which it begins, and the number that is added
+    to a position in this text for the position in the source. By default this text is the whole source. Empty for a text that
+    was written.
     """
 
     text: str
@@ -52,7 +56,7 @@ class Excerpt:
 
 
 def after_space(text: str, at: int) -> int:
-    """Return the position after white space."""
+    """Return the position after the white space that begins here, or this position if there is none."""
     found = _SPACE.match(text, at)
     assert found
     return found.end()
@@ -74,10 +78,10 @@ def string(text: str, at: int) -> tuple[str, int]:
 
 
 def end_of(text: str, at: int, depth: int = 0) -> int:
-    """Return the position after the value that begins here, or after the outermost open bracket.
+    """Return the position after the value that begins here, or after the end of the outermost open bracket.
 
-    depth: the number of brackets that are open here; 0 if a value begins here. What is inside is not checked. Raises
-    JSONDecodeError if the value has no end.
+    depth: the number of brackets that are open here; 0 if a value begins here. What is inside brackets is not checked, except
+    strings. Raises JSONDecodeError if no value begins here, or if it has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)
@@ -97,7 +101,7 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 def place_of(text: str, field: str) -> int | None:
     """Return the position of the value of a field of the outermost object; None if there is no such field or no object.
 
-    Raises JSONDecodeError if the text before it is not JSON.
+    The values before it are not checked inside. Raises JSONDecodeError if the object is otherwise not JSON up to this position.
     """
     at = after_space(text, 0)
     if text[at : at + 1] != "{":
@@ -115,12 +119,12 @@ def place_of(text: str, field: str) -> int | None:
 
 
 def place_in_words(loc: Path) -> str:
-    """Return a path as text. The value of a discriminator, which pydantic adds to a path, is left out."""
+    """Return a path as text, without what pydantic adds to it: the op of an instruction, and [key] after a key."""
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in _path(loc)).lstrip(".")
 
 
 def _path(loc: Path) -> Iterator[int | str]:
     for k, p in enumerate(loc):
-        # pydantic puts the op after the two indices of an instruction, and [key] after a key.
+        # The op follows the two indices of an instruction: streams, rank, number, op.
         if p != "[key]" and not (k > 2 and isinstance(loc[k - 1], int) and isinstance(loc[k - 2], int) and str(p).isupper()):
             yield p

@@ -1,4 +1,4 @@
-"""Building a program: columns that grow by one instruction at a time, at some tens of bytes each.
+"""Building a program from instructions, added one at a time: each takes some tens of bytes.
 
 Where a list of numbers from a file is the key of a dictionary, it is stored as bytes, not as a tuple: a file could be
 constructed so that the hashes of tuples collide.
@@ -25,7 +25,7 @@ _INT = {int}
 
 
 class _Shape:
-    """A `Form`, prepared for fast reading. required: the number of fields besides `op` and flags."""
+    """A `Form`, prepared for fast reading. flags: the bit of each flag; required: the number of fields that are no flags."""
 
     def __init__(self, form: Form) -> None:
         self.op, self.form, self.is_task = int(form.op), form, issubclass(form.cls, Task)
@@ -41,11 +41,11 @@ class Streams:
     """The instructions added so far, rank after rank."""
 
     def __init__(self) -> None:
-        self._rows = array("q")  # the columns of a table, row after row
+        self._rows = array("q")  # the numbers of a table, row after row
         self._offsets = array("q")  # the first row of each stream
         self._groups: dict[bytes, int] = {}  # lists of several micro-batches, as bytes, to their numbers
         self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes, to a number
-        self._tasks = self._all_reduces = 0
+        self._tasks = self._all_reduces = 0  # how many instructions of these kinds there are
 
     def __len__(self) -> int:
         """Return the number of streams so far."""
@@ -61,7 +61,7 @@ class Streams:
         self._offsets.append(len(self._rows) // _COLUMNS)
 
     def excess(self) -> str:
-        """Return in words which limit the instructions exceed, or an empty string."""
+        """Return in words which limit the streams or their instructions exceed, or an empty string."""
         for what, count, most in (
             ("streams", len(self._offsets), limits.RANKS),
             ("tasks", self._tasks, limits.TASKS),
@@ -73,10 +73,10 @@ class Streams:
         return ""
 
     def add_if_valid(self, fields: Mapping[str, Any]) -> bool:
-        """Add the instruction with these fields of its JSON object. Return False, and add nothing, if any field is invalid.
+        """Add the instruction with these fields of its JSON object, and return True.
 
-        This check accepts exactly what pydantic accepts by the types of `Instruction`, and is faster. For what it rejects, the
-        caller lets pydantic write the messages.
+        Return False, and add nothing, if a field is invalid, missing or unknown. This check accepts exactly what pydantic
+        accepts by the types of `Instruction`, and is faster. For what it rejects, the caller lets pydantic write the messages.
         """
         try:
             shape = _SHAPES[fields["op"]]
@@ -95,7 +95,8 @@ class Streams:
                 for name, bit in shape.flags.items():
                     given = fields.get(name)
                     if type(given) is bool:
-                        valid_count, flags = valid_count + 1, flags | bit * given
+                        valid_count += 1
+                        flags |= bit if given else 0
             if len(fields) != valid_count:
                 return False
         except (KeyError, TypeError):  # a missing field, or a value of a wrong type
@@ -111,14 +112,16 @@ class Streams:
             self._add_collective(shape, list(fields.values()))
             return
         value = _VALUES[fields["value"]] if shape.has_value else 0
-        flags = sum(bit * fields[name] for name, bit in shape.flags.items())
+        flags = sum(bit for name, bit in shape.flags.items() if fields[name])
         self._add(shape, value, fields["pipe"], fields["stage"], fields["micro_batches"], fields.get("peer", 0), flags)
 
     def _add(self, shape: _Shape, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
-        # A single micro-batch is stored as its id, a list of several as a number from -1 downwards.
+        # A single micro-batch is stored as its id, a list of several as a number from -1 downwards. `program` replaces both by
+        # indices of its lists.
         operand = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
         self._rows.extend((shape.op, value, pipe, stage, operand, peer, flags))
-        self._tasks += shape.is_task
+        if shape.is_task:
+            self._tasks += 1
 
     def _add_collective_if_valid(self, shape: _Shape, values: list[Any], given: int) -> bool:
         """Add an instruction with `ranks` if the values of its fields are valid. given: the number of its fields in JSON."""
@@ -140,9 +143,10 @@ class Streams:
         """Return the program of these streams. Ids are stored as they are; the verifier checks whether they exist."""
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, _COLUMNS)
         table = Table(*(column.copy() for column in rows.T))
-        # Single micro-batches come first, so that list m is (m,) in every program that the compiler makes.
+        # The lists are numbered as in a compiled program: the header's micro-batches come first, so that list m is (m,). Groups
+        # follow, then single micro-batches that the header does not have.
         operand, micro_batches, has_ids = table.operand, header.micro_batches, table.has("micro_batches")
-        is_unknown = has_ids & (operand >= micro_batches)  # one micro-batch that the header does not have
+        is_unknown = has_ids & (operand >= micro_batches)
         unknown = np.unique(operand[is_unknown])
         groups = [_ids_of(ids) for ids in self._groups]
         operand[is_unknown] = micro_batches + len(groups) + np.searchsorted(unknown, operand[is_unknown])

@@ -11,8 +11,9 @@
       RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
       FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
 
-A line of a stream is a task with the transfers and collectives that follow it. Parsing it produces the fields of the JSON form,
-so that both forms have the same checks.
+A line of a stream is a task with the other instructions up to the next task. Instructions before the first task have a line of
+their own. Empty lines and lines that begin with `#` are skipped. Parsing the text produces the fields of the JSON form. So both
+forms have the same checks.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _stage_costs(costs: tuple[int, ...]) -> str:
     return str(costs[0]) if len(set(costs)) == 1 else ",".join(map(str, costs))
 
 
-_KINDS = tuple(f.name for f in fields(Costs) if f.name != "hop")
+_KINDS = tuple(f.name for f in fields(Costs) if f.name != "hop")  # of tasks, by the names of their costs
 _WORD = re.compile(r"\s*(\S+)")
 _INT = re.compile(rf"-?{NUMBER}", re.ASCII)
 _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
@@ -114,7 +115,7 @@ class _TextParser:
     """Parses a compact text line by line.
 
     streams: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
-    each header line, by its first word and, for pipes and tied sets, its index.
+    each header line, by its first word and its index among the lines of pipes or of tied sets; of other lines the index is 0.
     """
 
     def __init__(self, source: Source) -> None:
@@ -132,7 +133,8 @@ class _TextParser:
             if not word or word[1][0] == "#":
                 continue
             if not has_first_line:
-                has_first_line = self._check_first_line(number, line)
+                self._check_first_line(number, line)
+                has_first_line = True
                 continue
             try:
                 if word[1] == "rank":
@@ -150,18 +152,18 @@ class _TextParser:
             self._check_first_line(1, "")
 
     def header(self) -> dict[str, Any]:
-        """Return the JSON object of the header, with empty streams."""
+        """Return the JSON object of the header, with empty streams. A cost that is given once is that of every stage."""
         stages = self.fields.get("stages")
         for kind, costs in self.fields.get("costs", {}).items():
             if kind in _KINDS and len(costs) == 1 and isinstance(stages, int):
                 self.fields["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
         return {"format": FORMAT, "version": VERSION, **self.fields, "streams": []}
 
-    def _check_first_line(self, number: int, line: str) -> bool:
+    def _check_first_line(self, number: int, line: str) -> None:
+        """Raise ChimeraError E602 unless this line names the format and its version."""
         if line.split() != [FORMAT, str(VERSION)]:
             message = f"{self.source.name} does not begin with '{FORMAT} {VERSION}'"
             raise refuse("E602", message, _span(self.source, number, line))
-        return True
 
     def _rank(self, line: str) -> None:
         found, expected = _RANK.fullmatch(line), len(self.streams)
@@ -184,16 +186,20 @@ class _TextParser:
         self._check()
 
     def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
+        """Let pydantic read an instruction that `Streams.add_if_valid` rejected, and return it.
+
+        Raises ChimeraError with the place in the text: E603, or E604 if the JSON of the instruction is too long. start: the
+        position of `part` in its line.
+        """
         rank, nth = len(self.streams) - 1, self.streams.last_length
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source, ()), rank, nth)
         except ChimeraError as error:
             text, column = part.strip(), start + len(part) - len(part.lstrip()) + 1
             span = Span(self.source, number, column, number, column + len(text))
-            path = f"{self.source.name}: streams[{rank}][{nth}]"
+            beginning = f"{self.source.name}: streams[{rank}][{nth}]"  # a place in JSON, which the text does not have
             raise ChimeraError(
-                replace(d, message=f"'{text}': {d.message.removeprefix(path).lstrip('.: ')}", span=span, about=())
+                replace(d, message=f"'{text}': {d.message.removeprefix(beginning).lstrip('.: ')}", span=span, about=())
                 for d in error.diagnostics
             ) from None
 
@@ -253,7 +259,7 @@ class _TextParser:
                 raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, _USAGE)}")
 
     def with_place(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about the header with its place in the text."""
+        """Return a finding about the header with its place in the text; as it is where no line has what it is about."""
         if not d.about:
             return d
         field, *inner = d.about
@@ -283,7 +289,7 @@ _LISTS = {"pipe": "pipes", "tied": "tied"}  # the fields that are lists, by the 
 _USAGE = {
     "schedule": "schedule NAME  PARAMETER=VALUE ...",
     "sizes": "sizes width=W ranks=D stages=S micro_batches=N ...",
-    "costs": "costs FWD=C BWD=C BWD_INPUT=C BWD_WEIGHT=C hop=C",
+    "costs": "costs FWD=C BWD=C BWD_INPUT=C BWD_WEIGHT=C [RECOMPUTE=C] hop=C",
     "partition": 'partition FIRST:END ...  model "NAME"',
     "limits": "limits NAME=VALUE ...",
     "pipe": "pipe NAME  on RANK ...  micro_batches ID ...",
@@ -324,7 +330,7 @@ def _named_values(words: list[str]) -> list[tuple[str, str]]:
 
 
 def _int(text: str) -> int:
-    """Return an integer of at most 20 characters. Raises UnreadableError for anything else."""
+    """Return an integer of at most 20 characters, without leading zeros. Raises UnreadableError for anything else."""
     if not _INT.fullmatch(text) or len(text) > 20:
         without_zeros = re.sub(r"^(-?)0+(?=\d)", r"\1", text)
         if len(text) <= 20 and _INT.fullmatch(without_zeros):

@@ -25,7 +25,7 @@ _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
 
 class UnreadableError(ValueError):
-    """A line with a specific diagnosis (E605). help: how to correct it."""
+    """A line cannot be parsed (E605), and the message says why. help: how to correct it."""
 
     def __init__(self, message: str, help: str = ""):
         super().__init__(message)
@@ -38,7 +38,7 @@ def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
 
 
 def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
-    """Return the fields of an instruction, as in its JSON object. pipes: their numbers, by name. Raises UnreadableError."""
+    """Return the fields of an instruction, as in its JSON object. pipes: numbers of pipes, by name. Raises UnreadableError."""
     op = text.split(maxsplit=1)[0] if text else ""
     found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)
     if not found:
@@ -68,7 +68,7 @@ def _ids(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
 
 
-# How each field is written. The group of a single stage is left out.
+# How each field is written. A group "stage S" is left out: the field `stage` says the same.
 _WRITE: dict[str, Callable[[Any, tuple[str, ...]], str]] = {
     "value": lambda i, pipes: i.value,
     "group": lambda i, pipes: "" if i.group == stage_group(i.stage) else i.group,
@@ -108,7 +108,7 @@ _PATTERN = {
     "peer": rf"\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER})",
     "ranks": rf"\s+over\s+(?P<ranks>{_LIST})",
 }
-# How each field is written in a help.
+# How a field is written in a help. A group is left out, since it is optional; `_usage` adds the peer and the flags.
 _HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS", "ranks": "over RANKS"}
 
 
@@ -124,7 +124,7 @@ _PATTERNS = {op: _pattern(op, form.fields, form.arrow) for op, form in _FORMS.it
 
 
 def _usage(form: Form) -> str:
-    """Return how to write an instruction of this form."""
+    """Return how to write an instruction of this form. Flags are named only if there are several."""
     words = [f"{form.arrow} PEER" if name == "peer" else _HELP.get(name, "") for name in form.fields]
     flags = [name for name in FLAGS if name in form.fields]
     more = f", then {' or '.join(flags)} or both" if len(flags) > 1 else ""
@@ -144,7 +144,7 @@ def _syntax_error(text: str) -> UnreadableError:
         return UnreadableError(
             f"an instruction of {op} has {len(text)} characters, at most {limits.INSTRUCTION} are read", help
         )
-    if found := _PATTERNS[op].fullmatch(text):
+    if found := _PATTERNS[op].fullmatch(text):  # the pattern allows a flag twice, `instruction` does not
         duplicate = next(flag for flag in FLAGS if found["flags"].split().count(flag) > 1)
         return UnreadableError(f"'{duplicate}' appears twice in '{text}'", help)
     if _PATTERNS[op].fullmatch(without_zeros):

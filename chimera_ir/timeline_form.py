@@ -172,13 +172,16 @@ _LIST = re.compile(rf"\[(?:{_NUMBER.pattern}(?:,{_NUMBER.pattern})*+|[ \t\n\r]*)
 
 
 def _numbers(source: Source, column: str, begin: int, end: int) -> Ints:
-    """Return the numbers of a column, whose JSON list is at these positions. Raises ChimeraError E613 for any other value."""
+    """Return the numbers of a column. begin, end: where its JSON list is in the source.
+
+    Raises ChimeraError E613 if an item is not an integer from 0 to limits.TIME.
+    """
     if not _LIST.fullmatch(source.text, begin, end):
-        at, place = begin + 1, 0
+        at, index = begin + 1, 0
         while (found := _NUMBER.match(source.text, at)) and source.text[found.end()] == ",":
-            at, place = found.end() + 1, place + 1
+            at, index = found.end() + 1, index + 1
         shown = re.sub(r"\s+", " ", source.text[at : min(end, at + 40)]).split(",")[0].strip(" ]")
-        message = f"{source.name}: {column}[{place}]: expected an integer from 0 to {limits.TIME}, found {shown or 'nothing'}"
+        message = f"{source.name}: {column}[{index}]: expected an integer from 0 to {limits.TIME}, found {shown or 'nothing'}"
         raise refuse("E613", message, source.span(at, at + 1), "here")
     with warnings.catch_warnings():  # numpy warns of a number beyond 64 bits
         warnings.simplefilter("ignore", DeprecationWarning)

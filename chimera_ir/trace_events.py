@@ -1,6 +1,6 @@
 """Events of Chrome's trace format, which Perfetto opens: tracks, slices and arrows of ranks, and the messages between them.
 
-Each rank is a process of a trace, with a track for its tasks and one for its communication. Times are in microseconds.
+Each rank is a process of a trace, with a track for its tasks and one or more for its communication. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 
 Event = dict[str, Any]
-TASKS, COMMUNICATION = 0, 1  # thread ids of the tracks of a rank
+TASKS, COMMUNICATION = 0, 1  # thread ids of the tracks of a rank; further tracks of communication have 2, 3, ...
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. sender, receiver: ranks; send, receive: rows of its SEND and its RECV; text: its value and its sender.
+    """A message. sender, receiver: ranks; send, receive: rows of its SEND and its RECV.
 
-    reader: the row of the first task that reads its value; that of the RECV if none does.
+    reader: the row of the first task that reads one of its values; that of the RECV if no task does. text: that of its RECV
+    without the operation, such as "act down[0] s1 m0 <- 0".
     """
 
     sender: int
@@ -35,12 +36,12 @@ class Message:
 
 
 def messages(program: Program) -> list[Message]:
-    """Return the messages of a verified program, sender after sender, each in the order of its SENDs."""
-    sent: list[tuple[int, int, int]] = []  # ranks of sender and receiver, and the row
-    received: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)  # by sender and receiver
-    readers: dict[int, int] = {}  # by row of the RECV
+    """Return the messages of a verified program, sender after sender, those of a sender in the order of its SENDs."""
+    sent: list[tuple[int, int, int]] = []  # ranks of sender and receiver, and the row of the SEND
+    received: dict[tuple[int, int], deque[tuple[int, str]]] = defaultdict(deque)  # RECVs: row and text, by sender and receiver
+    readers: dict[int, int] = {}  # row of the first reader, by row of the RECV
     for rank in range(program.world):
-        unread: dict[tuple[object, ...], int] = {}
+        unread: dict[tuple[object, ...], int] = {}  # row of the RECV, by value as in `_values_read`
         for row, i in enumerate(program.stream(rank), int(program.offsets[rank])):
             for key in _values_read(i):
                 if (receive := unread.pop(key, None)) is not None:
@@ -59,7 +60,7 @@ def messages(program: Program) -> list[Message]:
 
 
 def _values_read(i: Instruction) -> list[tuple[object, ...]]:
-    """Return the values for which an instruction waits if they are being received."""
+    """Return (name, pipe, stage, micro-batch) of the values for which an instruction waits if they come from another rank."""
     match i:
         case Fwd():
             name = "act"
@@ -71,7 +72,7 @@ def _values_read(i: Instruction) -> list[tuple[object, ...]]:
 
 
 def category(i: Instruction) -> str:
-    """Return the category of an instruction's slice."""
+    """Return the category of an instruction's slice. A FREE counts as a transfer."""
     match i:
         case Task():
             return "task"
@@ -84,7 +85,7 @@ def category(i: Instruction) -> str:
 def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:
     """Yield the name of a rank as a process, its place among the others, and the names of its tracks.
 
-    lanes: the number of tracks of communication; messages that are under way at one time are on different ones.
+    lanes: the number of tracks of communication. With several, slices that overlap in time can be on different tracks.
     """
     own: Event = {"ph": "M", "pid": process, "tid": TASKS}
     yield own | {"name": "process_name", "args": {"name": name}}

@@ -4,7 +4,7 @@ A description says for each layer the most that a forward or a backward of it ma
 layers one after another. While a layer runs, the stage holds what this layer makes and what the other layers keep at that
 moment. The workspace is the largest of these sums, less what the rule of buffers already counts for the whole task.
 
-The functions take arrays whose last axis is the layer. So they compute one stage, or all ranges of layers at once.
+`workspace_bytes` takes arrays whose last axis is the layer. So it computes one stage, or all ranges of layers at once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Peaks:
 class Run(IntEnum):
     """What a task runs.
 
-    NO_GRAPH: a forward after which nothing is kept: one that is run again later, or one of an evaluation. RECOMPUTE: the task
-    RECOMPUTE, which runs a forward again. RECOMPUTED_BACKWARD, RECOMPUTED_INPUT: a backward that itself runs its forward again
-    first. INPUT, WEIGHT: the two halves of a split backward. SPLIT_FORWARD, SPLIT_RECOMPUTE: a forward for a split backward.
+    NO_GRAPH: a forward without autograd: one that is run again later, or one of an evaluation. RECOMPUTE: the task RECOMPUTE,
+    which runs a forward again. RECOMPUTED_BACKWARD, RECOMPUTED_INPUT: a backward that itself runs its forward again first.
+    INPUT, WEIGHT: the two halves of a split backward. SPLIT_FORWARD, SPLIT_RECOMPUTE: a forward for a split backward.
     """
 
     FORWARD = 0
@@ -66,11 +66,12 @@ class Sizes:
 
     Arrays of two axes are for all ranges of layers: axis 0 is the first layer of the range, axis 1 the layer.
 
-    kept, split_kept, weight_kept: one number more than layers: what the layers before each one keep, and what all keep.
+    kept, split_kept, weight_kept: one number more than layers. Number k is what the stage's layers before layer k keep in all:
+    for a full backward, for the input half of a split one, and after that for the weight half.
     inputs: the output of the layer before, without the tensors that a layer up to it keeps; 0 for the stage's first layer.
     all_inputs: the whole output of the layer before.
     gradients: of the layer's output. peaks: by the fields of Peaks. output: what a stage that ends with the layer passes on.
-    input_gradient: what the stage passes back. outside: minus infinity for a layer before the stage, 0 for the others.
+    input_gradient: the gradient that the stage passes back. outside: minus infinity for a layer before the stage, 0 for others.
     """
 
     kept: Bytes
@@ -92,11 +93,11 @@ def workspace_bytes(s: Sizes) -> dict[Run, Bytes]:
     split_forward = _most(s.split_kept[..., :-1] + s.inputs + s.peaks["forward"] + s.outside)
     no_graph = _most(s.all_inputs + s.peaks["no_graph"] + s.outside)
     backward = _backward(kept + s.peaks["backward"] + s.outside, s.gradients)
-    # The layers after the one whose backward runs hold what their own has left for BWD_WEIGHT.
+    # While a layer's BWD_INPUT runs, the layers after it have run theirs: they hold what BWD_WEIGHT needs.
     input = weight_kept + _backward(split_kept - weight_kept + s.peaks["input"] + s.outside, s.gradients)
     weight = _most(weight_kept + s.peaks["weight"] + s.outside)
     most_kept = np.maximum(split_kept, weight_kept)
-    # The rule counts the gradient of the stage's input for all of a backward, also while the forward runs again.
+    # The rule of buffers counts the gradient of the stage's input for all of a backward, also while the forward runs again.
     found = {
         Run.FORWARD: forward - kept - s.output,
         Run.SPLIT_FORWARD: split_forward - split_kept - s.output,
@@ -113,12 +114,16 @@ def workspace_bytes(s: Sizes) -> dict[Run, Bytes]:
 
 
 def _most(of_layers: Bytes) -> Bytes:
-    """Return the largest number of the layers up to each one."""
+    """Return for each layer the largest number among the layers up to it."""
     return np.asarray(np.maximum.accumulate(of_layers, axis=-1))
 
 
 def _backward(of_layers: Bytes, gradients: Bytes) -> Bytes:
-    """Return the most that the backwards of the layers hold. The rule of buffers counts the last one's output gradient."""
+    """Return the most that the backwards of a stage's layers hold, by the last layer of the stage.
+
+    of_layers: while each layer's backward runs, without the gradient of its output, which is added here. That of the stage's
+    last layer is not added: the rule of buffers counts it.
+    """
     found = of_layers.copy()
     found[..., 1:] = np.maximum(found[..., 1:], _most(of_layers + gradients)[..., :-1])
     return found

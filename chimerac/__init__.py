@@ -1,6 +1,6 @@
 """chimerac: pipeline schedules as text, compiled to verified programs.
 
-Every package of the project is imported below this name. In a checkout chimera_ir, compiler, experiments,
+The packages of the project are imported below this name. In a checkout chimera_ir, compiler, experiments,
 interpreter, models and schedules are symbolic links to the folders beside this one. An installed package has the folders
 themselves.
 """

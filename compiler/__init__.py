@@ -4,7 +4,8 @@
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
     compiled.program.stream(0)      # what rank 0 executes
 
-Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` formats them.
+For wrong input a function raises ChimeraError with all findings of the pass that rejects it. `render` formats them. Both are in
+chimera_ir.diagnostics.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def compile_schedule(
 
     parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: the one on which the
     program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
-    keep only their inputs and run their forwards again, as 'all', 'none', a list such as '0,2..5' or an iterable of numbers; it
-    replaces what the text says.
+    keep only their inputs and run their forwards again, in the place of those of the text: 'all', 'none', a list such as
+    '0,2..5' or an iterable of numbers; None: as the text says.
     """
     one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_checked_sizes(parameters, width), machine, arrange, _chosen(recompute))
@@ -90,7 +91,7 @@ def _checked_sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[di
 
 
 def load_program(path: str | os.PathLike[str]) -> Program:
-    """Return the program of a JSON or compact text file, or of a .csv of torch.distributed.pipelining, verified again."""
+    """Return the program of a JSON or compact text file, or of a .csv of torch.distributed.pipelining. It is verified here."""
     source = find(path)
     if is_torch_csv(source):
         from chimerac.compiler.exchange.torch_csv import program_from_csv  # start-up: 2 ms, for such a file only
@@ -102,7 +103,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
 def beside(simulation: Simulation, measured: Timeline) -> Beside:
     """Return a measured iteration beside the simulated one: makespan, bubbles, and how long the kinds of tasks took.
 
-    measured: a bar for every row of the program, in their order, as `Pipeline.timeline` and `TimelineFile.of` return it.
+    measured: a bar for every row of the program, in the order of rows, as `Pipeline.timeline` and `TimelineFile.of` return it.
     """
     from chimerac.compiler.analyze import beside as module  # start-up: 8 ms, for this function only
 

@@ -26,7 +26,7 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of a name of `preset_names`."""
+    """Return the preset of a name that `preset_names` returns."""
     return preset_from_json(_FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -40,13 +40,12 @@ def find_model(
     """Return the description of a preset by name, or of a file.
 
     A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
-    name. micro_batch, seq_len: the sizes of a preset, by default its own; default_seq_len: in the place of its own, where
-    seq_len is not given. samples: returns the samples of a micro-batch of the program, given those of a micro-batch
-    as the caller states it; a schedule with `size 1/2` runs halves of these.
+    name. micro_batch, seq_len: the sizes of a preset; None: its own, but for the length `default_seq_len` if that is given.
+    samples: computes the samples of the program's micro-batches from `micro_batch`; with `size 1/2` half as many.
 
-    Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
-    for a wrong file, E801 for an unknown name, or for a model that only torch could describe, E821 for a sequence that
-    is too long for a preset.
+    Raises ChimeraError: E001 for a file that cannot be read, E002 for a file with `seq_len` or with another micro-batch than
+    its own, E701 to E704 for a wrong file, E801 for an unknown name, for a model that only torch could describe, or for a
+    number of blocks that the preset cannot have, E821 for a sequence that is too long for a preset, and what `samples` raises.
     """
     name, blocks = name_or_path, None
     if found := _WITH_BLOCKS.fullmatch(name_or_path):
@@ -65,8 +64,11 @@ def find_model(
         help = f"{near} {names}" if near.startswith("did you mean") else names
         raise refuse("E801", f"unknown model '{short_path(name_or_path)}'", help=help)
     model = model_from_json(read(name_or_path), name_or_path)
-    for option, value in (("--micro-batch", micro_batch), ("--seq-len", seq_len)):
+    for option, value, measured in (
+        ("--micro-batch", micro_batch, f"micro-batches of {model.samples} samples"),
+        ("--seq-len", seq_len, "one sequence length"),
+    ):
         if value is not None and not (option == "--micro-batch" and samples(value) == model.samples):
-            fact = f"{short_path(name_or_path)} was measured for micro-batches of {model.samples} samples"
+            fact = f"{short_path(name_or_path)} was measured for {measured}"
             raise refuse("E002", f"{option} {value}: {fact}", help=f"leave out {option}, or measure the model again with it")
     return model

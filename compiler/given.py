@@ -14,8 +14,8 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
 COSTS = ("F", "B", "I", "W", "R", "hop")
-SHOWN = 40  # characters of a value that messages show
-DIGITS = 40  # digits before or after the point that a cost may have: with more, times could not be added exactly
+SHOWN = 40  # characters of a value that messages show, and digits that an integer may have
+DIGITS = 40  # digits before or after the point with which a cost may be written; `_cost` limits its value
 _DIGITS = rf"[0-9]{{1,{DIGITS}}}"
 _STAGES = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
 _NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,2}})?|{_DIGITS}/{_DIGITS}")
@@ -23,7 +23,7 @@ _NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """Some stages of a schedule, chosen by a caller. text: as it was given; ranges: of their numbers; None for all stages."""
+    """Some stages of a schedule, chosen by a caller. text: the choice in messages; ranges: of stages; None for all stages."""
 
     text: str
     ranges: tuple[range, ...] | None
@@ -61,12 +61,15 @@ def stage_choice(given: str | Iterable[int]) -> StageChoice:
 
 
 def whole_numbers(what: str, given: object) -> dict[str, int]:
-    """Return integers by name. what: the name of each in messages, such as 'parameter'."""
+    """Return integers by name, from integers of any type. what: the word for one in messages, such as 'parameter'."""
     return {name: whole_number(f"{what} {name}", value) for name, value in _by_name(f"{what}s", given).items()}
 
 
 def whole_number(what: str, value: object) -> int:
-    """Return an integer, from any integer type. Bools and floats are rejected."""
+    """Return an integer, from any integer type. what: its name in messages.
+
+    Raises ChimeraError E002 for an integer of more than SHOWN digits, and for anything else, also for a bool or a float.
+    """
     if isinstance(value, Integral) and not isinstance(value, bool):
         if abs(value) >= 10**SHOWN:
             raise refuse("E002", f"{what} is {shown(value)}: that is too large")
@@ -109,7 +112,10 @@ def _cost(given: str, name: str, cost: Fraction | None) -> Fraction:
 
 
 def _fraction(value: object) -> Fraction | None:
-    """Return a value as an exact number, a float as its decimal text; None for a bool or anything but a finite number."""
+    """Return a value as an exact number, a float as its decimal text.
+
+    None for a bool, for anything but a finite number, and for a Decimal with a large exponent.
+    """
     match value:
         case bool():
             return None

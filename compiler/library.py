@@ -52,9 +52,10 @@ def entries() -> Iterator[Entry]:
 
 
 def library_table(columns: int | None = None) -> str:
-    """Return the library as text, a line for each schedule.
+    """Return the library as a table in text. columns: its greatest width; None for any.
 
-    Titles and sources that need more columns are wrapped, beside the names and parameters if the columns suffice.
+    If one line for each schedule would be too wide, titles and sources are wrapped: beside names and parameters if MIN_COLUMNS
+    are left for them, else below the names, as the parameters are then.
     """
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
     names_width, parameters_width, titles_width, sources_width = (max(map(len, column)) for column in zip(*rows, strict=True))
@@ -108,10 +109,10 @@ def _files_beside(path: Path) -> list[Path]:
 def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
     """Return the text of a file, or of the library's schedule of that name. others: further words that may have been meant.
 
-    A path into schedules/ that does not exist selects the library's file, so that commands work outside the checkout.
-    Findings then name the path of that file.
+    NAME, NAME.sched and schedules/NAME.sched select the library's file if there is no such file, so that commands work outside
+    the checkout. Findings then name the path of the library's file.
 
-    Raises ChimeraError E001: no such file, or one that cannot be read.
+    Raises ChimeraError E001: no such file or schedule, or a file that cannot be read.
     """
     if not os.fspath(name_or_path):
         raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")

@@ -12,7 +12,9 @@ lower             program of tasks, times -> program                       lower
   widen           program -> program over W replicas                       lower/width.py
 verify            program -> the same program, verified             E4xx   verify/
 
-The passes raise ChimeraError with facts only. The functions here catch it, and help_with_... (diagnose/help.py) adds help.
+Between the passes, size.py checks limits (E211). The passes raise ChimeraError with facts, and at most with help that follows
+from them. The functions here, except `compile_replica`, catch it, and help_with_... (diagnose/help.py) adds help that has to
+be searched for.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ def compile_source(
     """Return the verified program of a schedule's text, with the results of all passes.
 
     machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
-    recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: the
-    operations that the compilation may take, by default `chimera_ir.limits.WORK`. Trials of changed texts have separate
-    budgets. tied: further sets of parameters that a model ties; their names are not those of the text's sets.
+    recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: how
+    many operations the compilation may take; None: `chimera_ir.limits.WORK`. Trials of changed texts have separate budgets.
+    tied: further sets of parameters that a model ties; their names must differ from those of the text's sets.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """

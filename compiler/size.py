@@ -1,4 +1,4 @@
-"""Limits of a compilation's size, checked before the work on it begins (E211)."""
+"""Limits of a program's size, each checked before the passes whose work it bounds (E211)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SMALLER_HELP = "take smaller sizes or fewer replicas; docs/language.md lists th
 
 
 def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
-    """Raise ChimeraError E211 if a program with this header has no replica or exceeds a limit.
+    """Raise ChimeraError E211 if a program with this header and `width` replicas has no replica or exceeds a limit.
 
     name: of the schedule's source.
     """

@@ -1,6 +1,6 @@
-"""The tasks of a program by key, what they wait for, and their earliest times. Shared by the passes that build programs.
+"""The tasks of a program by key, what they wait for, and their earliest times. Used in lowering, simulation and diagnosis.
 
-The verifier (compiler/verify/) has an independent implementation, so that one finds bugs of the other.
+The verifier (compiler/verify/) has an independent implementation of what tasks wait for, so that each finds bugs of the other.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 
 
 def task_costs(program: Program) -> Ints:
-    """Return what every row costs: a task over k micro-batches k times its stage's cost, every other row 0."""
+    """Return what every row costs: a task over k micro-batches k times its stage's cost, every other row 0.
+
+    A backward that runs its forward again costs that in addition.
+    """
     t, costs = program.table, program.costs
     by_op = np.array([costs.of(form.op) for form in FORMS if form.letter], np.int64)
     task = t.is_task
@@ -132,7 +135,7 @@ def task_costs(program: Program) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
+    """When each node runs. sequence: the nodes that run, in an order that every stream and every wait agrees with.
 
     stuck: of each stream that does not end, the first node that never starts. Its times, and those of all later nodes of the
     stream, are -1.
@@ -166,10 +169,10 @@ def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints,
 
 
 def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
-    """Return the place of every row in a total order of the rows, and the row's key: rank x number of rows + place.
+    """Return the place of every row in a total order of the rows, and the row's sort key: rank x number of rows + place.
 
     Rows are ordered by the times at which they end, then as in `Timing.sequence`. Every stream and every wait agrees with this
-    order. So the keys ascend from row to row.
+    order. So the sort keys ascend from row to row. timing: of a program of tasks, all of which run.
     """
     place_in_sequence = np.empty(len(program), np.int64)
     place_in_sequence[timing.sequence] = np.arange(len(program))
@@ -230,7 +233,10 @@ def earliest(program: Program, cost: Ints, edges: Edges, offsets: Ints | None = 
 
 
 def task_times(program: Program) -> Timing:
-    """Return the earliest times of a program's tasks; its transfers and collectives take no time here."""
+    """Return the earliest times of a program's rows. A value from another rank arrives after the hop cost.
+
+    Only tasks take time here, and only tasks wait: for what `data_edges` returns.
+    """
     return earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), program.costs.hop))
 
 

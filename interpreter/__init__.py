@@ -1,4 +1,4 @@
-"""Executing programs on torch.distributed: `Pipeline` for any training loop, and run.py, a trainer that uses it."""
+"""Executing programs on torch.distributed: `Pipeline` for any training loop, and the trainer run.py."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The errors of a run.
 
-    InterpreterError       any of these
+    InterpreterError       any of these, or another failure with a message for the user
       PeerLostError        another rank has ended, does not answer, or was waited for too long
       StuckError           every rank waits for another one; only the loopback detects this
-      RankError            one instruction of one rank failed; `cause` is the error itself
+      RankError            an instruction or the epilogue of one rank failed; `cause` is the error itself
 
 Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md has a table of
-when each is raised.
+when and where each is raised.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 365 * 24 * 3600.0  # limits of the timeout
 
 
 class InterpreterError(Exception):
-    """A run failed. The message is for the user; it needs no traceback."""
+    """A run failed. The message is for the user. It needs no traceback, unless `RankError.cause` is another kind of error."""
 
 
 class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
-    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why it ended. hanging: the ids of
-    the processes of this host that do not answer.
+    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why the rank ended. hanging: the
+    ids of the processes of ranks on this host that do not answer.
     """
 
     def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:
@@ -37,11 +37,11 @@ class StuckError(InterpreterError):
 
 
 class RankError(InterpreterError):
-    """One instruction of one rank failed.
+    """An instruction of one rank failed, or its epilogue.
 
-    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. name: what the message
-    calls the rank; by default `rank` and its number. place: name, number and text, as one text. cause: the error itself; its
-    class decides whether the message has a traceback.
+    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction, or `epilogue`. name: what
+    the message calls the rank; by default `rank` and its number. place: name, number and text, as one text. cause: the error
+    itself; its class decides whether the message has a traceback.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:

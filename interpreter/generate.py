@@ -1,7 +1,8 @@
 """Generate text with trained weights: `python -m chimerac.interpreter.generate gpt.safetensors --prompt "def "`.
 
 The file is what `--export` of run.py has written. The header of a .safetensors file names the model, the length of its samples
-and the encoding. A .pt file does not, so options give them.
+and the encoding. For a .pt file, --model and --seq-len are needed. A model that was trained with a tokenizer needs --tokenizer
+for both kinds of files; the header only shows whether it is the right one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Train: `python interpreter/run.py schedules/chimera.sched -p D=2 -p N=8` starts the ranks of the program.
 
 torchrun can start them too. Exit codes: 0 for success; 1 for findings and failures; 2 for a wrong command line or config file;
-130 after Ctrl-C; 143 after SIGTERM. If a rank fails, the launcher returns the exit code of that rank.
+130 after Ctrl-C; 143 after SIGTERM. If this process starts the ranks and they fail, it returns the exit code of the rank that
+failed first, or 128 plus the number of the signal that killed that rank.
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    # Before all other imports: from here on this process ends when its parent ends, and at Ctrl-C without a traceback.
+    # Before all other imports: from here on Ctrl-C ends this process without a traceback, and a rank ends when its parent ends.
     from chimerac.interpreter.launch.startup import begin_process
 
     begin_process()
@@ -28,7 +29,10 @@ from chimerac.interpreter.pipeline.world import check_world
 
 
 def main() -> int:
-    """Run this rank, or start all ranks if torchrun has not started this process, and return the exit code."""
+    """Run this rank if torchrun has started this process, otherwise start all ranks, and return the exit code.
+
+    With --loopback all ranks run in this process.
+    """
     # Python searches the folder of the script first, so `import training` would import interpreter/training.
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
@@ -65,6 +69,7 @@ def _settings(prints: bool) -> RunSettings:
         except SystemExit as exit:
             if exit.code and prints:
                 write_error_file("the command line is wrong")
+            # The rank that prints the error must exit first: then torchrun ends the others.
             end(int(exit.code or 0), after_s=EXIT_DELAY_S if exit.code and not prints else 0)
 
 

@@ -19,7 +19,7 @@ from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, i
 from chimerac.models.presets import check_sequence, table
 
 MODEL_HELP = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
-MAX_SIZE = 2**31  # of a dimension of a tensor in a description
+MAX_SIZE = 2**31  # the largest size that a dimension of a tensor may have in a description
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         describe_parser.error("-o: the path is empty")
     to_stdout = options.output in (None, "-")
     try:
-        _check_model_not_overwritten(options)
+        _check_own_model(options)
         description = _description(options)
         if to_stdout:
             write_stdout(model_to_json(description))
@@ -78,8 +78,11 @@ def _description(options: argparse.Namespace) -> ModelDescription:
     return describe(own_model(name, samples, length, loss=options.loss, layers=options.layers, head=options.head), samples)
 
 
-def _check_model_not_overwritten(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 if the description would be written over a file of the model."""
+def _check_own_model(options: argparse.Namespace) -> None:
+    """Check a user's model without torch. Raises ChimeraError E002 if the description would be written over one of its files.
+
+    Raises the other errors of `check_own`. A preset has no files, so it is not checked here.
+    """
     if is_own(options.model):
         check_own(options.model)
         check_not_overwritten(options.output, (("a file of --model", os.fspath(path)) for path in files_of(options.model)))

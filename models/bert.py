@@ -3,7 +3,7 @@
 Layer for layer as Hugging Face's BertForPreTraining, except that the decoder is not tied to the embedding. Attention is fused,
 so its weights are not dropped out; the other dropouts are there.
 
-Each stage reads `attention_mask` directly from the data, and the first one `token_types`.
+Each block reads `attention_mask` directly from the data, and the embeddings read `token_types`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Heads(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Draw the weights of linear maps and embeddings from a normal distribution, and set biases to zero."""
+    """Draw the weights of linear maps and embeddings from a normal distribution, and set the biases of linear maps to zero."""
     for m in module.modules():
         if isinstance(m, nn.Linear | nn.Embedding):
             nn.init.normal_(m.weight, std=0.02)
@@ -109,7 +109,8 @@ def initialize(module: nn.Module) -> None:
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a BERT preset (models/presets.py) for sequences of `sequence_length` tokens.
 
-    vocabulary: as in `sizes_of`. Raises ChimeraError: E801 for an unknown name, E861 for a vocabulary that is too large.
+    dropout: the probability of every dropout. vocabulary: as in `sizes_of`. Raises ChimeraError: E801 for an unknown name, E861
+    for a vocabulary that is too large.
     """
     sizes = sizes_in(Bert, name, vocabulary)
 

@@ -1,7 +1,8 @@
 """A residual network for small images (He et al. 2016, section 4.2): a stem, blocks of two convolutions, and a linear head.
 
-Three groups of blocks: each group after the first halves the sides and doubles the channels. With norms over the micro-batch
-its results depend on the size of the micro-batch; with norms over groups of channels each image is computed alone.
+The blocks are in three groups. The second and the third group each halve the sides of the image and double the channels. With
+norms over the micro-batch, the result of an image depends in training on the other images of its micro-batch. With norms over
+groups of channels, it does not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def norm(sizes: Cnn, channels: int) -> nn.Module:
 
 
 def convolution(inputs: int, outputs: int, side: int = 3, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution that divides the sides of the image by the stride. side: of its kernel."""
+    """Return a convolution that divides the sides of the image by the stride. side: that of the kernel."""
     conv = nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
@@ -43,15 +44,15 @@ class Stem(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side, side).
+    """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side / stride, side / stride).
 
-    The first block of a group after the first doubles the channels and halves the sides.
+    The first blocks of the second and the third group double the channels and halve the sides.
     """
 
     def __init__(self, sizes: Cnn, block: int) -> None:
         super().__init__()
         inputs, outputs = sizes.channels_of(block)
-        stride = outputs // inputs
+        stride = outputs // inputs  # 2 if the channels are doubled, otherwise 1
         self.conv_1, self.norm_1 = convolution(inputs, outputs, stride=stride), norm(sizes, outputs)
         self.conv_2, self.norm_2 = convolution(outputs, outputs), norm(sizes, outputs)
         self.shortcut = nn.Sequential()

@@ -1,7 +1,7 @@
 """GPTs: pre-norm decoders on bytes or tokens, as lists of layers (embedding, blocks, head).
 
-No layer has a bias: the gradient of the bias of the attention's keys is zero in exact arithmetic, so a comparison of gradients
-by their relative error would fail for it.
+No layer has a bias. The gradient of the bias of the attention's keys is zero in exact arithmetic. What is computed for it is
+only rounding, so its relative error would say nothing about a pipeline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Block(nn.Module):
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
         self.dropout_1, self.dropout_2 = Dropout(dropout, layer, site=1), Dropout(dropout, layer, site=2)
-        # The 2 x blocks layers that add to the residual stream start with smaller weights (GPT-2, Radford et al. 2019, 2.3).
+        # The 2 x blocks linear maps that add to the residual stream start with smaller weights (Radford et al. 2019, 2.3).
         residual_std = 0.02 / (2 * sizes.blocks) ** 0.5
         for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, residual_std), (self.down, residual_std)):
             nn.init.normal_(linear.weight, std=std)

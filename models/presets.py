@@ -1,4 +1,4 @@
-"""The models that `--model` names: their families, sizes and numbers of parameters.
+"""The presets, models that `--model` chooses by name: their families, sizes and numbers of parameters.
 
 This module does not import torch, so a wrong name is reported at once, and `--help` shows the table at once.
 """
@@ -36,11 +36,11 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Gpt(Blocks):
-    """A GPT without biases. width: of the residual stream. It has as many positions as a sample has tokens."""
+    """A GPT without biases, which has as many positions as a sample has tokens. width: of the residual stream."""
 
     family: ClassVar[str] = "gpt"
     data: ClassVar[Data] = "text"
-    positions: ClassVar[None] = None
+    positions: ClassVar[None] = None  # samples may have any length
     heads: int
     vocabulary: int = BYTES
 
@@ -53,7 +53,10 @@ class Gpt(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class Gpt2(Blocks):
-    """GPT-2 with an untied head (Radford et al. 2019). width: of the residual stream; positions: of the longest sequence."""
+    """GPT-2 with an untied head (Radford et al. 2019).
+
+    width: of the residual stream; positions: the number of tokens of the longest sequence.
+    """
 
     family: ClassVar[str] = "gpt2"
     data: ClassVar[Data] = "text"
@@ -72,7 +75,7 @@ class Gpt2(Blocks):
 class Bert(Blocks):
     """BERT with both heads of its pre-training, untied (Devlin et al. 2019).
 
-    width: of the residual stream; positions: of the longest sequence.
+    width: of the residual stream; positions: the number of tokens of the longest sequence.
     """
 
     family: ClassVar[str] = "bert"
@@ -85,10 +88,8 @@ class Bert(Blocks):
         """Return the number of parameters, the same for sequences of every length."""
         w, v = self.width, self.vocabulary
         embedding = (v + self.positions + 2) * w + 2 * w  # words, positions, two token types, a norm
-        masked, pair = (
-            w**2 + 3 * w + v * w + v,
-            w**2 + w + 2 * w + 2,
-        )  # a linear map, a norm, the words; a linear map, two logits
+        masked = w**2 + 3 * w + v * w + v  # a linear map, a norm, the logits of the words
+        pair = w**2 + w + 2 * w + 2  # a linear map, two logits
         return embedding + self.blocks * _block_with_biases(w) + masked + pair
 
 
@@ -99,10 +100,11 @@ def _block_with_biases(width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cnn(Blocks):
-    """A residual network for small images (He et al. 2016, section 4.2), in three groups of blocks.
+    """A residual network for small square images (He et al. 2016, section 4.2). Its blocks are in three groups.
 
-    width: channels of the first group, doubled from group to group; side, channels: of the images, which are square.
-    norm: over the micro-batch, or over groups of channels of each image.
+    width: the channels of the first group of blocks, doubled from group to group. side, channels: of an image: its height and
+    width in pixels, and its channels. norm: "batch" normalizes over the micro-batch, "group" over groups of channels in each
+    image. classes: the number of classes of the images.
     """
 
     family: ClassVar[str] = "cnn"
@@ -115,10 +117,10 @@ class Cnn(Blocks):
     classes: int = 10
 
     def channels_of(self, block: int) -> tuple[int, int]:
-        """Return the numbers of channels of a block's input and output."""
-        group_of = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # the stem, then each block
-        before, own = group_of[block : block + 2]
-        return self.width << before, self.width << own
+        """Return the numbers of channels of a block's input and output. block: from 0."""
+        group_of = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # of the stem, then of each block
+        group_before, own_group = group_of[block : block + 2]
+        return self.width << group_before, self.width << own_group
 
     def parameters(self, sequence_length: int = 0) -> int:
         """Return the number of parameters, the same for images of every size."""
@@ -159,8 +161,9 @@ PRESETS: dict[str, Sizes] = {
 def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
     """Return the sizes of a model: a preset, or NAME/BLOCKS for a preset with another number of blocks.
 
-    vocabulary: of a tokenizer. A model on bytes gets this one; the others keep their own, which has to be as large. Raises
-    ChimeraError E801 for another name, E861 for a vocabulary that is too large.
+    vocabulary: how many tokens a tokenizer has; None without a tokenizer. A model on bytes gets a vocabulary of this size. A
+    model on tokens keeps its own, which must be at least as large. A CNN has none. Raises ChimeraError: E801 for another name,
+    E861 for a vocabulary that is too large.
     """
     sizes = _named(name)
     if vocabulary is None or isinstance(sizes, Cnn):
@@ -169,7 +172,7 @@ def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
         return replace(sizes, vocabulary=vocabulary)
     if vocabulary > sizes.vocabulary:
         message = f"the tokenizer has {vocabulary} tokens, and {name} a vocabulary of {sizes.vocabulary}"
-        help = "give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all"
+        help = "choose a tokenizer with fewer tokens, or a model on bytes, which takes the vocabulary of the tokenizer"
         raise refuse("E861", message, help=help)
     return sizes
 
@@ -191,11 +194,14 @@ def _named(name: str) -> Sizes:
 
 
 def sizes_in(family: type[S], name: str, vocabulary: int | None = None) -> S:
-    """Return the sizes of a model of one family, as `sizes_of` does. Raises ChimeraError E801 for another name, E861."""
+    """Return the sizes of a model of one family, as `sizes_of` does.
+
+    Raises ChimeraError: E801 also for a model of another family, E861 as `sizes_of`.
+    """
     sizes = sizes_of(name, vocabulary)
     if not isinstance(sizes, family):
         names = [n for n, s in PRESETS.items() if isinstance(s, family)]
-        raise refuse("E801", f"{name} is no {family.family}", help=f"those are {', '.join(names)}")
+        raise refuse("E801", f"{name} is no {family.family}", help=f"the models of this family are {', '.join(names)}")
     return sizes
 
 
@@ -223,9 +229,9 @@ def default_for(stages: int) -> str:
 
 
 def table(sequence_length: int = 128) -> str:
-    """Return a table of the presets and their sizes as text, one preset in each line.
+    """Return a table of the presets and their sizes as text, one preset in each line below the names of the columns.
 
-    The number of parameters of a GPT is that for sequences of `sequence_length` bytes.
+    sequence_length: the tokens of a sample; only the numbers of parameters of the family gpt depend on it.
     """
     rows = [("model", "blocks", "width", "heads", "parameters", "trained on")]
     for name, s in PRESETS.items():

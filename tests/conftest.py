@@ -20,11 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everything", action="store_true", help="run tests that need root, a browser or a GPU too")
 
 
-NEEDS = {"root": "root", "browser": "a browser", "gpu": "a CUDA GPU"}
+NEEDS = {"root": "root", "browser": "a browser", "gpu": "a CUDA GPU"}  # a mark of tests -> what they need
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the tests that need more than Python. The summary gives the reason."""
+    """Skip the tests that need root, a browser or a GPU, unless --everything is given. The summary gives the reason."""
     if config.getoption("--everything"):
         return
     for item in items:

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: the count that a test states, times CHIMERA_EXAMPLES, which `make proof` sets."""
+"""A setting of hypothesis for tests that state their number of examples: `make proof` multiplies it by CHIMERA_EXAMPLES."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> settings:
-    """Return the settings of a test that draws `count` examples when CHIMERA_EXAMPLES is not set."""
+    """Return the settings of a test that draws `count` examples, times CHIMERA_EXAMPLES if that is set."""
     return settings(max_examples=count * int(os.environ.get("CHIMERA_EXAMPLES", "1")))

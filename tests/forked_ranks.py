@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo.config  # it takes as long as torch itself, and is imported when a model is described
+import torch._dynamo.config  # describing a model needs it, and importing it takes as long as importing torch
 from torch.distributed import TCPStore
 
 from chimerac.interpreter import Pipeline  # noqa: F401 (most scripts import it)

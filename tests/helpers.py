@@ -58,7 +58,7 @@ def program(name: str, width: int = 1, **parameters: int) -> Program:
 
 
 def chimera_pairs(ranks: int) -> list[int]:
-    """Return every legal f: the divisors of D/2."""
+    """Return every f that the schedule chimera allows for D = `ranks`: the divisors of D/2."""
     return [f for f in range(1, ranks // 2 + 1) if (ranks // 2) % f == 0]
 
 
@@ -80,7 +80,7 @@ def with_move(stream: Sequence[Instruction], source: int, target: int) -> list[I
 
 
 def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdWeight | Recompute]:
-    """Yield the computations of a stream."""
+    """Yield the tasks of a stream."""
     return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight | Recompute))
 
 
@@ -98,7 +98,7 @@ def without_colour(text: str) -> str:
 
 
 def findings_of_call(call: Callable[..., object], *given: object, **more: object) -> list[Diagnostic]:
-    """Return the findings with which a call is refused. It fails if the call is not refused."""
+    """Return the findings with which a call is refused. The test fails if the call is not refused."""
     with pytest.raises(ChimeraError) as caught:
         call(*given, **more)
     return list(caught.value.diagnostics)

@@ -1,4 +1,4 @@
-"""A module that is cut between calls, and its training: under a schedule in the loopback, and in one process with torch."""
+"""A module that is cut between calls, and training: under schedules in the loopback, and in one process with plain torch."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_pipeline import LENGTH, VOCABULARY, WIDTH, cross_entropy
 
-SAMPLES, MICRO_BATCHES = 2, 4
+SAMPLES, MICRO_BATCHES = 2, 4  # samples of a micro-batch; micro-batches of a batch
 RATE = 1e-2  # the learning rate of both trainings
 TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
-Batch = tuple[Mapping[str, Tensor], Tensor]
-State = dict[str, Tensor]
+Batch = tuple[Mapping[str, Tensor], Tensor]  # the fields by name, and the targets
+State = dict[str, Tensor]  # the weights by name
 
 
 def train(
     make: Callable[[], CallModel], schedules: Sequence[str], batches: Sequence[Batch]
 ) -> dict[str, tuple[State, list[float]]]:
-    """Train under each schedule on four stages. Return, by schedule, the weights before the training and the losses.
+    """Train under each schedule on four ranks. Return, by schedule, the weights before the training and the losses.
 
-    make: called by each rank.
+    make: returns the model; each rank calls it. batches: as of `train_plainly`.
     """
-    description = describe(make(), SAMPLES)  # once: otherwise each rank makes its own
+    description = describe(make(), SAMPLES)  # once: otherwise each rank would measure its own
     with patch("chimerac.interpreter.pipeline.cut.describe", lambda *_: description):
         return {schedule: _train(make, schedule, batches) for schedule in schedules}
 
@@ -77,7 +77,7 @@ def train_plainly(
 
 
 class Block(nn.Module):
-    """Takes and returns several tensors in a dictionary, and a number."""
+    """Takes a tensor, tensors in a dictionary, and a number. Returns the same kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,11 +110,12 @@ class Skips(nn.Module):
             skips.append(x)
         x = state["sum"]
         for layer in self.up:
-            x += skips.pop()  # in place, on the output of a call or on a sum of them
+            x += skips.pop()  # in place: on an output of a call, then on a result of operations between calls
             x = F.relu(layer(x)) * self.scale
         return self.head(self.norm(x) + first * scale)
 
 
 def skips(**options: Any) -> CallModel:
+    """Return the model of Skips. options: of `cut`."""
     fields = {"tokens": TOKENS, "mask": torch.ones(SAMPLES, LENGTH)}
     return cut(Skips, fields, loss=cross_entropy, targets=TOKENS, **options)

@@ -15,13 +15,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu"]  # in a container Chromium's sandbox h
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield a Chromium. The test is skipped where there is none."""
+    """Yield a Chromium. The test is skipped if playwright is not installed or the host has no Chromium."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'chimerac[browser]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium, such as Debian's package chromium")
     with sync.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
-            yield found
+            yield chromium
         finally:
-            found.close()
+            chromium.close()

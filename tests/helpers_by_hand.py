@@ -1,4 +1,4 @@
-"""Small programs and a model whose times and bytes are computed by hand."""
+"""Small programs and a small model, whose times and bytes the tests compute by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.verify import verify
 
-# Rank 0 sends three activations, and rank 1 three gradients. Both ranks post these transfers in the same order, so that they
-# deadlock on no machine.
+# Rank 0 sends three activations, and rank 1 three gradients. Both ranks post these transfers in the same order, so that the
+# program deadlocks on no machine.
 THREE = """chimera-program 1
 schedule three
 sizes width=1 ranks=2 stages=2 micro_batches=3 window={window} machine={machine} kind=training micro_batch_size=1/1
@@ -30,11 +30,11 @@ rank 1:
 
 
 def three(machine: Machine, window: int = 2) -> Program:
-    """Return the program of three micro-batches on two ranks, on this machine."""
+    """Return the program THREE with this machine and this window in its header."""
     return verify(program_from_text(THREE.format(machine=machine, window=window)))
 
 
-# Two layers, so two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
+# TOY has two layers, one for each of two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
 BETWEEN = (Tensor((4,), "float32", gradient=True), Tensor((1,), "int64", gradient=False))
 OUTPUT = (Tensor((1,), "float32", gradient=True),)
 TOY = ModelDescription(
@@ -46,7 +46,7 @@ TOY = ModelDescription(
     ),
 )
 
-
+# A program of TOY without its tasks, which `memory_of` appends.
 ONE_RANK = """chimera-program 1
 schedule one
 sizes width=1 ranks=1 stages=2 micro_batches=2 window=2 machine=window kind=training micro_batch_size=1/1
@@ -58,7 +58,10 @@ rank 0:
 
 
 def memory_of(*tasks: str) -> RankMemory:
-    """Return the memory of one rank that runs these tasks of TOY, with both stages and two micro-batches."""
+    """Return the memory of one rank that runs these tasks of TOY, with both stages and two micro-batches.
+
+    tasks: instructions in the text form.
+    """
     program = verify(program_from_text(ONE_RANK + "".join(f"  {task}\n" for task in tasks)))
     [of_rank_0] = memory(program, TOY)
     return of_rank_0

@@ -37,7 +37,7 @@ class Trained:
     """What a rank has after a training.
 
     start: how many iterations were done when the training began. losses: of its iterations. messages: about the checkpoint that
-    it resumed and those that it saved. tensors: weights and optimizer state, as a checkpoint names them.
+    it resumed and those that it saved. tensors: weights and optimizer state, by their names in a checkpoint.
     """
 
     start: int
@@ -47,7 +47,7 @@ class Trained:
 
 
 def refused(code: str, *words: str) -> Any:
-    """Expect a ChimeraError with this code, and these words (patterns) in this order."""
+    """Return a context that expects a ChimeraError with this code and then these words (patterns), in this order."""
     return pytest.raises(ChimeraError, match=".*".join([code, *words]))
 
 
@@ -84,7 +84,7 @@ def training(
     """Return the function of a rank that trains until `until` iterations are done.
 
     save: where and when it saves checkpoints. source, restarts: as of `Checkpoints.resume`. after: called after each iteration
-    and its save, with the number of iterations that are done and the loss of the last one.
+    and its save, with the transport, the number of iterations that are done and the loss of the last one.
     """
     parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
     samples = data(settings.seed)
@@ -105,25 +105,25 @@ def training(
 
 
 def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
-    """Return the weights and the optimizer state of a rank, as a checkpoint names them."""
-    found = {f"model.{name}": t.clone() for name, t in trainer.pipeline.state_dict().items()}
+    """Return the weights and the optimizer state of a rank, by their names in a checkpoint."""
+    tensors = {f"model.{name}": t.clone() for name, t in trainer.pipeline.state_dict().items()}
     for name, p in trainer.pipeline.named_parameters():
         state = trainer.optimizer.state[p] if trainer.optimizer else {}
-        found |= {f"optimizer.state.{name}.{key}": t.clone() for key, t in state.items()}
-    return found
+        tensors |= {f"optimizer.state.{name}.{key}": t.clone() for key, t in state.items()}
+    return tensors
 
 
 def train(program: Program, folder: Path | None = None, source: str = "no", until: int = ITERATIONS, **more: object) -> Trained:
-    """Train in loopback, and return what rank 0 has, with the tensors of all ranks.
+    """Train in loopback, and return what rank 0 has, with the tensors of all ranks. Checks that copies of a tensor are equal.
 
-    folder: of the checkpoints; None for none. more: arguments of CheckpointSettings and of `training`.
+    folder: of the checkpoints; None: none are saved. more: other arguments of CheckpointSettings and of `training`.
     """
     saving = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
     save = CheckpointSettings(folder, **{"every": 5, **saving})
-    found = run_in_loopback(program, training(program, save, source, until, **more), seed=3)
+    ranks = run_in_loopback(program, training(program, save, source, until, **more), seed=3)
     tensors: dict[str, Tensor] = {}
-    for rank in found:
+    for rank in ranks:
         for name, t in rank.tensors.items():
             assert name not in tensors or t.equal(tensors[name]), f"copies of {name} differ"
         tensors |= rank.tensors
-    return replace(found[0], tensors=tensors)
+    return replace(ranks[0], tensors=tensors)

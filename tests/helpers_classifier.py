@@ -1,4 +1,4 @@
-"""A classifier that has no code for pipelines, its batches, and its pipeline on each rank in loopback."""
+"""A classifier that has no code for pipelines, random batches for it, and its pipeline on each rank in loopback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chimerac.interpreter import Pipeline
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 
-WIDTH, CLASSES, SAMPLES = 12, 5, 3
+WIDTH, CLASSES, SAMPLES = 12, 5, 3  # features of a sample; classes; samples of a micro-batch
 
 
 class Net(nn.Module):
-    """A model that has no code for pipelines."""
+    """The classifier. depth: the number of layers between the first and the last; drop: the probability of dropout."""
 
     def __init__(self, depth: int = 6, drop: float = 0.0) -> None:
         super().__init__()
@@ -40,6 +40,7 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0, **sizes: Any) -> Net:
+    """Return a classifier with weights of this seed. sizes: arguments of Net."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         return Net(**sizes)
@@ -51,7 +52,10 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def pipeline(program: Program | str | Path, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
-    """Return the pipeline of a rank. options: of Pipeline; net_layers: its layers, if they are not those of the model."""
+    """Return the pipeline of a rank.
+
+    model: None: `net()`. options: arguments of Pipeline; and net_layers, the layers of the pipeline if not those of the model.
+    """
     model = model or net()
     layers = options.pop("net_layers", model.layers())
     example = torch.zeros(SAMPLES, WIDTH)

@@ -33,7 +33,7 @@ def lines(work: Callable[[], Any]) -> int:
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Return the most bytes of memory that a call holds at once, those of NumPy arrays included."""
+    """Return the most bytes that a call holds at one time, in Python objects and NumPy arrays."""
     tracemalloc.start()
     try:
         work()

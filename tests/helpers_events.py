@@ -1,7 +1,8 @@
 """An independent event-driven simulator: how long a program takes on its machine, by the rules of docs/semantics.md.
 
-It uses no arrays and no code of the compiler. At each point in time every rank executes all that it can, and every
-operation that can start starts. Then the clock advances to the next end of a task or of an operation.
+It uses no arrays and no code of the compiler. In this file an operation is a transfer or a collective. At each point in
+time every rank executes all that it can, and every operation that can start starts. Then the clock advances to the next
+end of a task or of an operation.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Network:
 def makespan(
     program: Program, costs: dict[str, Time] | None = None, hop: Time | None = None, network: Network | None = None
 ) -> Time:
-    """Return the time at which the last task and the last all-reduce end on the machine of the header.
+    """Return the time at which all tasks and all-reduces have ended on the machine of the header.
 
-    costs: by operation, the same for every stage. hop: the duration of a transfer. Each defaults to the program's own. network:
-    used instead of the hop. Raises AssertionError if the ranks deadlock.
+    costs: by the kind of task, such as FWD; the same for every stage. hop: the duration of a transfer. Each defaults to the
+    program's own. network: used instead of the hop. Raises AssertionError if the ranks deadlock.
     """
     duration = program.costs.hop if hop is None else hop
     return _Simulation(program, costs, network or Network(lambda g, i: (duration, 0), lambda i: 0)).run()
@@ -48,8 +49,9 @@ def makespan(
 class _Operation:
     """A transfer or a collective.
 
-    missing: how many of its ends are not posted yet. duration: how long it stays in its queues after its start. latency: how
-    long it then takes until it is complete. is_collective: the makespan includes its end. queues: those that it is in.
+    missing: how many ranks have not posted their end of it yet. duration: how long it stays in its queues after its start.
+    latency: how long it then takes until it is complete. is_collective: the makespan includes its completion. queues: those
+    that it is in.
     """
 
     missing: int
@@ -73,12 +75,13 @@ class _Simulation:
         self.streams = [list(program.stream(g)) for g in range(program.world)]
         self.position = [0] * program.world
         self.busy = [False] * program.world
-        # With queues and window 0 a rank waits after a SEND until its transfer is complete.
+        # By rank: with queues and window 0, the transfer of its last SEND, which must be complete before the rank goes on.
         self.blocking: list[_Operation | None] = [None] * program.world
         self.now: Time = 0
         self.last: Time = 0  # the end of the last task or all-reduce so far
         self.count = count()
-        # (time, tie-breaker, a rank that becomes free or an operation that completes)
+        # (time, tie-breaker, subject). The subject is (rank,) when a rank becomes free, or an operation when it leaves its
+        # queues or is complete.
         self.events: list[tuple[Time, int, Any]] = []
         self.sends: dict[Channel, int] = {}
         self.receives: dict[Channel, int] = {}
@@ -87,7 +90,8 @@ class _Simulation:
         self.startable: list[_Operation] = []  # operations that can start now
         self.queues: dict[tuple[int, ...], list[_Operation]] = {}
         self.source: dict[tuple[object, ...], _Operation] = {}  # (rank, value, stage, micro-batch) -> its transfer
-        self.not_recomputed: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) that the backward must recompute
+        # (rank, stage, micro-batch) whose forward no RECOMPUTE has run again yet
+        self.not_recomputed: set[tuple[int, int, int]] = set()
 
     def run(self) -> Time:
         while True:
@@ -163,7 +167,8 @@ class _Simulation:
                 operation = self.collectives.setdefault(
                     i, _Operation(len(i.ranks), self.network.all_reduce(i), is_collective=True)
                 )
-                # On `serial` a rank has one queue for everything. On the others its collectives have a queue, with -1 as peer.
+                # On `serial` a rank has one queue for everything. On the other machines its collectives have a queue of their
+                # own, with -1 as peer.
                 self._post_end(operation, (g,) if self.program.header.machine == "serial" else (g, -1))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])
@@ -189,7 +194,7 @@ class _Simulation:
         return True
 
     def _post(self, g: int, peer: int, message: tuple[Channel, int], send: Send | None) -> _Operation:
-        """Post one end of a transfer, in the queue of the machine.
+        """Post one end of a transfer, in the queue of the machine. send: None if this end is the RECV.
 
         On a machine without queues the SEND enters a queue of its channel, since the messages of a channel follow each other.
         """
@@ -213,7 +218,10 @@ class _Simulation:
         self._start_if_possible(operation)
 
     def _start_task(self, g: int, instructions: Iterable[Instruction]) -> bool:
-        """Start a task, or an overlapped pair as one, if the values that it reads have arrived."""
+        """Start a task, or an overlapped pair as one, if the values that it reads have arrived; return whether it was started.
+
+        instructions: the task, or the two tasks of the pair.
+        """
         pair = [i for i in instructions if isinstance(i, Task)]
         for i in pair:
             value = {"FWD": "act", "BWD": "grad", "BWD_INPUT": "grad"}.get(i.op)

@@ -1,8 +1,9 @@
-"""Two simulated hosts for tests: each has its own network, host name and processes. Both run on this host. Needs root on Linux.
+"""Two simulated hosts for tests: each has its own network, host name and processes. Needs root on Linux.
 
-A host is a set of namespaces of the kernel. A veth pair connects both hosts. The first process of a host is a child
-of `unshare`. When the process of the test ends, however that happens, the kernel kills `unshare` and its child. With them
-the namespaces, their processes and the link disappear. So nothing is left to clean up. The file system is shared.
+Both run on one computer. A simulated host is a set of namespaces of its kernel. A veth pair connects the two. The first
+process of a host is a child of `unshare`. When the process of the test ends, however that happens, the kernel kills
+`unshare` and its child. With them the namespaces, their processes and the link disappear. So nothing is left to clean up.
+The file system is shared.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ FIRST_PROCESS = "hostname {name} && mount --bind {hosts} /etc/hosts && ip link s
 
 
 class Host:
-    """One host. name: its host name, which both hosts can resolve; first: the id, on the outside, of its first process."""
+    """One simulated host.
+
+    name: its host name, which both hosts can resolve; first: the id of its first process, as it is outside the namespaces.
+    """
 
     def __init__(self, name: str, first: int) -> None:
         self.name, self.first = name, first
         self._namespace = os.readlink(f"/proc/{first}/ns/pid")
 
     def command(self, *command: str) -> list[str]:
-        """Return the command that, outside the namespaces, runs a command on this host."""
+        """Return a command that is started outside the namespaces and runs the given command on this host."""
         return ["nsenter", "--target", str(self.first), *NAMESPACES, "env", "--chdir", str(ROOT), *command]
 
     def run(self, *command: str) -> str:
@@ -41,18 +45,21 @@ class Host:
         return subprocess.run(self.command(*command), check=True, text=True, capture_output=True, timeout=30).stdout
 
     def processes(self) -> list[int]:
-        """Return the ids, on the outside, of the processes of this host, without the first one."""
-        found = []
+        """Return the ids, as they are outside the namespaces, of the processes of this host.
+
+        The first process and zombies are left out.
+        """
+        pids = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 if os.readlink(path / "ns/pid") == self._namespace and _runs(path):
-                    found.append(int(path.name))
+                    pids.append(int(path.name))
             except OSError:
                 pass  # the process has ended
-        return [pid for pid in found if pid != self.first]
+        return [pid for pid in pids if pid != self.first]
 
     def crash(self) -> None:
-        """Kill all processes of this host with SIGKILL. The kernel closes their connections."""
+        """Kill the first process of this host. The kernel then kills all others and closes their connections."""
         os.kill(self.first, signal.SIGKILL)
 
     def disconnect(self) -> None:
@@ -66,7 +73,7 @@ class Host:
 
     @contextmanager
     def start(self, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a command on this host; at the end kill the processes that are left on this host."""
+        """Start a command on this host; at the end kill all processes of this host but the first one."""
         process = open_process(self.command(*command), environment)
         try:
             yield process

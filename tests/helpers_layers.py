@@ -1,4 +1,8 @@
-"""Layers for random models. They differ in what autograd keeps of them and in how their outputs share memory."""
+"""Layers for random models. They differ in what autograd keeps of them and in how their outputs share memory.
+
+The layers of MIDDLE read x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1) and any number of other tensors. They return x and a mask
+of the same shapes. Most of them also return other tensors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ WIDTH, LENGTH, BYTES = 6, 2, 8  # features of a vector; bytes of a sample; how m
 
 
 class WithLinear(nn.Module):
-    """Has a linear map. The layers below take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1) and any other tensors."""
+    """Has a linear map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +29,7 @@ class WithLinear(nn.Module):
 
 
 class EndsInSum(WithLinear):
-    """Ends with a sum, like most layers: autograd keeps nothing of the output."""
+    """Ends with a sum, like most layers: its backward does not keep the output."""
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         return x + torch.relu(self.linear(x)) * mask, mask, *others
@@ -75,7 +79,10 @@ class PassThrough(nn.Module):
 
 
 class AddedParameter(nn.Module):
-    """Adds a parameter by an operator whose weight gradient a split backward cannot defer. Returns one tensor several times."""
+    """Adds a parameter by an operator whose weight gradient a split backward cannot defer.
+
+    If further tensors have the shape of its output, it returns the output in place of them too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,11 +91,11 @@ class AddedParameter(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         y = (x + self.position) * self.scale
-        return y, mask, *[y if m.shape == y.shape else m for m in others]
+        return y, mask, *[y if other.shape == y.shape else other for other in others]
 
 
 class Widening(WithLinear):
-    """Returns three more tensors: one that its backward keeps, one without a gradient, and its input."""
+    """Returns three tensors after x and the mask: one that its backward keeps, one without a gradient, and its input."""
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         y = torch.tanh(self.linear(x) + _sum(others))
@@ -96,7 +103,7 @@ class Widening(WithLinear):
 
 
 class Narrowing(WithLinear):
-    """Takes any number of tensors and returns two."""
+    """Returns only x and the mask, however many tensors it reads."""
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(others), mask
@@ -125,7 +132,10 @@ class First(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Maps bytes to one-hot vectors, without parameters, so there are no gradients. Also returns the bytes."""
+    """Maps bytes to one-hot vectors, cut to WIDTH, and makes the mask. It also returns the bytes.
+
+    It has no parameters, so its outputs have no gradients.
+    """
 
     def forward(self, tokens: Tensor) -> Values:
         return F.one_hot(tokens, BYTES)[..., :WIDTH].float(), (tokens > 0).long().unsqueeze(-1), tokens.unsqueeze(-1).float()
@@ -143,6 +153,8 @@ class Last(nn.Module):
 
 
 class TiedFirst(First):
+    """A first layer that shares its parameter with TiedLast, in the tied set `shared`."""
+
     tied = {"shared": "table.weight"}  # noqa: RUF012
 
 
@@ -173,8 +185,9 @@ def model_of_layers(name: str, makers: Iterable[Callable[[], nn.Module]]) -> Lay
 
 
 def _constant(make: Callable[[], nn.Module]) -> nn.Module:
+    """Return a module whose parameters are 0.5 everywhere: copies of a tied parameter must start with equal values."""
     module = make()
-    for p in module.parameters():  # copies of a tied parameter start with equal values
+    for p in module.parameters():
         nn.init.constant_(p, 0.5)
     return module
 
@@ -183,7 +196,7 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
     EndsInSum,
     EndsInRelu,
     EndsInLinear,
-    partial(NormAndDropout, layer=7),  # any number of a layer
+    partial(NormAndDropout, layer=7),  # 7: any number, since only the random numbers depend on it
     HalfView,
     PassThrough,
     AddedParameter,
@@ -194,7 +207,10 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
 
 
 def random_model(r: random.Random, layers: int, tied: bool) -> LayeredModel:
-    """Return a random model of at least `layers` layers. tied: the first and the last of several layers share a parameter."""
+    """Return a random model of at least `layers` layers; of exactly one if `layers` is 1.
+
+    tied: the first and the last layer share a parameter, if there are several layers.
+    """
     middle = [r.choice(MIDDLE) for _ in range(layers - 2 + r.randint(0, 2))]
     first: Callable[[], nn.Module] = r.choice([First, First, OneHot])
     last: Callable[[], nn.Module] = Last
@@ -205,7 +221,7 @@ def random_model(r: random.Random, layers: int, tied: bool) -> LayeredModel:
 
 
 class SingleLayer(First):
-    """A model of one layer."""
+    """The layer of a model that has only one: First and Last together."""
 
     def __init__(self) -> None:
         super().__init__()

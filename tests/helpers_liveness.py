@@ -1,4 +1,4 @@
-"""Ranks whose liveness is checked without torchrun: short limits, and a store that is lost."""
+"""For tests of how ranks notice that others are lost, without torchrun: short time limits, and a store that never answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LostStore:
 
 
 def answer_quickly(monkeypatch: pytest.MonkeyPatch, within_s: float) -> None:
-    """Let ranks wait for answers of other ranks and of the store no longer than this. This process is rank 0."""
+    """Let ranks wait at most `within_s` seconds for an answer of other ranks or of the store. Make this process rank 0."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)

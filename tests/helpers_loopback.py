@@ -65,7 +65,7 @@ def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
 
 @dataclass(frozen=True)
 class RankResult:
-    """The loss and the gradients by stage of one rank in its last iteration, and its executor."""
+    """The loss and the gradients of one rank in its last iteration, and its executor. grads: by stage."""
 
     loss: float
     grads: dict[int, list[Tensor]]
@@ -100,7 +100,7 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
     """Return the loss of an iteration and the gradients of every layer, computed without a pipeline.
 
-    The model must have no dropout.
+    The model must have no dropout. micro_batches: of all replicas together.
     """
     whole = model.build_stage(range(len(model.layer_names)), SEED)
     source, total = IntegerSamples(), 0.0
@@ -115,27 +115,31 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
     return total, grads
 
 
-def differences(program: Program, model: Model, found: list[RankResult], iteration: int = 0) -> Iterator[str]:
-    """Yield a text for the loss and for each stage of an iteration whose bits differ from those of one process."""
+def differences(program: Program, model: Model, results: list[RankResult], iteration: int = 0) -> Iterator[str]:
+    """Yield a text for the loss, and one for each stage of a rank, if it differs in any bit from that of one process.
+
+    iteration: the one of the results.
+    """
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
-    if sum(f.loss for f in found) != total:
-        yield f"loss {sum(f.loss for f in found)} instead of {total}"
-    for rank, f in enumerate(found):
-        for stage in differences_of_rank(program, model, f, iteration):
+    loss_of_ranks = sum(result.loss for result in results)
+    if loss_of_ranks != total:
+        yield f"loss {loss_of_ranks} instead of {total}"
+    for rank, result in enumerate(results):
+        for stage in differences_of_rank(program, model, result, iteration):
             yield f"rank {rank}, stage {stage}"
 
 
-def differences_of_rank(program: Program, model: Model, found: RankResult, iteration: int = 0) -> Iterator[int]:
+def differences_of_rank(program: Program, model: Model, result: RankResult, iteration: int = 0) -> Iterator[int]:
     """Yield the stages of a rank whose gradients in an iteration differ in any bit from those of one process.
 
     After an evaluation, which must compute no gradients, the stages that have some are yielded.
     """
     h = program.header
     if h.kind == "evaluation":
-        yield from (s for s, grads in found.grads.items() if any(g.any() for g in grads))
+        yield from (s for s, grads in result.grads.items() if any(g.any() for g in grads))
         return
     _, layer_grads = one_process(model, h.micro_batches * h.width, iteration)
-    for s, grads in found.grads.items():
+    for s, grads in result.grads.items():
         expected = [g for k in partitioned(program, model, description_of(model)).partition.layers[s] for g in layer_grads[k]]
         if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
             yield s
@@ -149,7 +153,7 @@ def run_and_compare(
     seed, machine, every_post: as in `run_in_loopback`; the seed is that of the order in which ranks run. Raises StuckError if
     the program deadlocks.
     """
-    found = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
-    wrong = list(differences(program, model, found, iterations - 1))
+    results = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
+    wrong = list(differences(program, model, results, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"
-    return found
+    return results

@@ -1,7 +1,7 @@
 """Measures the bytes of the tensors that a rank holds after each instruction, and compares them with the prediction.
 
-The measurement does not rely on the interpreter. It keeps a weak reference to every storage that a torch operation of the
-rank's thread reads or creates, and counts the storage until it is freed.
+The measurement does not ask the interpreter what a rank holds. It keeps a weak reference to every storage that a torch
+operation of the rank's thread is the first to read or create, and counts the storage until it is freed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ SEED = 3  # of the weights and the batch
 
 
 class Meter(TorchDispatchMode):
-    """Records the storages that this thread was the first to use. seen: the storages that any thread has used."""
+    """Records the storages that this thread is the first to use.
+
+    seen: the storages that any thread has used, by their addresses in torch; all meters of a run share it.
+    """
 
     def __init__(self, seen: dict[int, StorageWeakRef]) -> None:
         super().__init__()
@@ -67,7 +70,7 @@ class Meter(TorchDispatchMode):
 
 
 def predicted(program: Program, description: ModelDescription, rank: int) -> list[int]:
-    """Return the predicted bytes after each instruction of a rank (chimera_ir/lifetimes.py)."""
+    """Return the predicted bytes after each instruction of a rank, with the balanced partition (chimera_ir/lifetimes.py)."""
     lives = lifetimes(program)
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     first, end = program.offsets[rank : rank + 2].tolist()
@@ -80,7 +83,7 @@ def predicted(program: Program, description: ModelDescription, rank: int) -> lis
 
 
 def weights_and_gradients(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the weights and the gradients of a rank."""
+    """Return the weights of a rank, with the buffers of its modules, and the gradients."""
     modules = executor.stages.values()
     weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
     return weights, [p.grad for p in weights if p.grad is not None]
@@ -90,14 +93,14 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
     """Run one iteration; return the bytes that the rank holds after each instruction and at the end.
 
     Weights, gradients and the loss of each micro-batch, a scalar, are not counted. others: further executors of
-    the same stages.
+    the same stages, whose losses are not counted either.
     """
-    found: list[int] = []
+    held: list[int] = []
 
     def note() -> None:
         weights, gradients = weights_and_gradients(executor)
         losses = [loss for x in (executor, *others) for loss in x.iteration.losses.values()]
-        found.append(meter.bytes(without=[*weights, *gradients, *losses]))
+        held.append(meter.bytes(without=[*weights, *gradients, *losses]))
 
     calls = executor.calls
     executor.calls = [partial(_call_both, call, note) for call in calls]
@@ -106,7 +109,7 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
     finally:
         executor.calls = calls
     note()
-    return found
+    return held
 
 
 def _place(executor: Executor, number: int) -> str:
@@ -126,10 +129,13 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def differences(
     program: Program, model: Model, description: ModelDescription, samples: Samples
 ) -> Callable[[Transport], list[str]]:
-    """Return the function of each rank: it trains, evaluates and trains again, and returns a text for each wrong prediction."""
+    """Return the function of each rank, which returns a text for each wrong prediction.
+
+    The rank runs the program, then its evaluation, then the program again.
+    """
     h = program.header
     parts = partitioned(program, model, description)
-    forwards = evaluation_of(program)
+    evaluation_program = evaluation_of(program)
     seen: dict[int, StorageWeakRef] = {}
 
     def run_rank(transport: Transport) -> list[str]:
@@ -141,21 +147,21 @@ def differences(
         transport.connect(program)
         stages = stages_of(program, parts, rank, SEED)
         training = Executor(program, model, stages, parts.boundary_table, transport)
-        transport.connect(forwards)
-        evaluation = Executor(forwards, model, stages, parts.boundary_table, transport)
+        transport.connect(evaluation_program)
+        evaluation = Executor(evaluation_program, model, stages, parts.boundary_table, transport)
         meter.forget()
-        for p, executor in [(program, training), (forwards, evaluation), (program, training)]:
+        for p, executor in [(program, training), (evaluation_program, evaluation), (program, training)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
             for stage in stages.values():
                 stage.zero_grad()
-            found = measured(executor, batch, meter, [training, evaluation])
+            held = measured(executor, batch, meter, [training, evaluation])
             expected = [*predicted(p, description, rank), 0]
-            for number, (a, b) in enumerate(zip(found, expected, strict=True)):
-                if a != b:
-                    yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, predicted {b}"
+            for number, (found, wanted) in enumerate(zip(held, expected, strict=True)):
+                if found != wanted:
+                    yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {found} bytes, predicted {wanted}"
         weights, gradients = (_bytes(tensors) for tensors in weights_and_gradients(training))
-        prediction = memory(program, description)[rank]
-        if (weights, gradients) != (prediction.weights, prediction.gradients):
-            yield f"rank {rank}: {weights} bytes of weights, {gradients} of gradients; predicted: {prediction}"
+        of_rank = memory(program, description)[rank]
+        if (weights, gradients) != (of_rank.weights, of_rank.gradients):
+            yield f"rank {rank}: {weights} bytes of weights, {gradients} of gradients; predicted: {of_rank}"
 
     return run_rank

@@ -30,7 +30,8 @@ def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
 class Shape:
     """Pipes p0, p1, ... and their placements: the rank of every stage, by pipe.
 
-    counts: numbers of micro-batches, by pipe; sync: a statement or nothing; recompute: the end of each stage clause.
+    counts: numbers of micro-batches, by pipe; sync: a statement or an empty text; recompute: the end of each stage clause,
+    empty if no stage recomputes.
     """
 
     ranks: int
@@ -77,6 +78,7 @@ def shapes(draw: DrawFn) -> Shape:
 
 # --- greedy -----------------------------------------------------------------------------------------------------------
 
+# Expressions by which `order greedy` chooses among tasks of one kind.
 KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p else -m", "2*m + s - r"]
 
 
@@ -99,14 +101,17 @@ class Limit:
 
 @dataclass(frozen=True)
 class GreedyCase:
-    """A schedule with `order greedy`, and the limits that its streams must keep. group: how many forwards are one task."""
+    """A schedule with `order greedy`, and the limits that its streams must keep.
+
+    group: how many forwards are one task; the last task of a pipe and stage may have fewer.
+    """
 
     text: str
     limits: list[Limit] = field(default_factory=list)
     group: int = 1
 
     def check(self, p: Program) -> None:
-        """Check that no prefix of a stream exceeds a limit, and that forwards are grouped."""
+        """Check that no prefix of a stream exceeds a limit, that forwards alone are grouped, and that no tasks overlap."""
         for rank, order in enumerate(task_orders(p)):
             recomputed = {(stage, m) for (kind, stage, ids), _ in order for m in ids if kind == "R"}
             for limit in self.limits:
@@ -149,7 +154,8 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
             only_added = {"F": 1} | ({} if kinds[0] in "FR" else {kinds[0]: 1})
             signs = draw(st.sampled_from([signs, signs, {"F": 1}, freed_by_first_half, only_added]))
         limits.append(Limit(signs, scope, tuple(values)))
-    if "R" in kinds and draw(st.booleans()):  # such a limit cannot make the scheduler stuck, however small it is
+    if "R" in kinds and draw(st.booleans()):
+        # No task waits for an R, so the scheduler cannot get stuck, however small this limit is.
         values = draw(st.lists(st.integers(0, 2), min_size=shape.ranks, max_size=shape.ranks))
         signs = {"R": 1, draw(st.sampled_from([x for x in kinds if x not in "FR"])): -1}
         limits.append(Limit(signs, draw(st.sampled_from(["rank", "stage", "pipe"])), tuple(values)))
@@ -159,7 +165,7 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
     costs = draw(st.lists(st.integers(0, 3), min_size=5, max_size=5))
     lines = [f"cost F(k) = {costs[0]} + k % 2, B = {costs[1]}, I = {costs[2]}, W = {costs[3]}, hop = {costs[4]}"]
     lines += draw(st.sampled_from([[], ["cost R(k) = 2 - k % 3"]]))
-    lines += [f"prefer {', '.join(kinds)}"] + ([f"then {', '.join(f'{a} {b}' for a, b in keys)}"] if keys else [])
+    lines += [f"prefer {', '.join(kinds)}"] + ([f"then {', '.join(f'{word} {key}' for word, key in keys)}"] if keys else [])
     if group > 1:
         lines.append(f"group F by {group}")
     lines += [limit.text() for limit in limits]
@@ -190,7 +196,8 @@ class ListingCase:
     def rank_text(self, r: int) -> str:
         """Return the tasks of a rank as text: each in full, or in a shorter form that means the same task at this point."""
         parts: list[str] = []
-        listed: set[tuple[str, PipeStage, int]] = set()  # the tasks so far. B and I are both listed as "B", and also as "R"
+        # The tasks so far. B and I both count as "B", and also as "R": after its backward a micro-batch needs no R.
+        listed: set[tuple[str, PipeStage, int]] = set()
         pending: list[tuple[PipeStage, int]] = []  # the weight gradients whose I is listed and whose W is not
         for (kind, stage, ids), overlap in self.orders[r]:
             listed_kind = "B" if kind == "I" else kind
@@ -205,7 +212,7 @@ class ListingCase:
     def texts(self, r: int, node: Node, next_id: int | None, pending: list[tuple[PipeStage, int]]) -> list[str]:
         """Return the texts that mean a task at this point of the listing, the full one first.
 
-        next_id: the first micro-batch whose task of this kind is not listed yet.
+        next_id: the first micro-batch whose task of this kind is not listed yet. pending: as in `rank_text`.
         """
         kind, (p, s), ids = node
         texts = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]
@@ -216,7 +223,7 @@ class ListingCase:
             (f"{kind} p{p}", [x for x in stages if x[0] == p]),
             (kind, stages),
         ):
-            oldest = next((x for x in pending if x[0] in matching), None)
+            oldest = next((weight for weight in pending if weight[0] in matching), None)
             if len(ids) == 1 and (oldest == ((p, s), ids[0]) if kind == "W" else matching == [(p, s)] and next_id == ids[0]):
                 texts.append(text)
         return texts
@@ -273,7 +280,10 @@ def listings(draw: DrawFn) -> ListingCase:
 
 @st.composite
 def costed_listings(draw: DrawFn) -> str:
-    """Draw a listing that cannot deadlock, with tied parameters and costs. Many or all costs are 0: tasks are simultaneous."""
+    """Draw a listing that cannot deadlock, with tied parameters and costs.
+
+    Many or all costs are 0, so that several tasks start at the same time.
+    """
     case = draw(listings())
     cost_values = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
     costs = [f"{kind}(k) = if k % 2 == 0 then {draw(cost_values)} else {draw(cost_values)}" for kind in "FBIWR"]
@@ -304,16 +314,16 @@ def shuffled_listings(draw: DrawFn) -> str:
     for _ in range(draw(st.integers(1, 3))):
         order = rng.choice(orders)
         if order:
-            a = rng.randrange(len(order))
+            index = rng.randrange(len(order))
             match rng.choice(["swap", "swap", "drop", "repeat", "move"]):
                 case "swap":
-                    b = rng.randrange(len(order))
-                    order[a], order[b] = order[b], order[a]
+                    second = rng.randrange(len(order))
+                    order[index], order[second] = order[second], order[index]
                 case "drop":
-                    del order[a]
+                    del order[index]
                 case "repeat":
-                    order.insert(rng.randrange(len(order)), order[a])
+                    order.insert(rng.randrange(len(order)), order[index])
                 case _:
-                    rng.choice(orders).append(order.pop(a))
+                    rng.choice(orders).append(order.pop(index))
     case.orders, case.choose = orders, lambda texts: texts[0]
     return case.text()

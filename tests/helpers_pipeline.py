@@ -17,7 +17,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 
 T = TypeVar("T")
-VOCABULARY, WIDTH, LENGTH, SAMPLES = 11, 8, 3, 2
+VOCABULARY, WIDTH = 11, 8  # tokens that exist; features of a vector
+LENGTH, SAMPLES = 3, 2  # tokens of a sample; samples of a micro-batch
 
 
 class Block(nn.Module):
@@ -62,7 +63,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch(number: int, micro_batches: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets (micro_batches * SAMPLES, LENGTH). number: of the batch."""
+    """Return random inputs and targets (micro_batches * SAMPLES, LENGTH). number: of the batch; it seeds the tokens."""
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(0, VOCABULARY, (micro_batches * SAMPLES, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]

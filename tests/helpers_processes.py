@@ -1,4 +1,4 @@
-"""Starts processes for tests: runs of interpreter/run.py, single ranks, and the ranks of a script of the tests."""
+"""Starts processes for tests: commands such as runs of interpreter/run.py, single ranks, and the ranks of a script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
 RUN = "interpreter/run.py"
 CHIMERA = ["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"]
 TINY = ["--model", "gpt-nano", "--seq-len", "32"]
-UNCHECKED = ["--no-check-gradients", "--eval-samples", "1"]  # options of a run that is only started, killed or stopped
+UNCHECKED = ["--no-check-gradients", "--eval-samples", "1"]  # a run with these options starts and ends sooner
 QUICK = [RUN, "schedules/chimera.sched", "-p", "D=2", "-p", "N=2", *TINY, *UNCHECKED]
 LONG = [*QUICK, "--iterations", "1000000"]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {
@@ -34,7 +34,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_S
 
 
 def open_process(command: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT) -> subprocess.Popen[str]:
-    """Start a command in its own session. environment: added to that of all tests; folder: the one that it runs in."""
+    """Start a command in its own session. environment: added to ENVIRONMENT; folder: the one that it runs in."""
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -48,7 +48,7 @@ def open_process(command: Sequence[str], environment: Mapping[str, str], folder:
 
 @contextmanager
 def start_process(*command: str, folder: Path = ROOT, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in its own session; at the end kill the processes that are left of it."""
+    """Start a command in its own session; at the end kill its process, and that process's children if it still runs."""
     process = open_process(command, environment, folder)
     try:
         yield process
@@ -98,7 +98,7 @@ def _runs(pid: int) -> bool:
 
 
 def wait_until(happens: Callable[[], object], process: subprocess.Popen[str], within_s: float = 60) -> None:
-    """Return when `happens` is true. Fails if the process ends first, or if that takes longer than this time."""
+    """Return when `happens` returns true. Fails if the process ends first, or after `within_s` seconds."""
     limit = time.monotonic() + within_s
     while not happens():
         assert process.poll() is None, process.communicate()
@@ -107,7 +107,10 @@ def wait_until(happens: Callable[[], object], process: subprocess.Popen[str], wi
 
 
 def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of the ranks of a training, once its first iteration is complete."""
+    """Wait until a training has printed the line of an iteration. Return the children of its process: of a launcher, the ranks.
+
+    Fails if the training ends first.
+    """
     assert process.stdout is not None
     while not (line := process.stdout.readline()).startswith("iteration"):
         assert line, process.communicate()
@@ -125,9 +128,9 @@ def free_port() -> int:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Return what torchrun sets in the environment of a rank of this host."""
-    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    return {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    """Return the environment variables of a rank that torchrun sets and the runtime needs. All ranks are on this host."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    return {k: str(v) for k, v in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
 def script_rank_of_two(rank: int, *words: str, port: int) -> tuple[list[str], dict[str, str]]:
@@ -144,7 +147,7 @@ def training_rank_of_two(rank: int, *options: str, port: int) -> tuple[list[str]
 
 
 def run_script(script: str, ranks: int, *arguments: str, folder: Path = ROOT, **environment: str) -> str:
-    """Run a script of this project on `ranks` ranks of this host; return its output. Fails if the script fails.
+    """Run a script of this project on `ranks` ranks of this host; return what it writes to stdout. Fails if the script fails.
 
     script: its path in the project; folder: the one that it runs in. The ranks are forks of one process, so torch is imported
     once (tests/forked_ranks.py).

@@ -1,4 +1,4 @@
-"""hypothesis strategies: schedules that must compile, syntax trees, and arbitrary programs."""
+"""hypothesis strategies: schedules that must compile, syntax trees, and arbitrary programs, most of them wrong."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 
 @st.composite
 def schedules(draw: DrawFn) -> str:
-    """Draw a schedule with random placements, pipes, windows, costs and sync, whose order cannot deadlock.
+    """Draw a schedule that must compile: its placements, pipes, window, costs and sync are random; its order cannot deadlock.
 
     The tick of a task is `logical time * scale + number of the task`, with a scale larger than every number. The logical
-    times respect every dependency for any placement. The numbers ensure that two tasks of a rank have different ticks.
+    times respect every dependency for any placement. No two tasks of a rank have the same tick: their numbers differ, except
+    those of the F and the R of a micro-batch, whose logical times differ.
     """
     ranks, stages = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     counts = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
@@ -103,10 +104,12 @@ binders = identifiers.map(lambda x: n.Identifier(x, span=NOWHERE))
 
 
 def _node(kind: type, *parts: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    return st.tuples(*parts).map(lambda c: kind(*c, span=NOWHERE))
+    """Return a strategy for nodes of this kind, whose fields are drawn from `parts`."""
+    return st.tuples(*parts).map(lambda fields: kind(*fields, span=NOWHERE))
 
 
 def _compound(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    """Return a strategy for expressions whose parts are drawn from `inner`."""
     operators = st.sampled_from(["or", "and", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "//", "%"])
     return st.one_of(
         _node(n.Binary, operators, inner, inner),
@@ -149,7 +152,10 @@ _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, No
 
 @st.composite
 def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
-    """Draw the actions of a block of a listing. `&` is only between two tasks, and a task is in at most one pair."""
+    """Draw the actions of a block of a listing. `&` is only between two tasks, and a task is in at most one pair.
+
+    depth: how deep other blocks may be nested in this one.
+    """
     actions: list[object] = []
     kinds = ["let", "task", "pair"] + (["repeat", "repeat in", "if"] if depth else [])
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
@@ -197,7 +203,10 @@ trees = _node(n.Schedule, binders, st.lists(statements, max_size=6).map(tuple))
 
 @st.composite
 def programs(draw: DrawFn) -> Program:
-    """Draw a program that is well formed but usually wrong: all instructions and flags, groups, limits, tied parameters."""
+    """Draw a program that has both text forms, but that the verifier would usually refuse.
+
+    It may have all instructions and flags, groups of micro-batches, limits and tied parameters.
+    """
     ranks, stages, width = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
     counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(any))
     total, first, pipes = sum(counts), 0, []

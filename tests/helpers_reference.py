@@ -1,8 +1,8 @@
 """The symbolic reference: it executes a program on symbols and shares no code with the verifier.
 
 A value is the term by which it is computed, so two gradients are equal exactly if the same tasks computed them from the
-same inputs. Channels are first in, first out, with the window of the program's machine. The queues of the machines `paired`
-and `serial` are not simulated (tests/proof/model.py does that). A message does not name its values: a RECV gets
+same inputs. Channels are first in, first out. On `window` and `rendezvous` a channel has its window. The windows and queues of
+`paired` and `serial` are not simulated (tests/proof/model.py does that). A message does not name its values: a RECV gets
 whatever was sent. A rank's collectives run one at a time. The next rank to run is drawn at random.
 """
 
@@ -30,15 +30,16 @@ class Execution:
         self.header = program.header
         self.training = program.header.kind == "training"
         windows = {"rendezvous": 0, "window": program.header.window}
-        self.window = windows.get(program.header.machine, len(program))  # how many SENDs of a channel may be incomplete
+        # How many SENDs of a channel may be incomplete. On other machines any number, and there are at most len(program).
+        self.window = windows.get(program.header.machine, len(program))
         self.streams = streams
         self.position = [0] * program.world
         self.random = random.Random(seed)
-        self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # by rank and name of a value
+        self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # by rank: the values by their keys (see `reads`)
         # By rank and received value: its channel, the number of its message on the channel, and its index in the message.
         self.posted: list[dict[Term, tuple[tuple[int, int], int, int]]] = [{} for _ in self.streams]
-        self.sent: dict[tuple[int, int], list[Term]] = {}
-        self.received: Counter[tuple[int, int]] = Counter()
+        self.sent: dict[tuple[int, int], list[Term]] = {}  # channel -> its messages so far
+        self.received: Counter[tuple[int, int]] = Counter()  # channel -> how many of its RECVs are posted
         self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: is it held?
         self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
         self.recomputed = {  # (rank, pipe, stage, micro-batch) for which a RECOMPUTE exists
@@ -75,7 +76,7 @@ class Execution:
                 raise WrongError(f"rank {g} receives {list(awaited)}, but never reads them")
 
     def execute(self, g: int, i: Instruction) -> bool:
-        """Execute one instruction, or return False where it must wait."""
+        """Execute one instruction and return True, or return False if it must wait."""
         match i:
             case Fwd() | Bwd() | BwdInput() | BwdWeight() | Recompute():
                 return self.pair(g, i) if i.overlap else self.task(g, i)
@@ -119,17 +120,17 @@ class Execution:
                 raise WrongError(f"unknown instruction {i}")
 
     def contribution(self, g: int, group: str) -> Counter[Term]:
-        """Return a rank's contribution to a group's gradient so far."""
+        """Return what rank g has added so far to the gradient of a group."""
         return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
     def take(self, g: int, key: Term) -> Term:
-        """Return a value that rank g has stored. Raises WrongError."""
+        """Return a value that rank g has stored. Raises WrongError if it has not."""
         if key not in self.store[g]:
             raise WrongError(f"rank {g} has no {key}")
         return self.store[g][key]
 
     def arrived(self, g: int, key: Term) -> bool:
-        """Return whether rank g need not wait for a value. If its message was sent, the value is stored now."""
+        """Return whether rank g need not wait for a value. If its RECV is posted and its message was sent, it is stored now."""
         if key in self.posted[g]:
             channel, number, index = self.posted[g][key]
             if len(self.sent.get(channel, [])) <= number:
@@ -142,7 +143,10 @@ class Execution:
         return True
 
     def pair(self, g: int, i: AnyTask) -> bool:
-        """Run an overlapped pair as one: both tasks start when both can, so neither may depend on the other."""
+        """Run an overlapped pair as one; return False if it must wait.
+
+        Both tasks start when both can, so neither may depend on the other.
+        """
         stream = self.streams[g]
         other = stream[self.position[g] + 1] if self.position[g] + 1 < len(stream) else None
         if not isinstance(other, AnyTask) or other.overlap:
@@ -157,17 +161,17 @@ class Execution:
         return True
 
     def reads(self, i: AnyTask) -> list[Term]:
-        """Return the names of the values that a task reads.
+        """Return the values that a task reads, each as its key in `store`: (value, pipe, stage, micro-batch).
 
-        kept: what the forward keeps for its backward; inner: what the weight gradient is computed from; only input: what a
-        forward keeps whose RECOMPUTE runs it again.
+        There are three values besides act and grad. kept: what the forward keeps for its backward; inner: what the weight
+        gradient is computed from; only input: what a forward keeps instead of `kept` if a RECOMPUTE runs it again.
         """
         values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"], "RECOMPUTE": ["only input"]}
         others = ["kept", "grad"] if i.stage < self.header.stages - 1 else ["kept"]
         return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
 
     def task(self, g: int, i: AnyTask) -> bool:
-        """Run a task; return False if it must wait for a value."""
+        """Run a task and return True, or return False if it must wait for a value."""
         last = self.header.stages - 1
         replica = g // self.header.ranks
         arrivals = [self.arrived(g, key) for key in self.reads(i)]
@@ -182,7 +186,7 @@ class Execution:
                 input_value = self.take(g, ("act", *cell)) if i.stage else ("sample", replica, m)
                 output: Term = ("F", i.stage, input_value)
                 if self.training:
-                    # A backward without a RECOMPUTE runs the forward again from the same input: it is as if kept.
+                    # Without a RECOMPUTE the backward itself runs the forward again from the same input, as if it were kept.
                     self.put(g, ("only input" if i.recompute and (g, *cell) in self.recomputed else "kept", *cell), input_value)
                 if i.stage < last:
                     self.put(g, ("act", i.pipe, i.stage + 1, m), output)
@@ -223,7 +227,10 @@ class Execution:
             raise WrongError("an evaluation must not sum gradients")
 
     def check_sums(self) -> None:
-        """Check that every group's gradient is summed once over all its copies. Raises WrongError."""
+        """Check that every group's gradient is summed once over all its copies, and equals that of one process.
+
+        Raises WrongError.
+        """
         h = self.header
         stage_gradients = gradients(h.stages, h.micro_batches, h.width)
         for group, stages in self.groups.items():
@@ -234,10 +241,10 @@ class Execution:
             else:
                 if len(holders) == 1 or set(by_rank) != holders or any(len(x) != 1 for x in by_rank.values()):
                     raise WrongError(f"{group} is summed by ranks {sorted(by_rank)}, but held by {sorted(holders)}")
-                for g, parts in by_rank.items():
-                    if parts[0] != self.contribution(g, group):
+                for g, contributions in by_rank.items():
+                    if contributions[0] != self.contribution(g, group):
                         raise WrongError(f"rank {g} adds to the gradient of {group} after its sum")
-                summed = sum((parts[0] for parts in by_rank.values()), Counter())
+                summed = sum((contributions[0] for contributions in by_rank.values()), Counter())
             if summed != sum((stage_gradients[s] for s in stages), Counter()):
                 raise WrongError(f"the gradient of {group} is wrong")
         by_group: dict[str, set[tuple[int, ...]]] = {}
@@ -262,7 +269,7 @@ class Execution:
 
 
 def forward(stages: int, replica: int, m: int) -> list[Term]:
-    """Return the input of every stage and then the loss, as one process without a pipeline computes them."""
+    """Return the input of every stage, and then the output of the last one, as one process without a pipeline computes them."""
     inputs: list[Term] = [("sample", replica, m)]
     for stage in range(stages):
         inputs.append(("F", stage, inputs[-1]))
@@ -283,9 +290,10 @@ def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]
 
 
 def find_error(program: Program, seeds: Iterable[int] = range(3)) -> str:
-    """Return why a program is wrong under one of these interleavings; an empty string if it is correct under all.
+    """Return why a program is wrong under one of these interleavings; an empty string if it is correct under all of them.
 
-    Everything that its header and instructions name must exist (tests/proof/rules.py checks that).
+    seeds: one for each interleaving. Everything that the header and the instructions name must exist, which
+    tests/proof/rules.py checks.
     """
     streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:

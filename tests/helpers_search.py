@@ -1,4 +1,4 @@
-"""Problems of a search for its tests: equal stages, in one pipe or in several."""
+"""Problems for the tests of the search: stages that take equal time, in one pipe or in several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chimerac.compiler.search.problem import Pipe, Problem
 def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
     """Return a problem of equal stages: F, I and W take `unit`, and B takes twice as long.
 
-    pipes, counts: the placement of every pipe, and its number of micro-batches; kinds: "FB" or "FIW"; hop: the time of a
-    message; limit: the most activations that each rank may hold.
+    pipes: the placement of each pipe; counts: the number of micro-batches of each pipe; kinds: "FB" or "FIW"; hop: the time of
+    a message between any two ranks; limit: the most activations that each rank may hold; None: no limit.
     """
     ranks, stages = max(max(p) for p in pipes) + 1, len(pipes[0])
     costs = {"F": unit, "B": 2 * unit, "I": unit, "W": unit}
@@ -20,7 +20,7 @@ def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: in
         stages,
         tuple(Pipe(f"p{k}", p, n) for k, (p, n) in enumerate(zip(pipes, counts, strict=True))),
         kinds,
-        durations=tuple((costs[k],) * stages for k in kinds),
+        durations=tuple((costs[kind],) * stages for kind in kinds),
         links=((hop,) * ranks,) * ranks,
         activations=(1,) * stages,
         limits=(limit,) * ranks,
@@ -29,6 +29,9 @@ def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: in
 
 
 def two_pipes(ranks: int, total: int, kinds: str, hop: int, unit: int = 1) -> Problem:
-    """Return a problem of two opposite pipes with `total` micro-batches. A rank may hold as many of them as there are ranks."""
+    """Return a problem of two opposite pipes with `total` micro-batches in all.
+
+    Each rank may hold as many activations as there are ranks.
+    """
     down = tuple(range(ranks))
     return uniform([down, down[::-1]], [total // 2, total - total // 2], kinds, hop, limit=ranks, unit=unit)

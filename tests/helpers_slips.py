@@ -1,4 +1,4 @@
-"""Correct schedules, typical mistakes in them (slips), and the findings of the compiler."""
+"""Correct schedules, typical mistakes in them (slips), and the findings of the compiler for these mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers import findings_of_call, replaced
 
 _HEAD = "schedule mine\nparam D = 4\nparam N = 8\nranks D\nstages D\n"
 _PIPE = "pipe main { stage s on rank s   micro_batches N }\n"
-RIGHT = {
+RIGHT = {  # the texts of the correct schedules
     "gpipe": _HEAD
     + _PIPE
     + """order ticks {
@@ -75,6 +75,7 @@ order ticks {
 }
 sync eager
 """,
+    # Schedules of the library, without the comments above the first empty line.
     **{name: find(name).text.partition("\n\n")[2] for name in ("interleaved", "zb_h1", "zb_v")},
 }
 
@@ -85,13 +86,16 @@ def slip(base: str, *changes: tuple[str, str]) -> str:
 
 
 def slip_lines(name: str) -> list[str]:
-    """Return the lines of the table tests/unit/NAME, without comments. A line has one slip, or the findings for one."""
+    """Return the lines of the table tests/unit/NAME, without comments. The first comment of a table says what a line has."""
     lines = (Path(__file__).parent / "unit" / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
 def with_slip(line: str) -> tuple[str, str]:
-    """Return the name of the schedule in a line of a table, and the text of the schedule with the slip of that line."""
+    """Return the name of the schedule in a line of a table, and the text of this schedule with the slip of that line.
+
+    The line is `SCHEDULE: RIGHT ==> WRONG`, with \\n for a line break. The slip replaces RIGHT by WRONG, which may be empty.
+    """
     base, _, change = line.partition(": ")
     right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
     return base, slip(base, (right, wrong.removeprefix(" ")))
@@ -117,9 +121,10 @@ def location(finding: Diagnostic) -> str:
 def with_edits(text: str, finding: Diagnostic) -> str:
     """Return the text after the edits that the help of a finding describes.
 
-    Each line of the help is one edit. "write 'new' instead of 'old'" and "remove 'old'" are at the position that the line
-    names, or at the caret if it names none. "did you mean 'new'?" is at the caret. "write 'new' at the end of line 7" adds to
-    that line.
+    Each line of the help describes one edit; what follows a semicolon is ignored. The edit is at the caret of the finding, with
+    these exceptions. "write 'new' instead of 'old'" and "remove 'old'" may begin with another position. "did you mean 'new'
+    instead of 'old'?" is at the last 'old' in the line of the caret up to the end of the marked text. "write 'new' at the end
+    of line 7" adds to that line.
     """
     lines, edits = text.split("\n"), []
     for edit in finding.help.split("\n"):
@@ -141,7 +146,7 @@ def with_edits(text: str, finding: Diagnostic) -> str:
             edits.append((*position, replacement[4] or replacement[5], replacement[3] or ""))
         elif end:
             edits.append((int(end[2]), len(lines[int(end[2]) - 1]) + 1, "", end[1]))
-    for line, column, old, new in sorted(edits, reverse=True):  # from right to left: columns stay valid
+    for line, column, old, new in sorted(edits, reverse=True):  # the last one first: other positions stay valid
         before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
         assert after.startswith(old), (after, old)
         lines[line - 1] = before + new + after.removeprefix(old)

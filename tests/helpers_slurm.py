@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-WITHOUT_OPTIONS = "while [[ $1 == --* ]]; do shift; done"  # leaves out the options of srun, which begin with two dashes
+# A line for a bash script that replaces srun. It drops srun's options, which begin with two dashes. Then "$@" is the command
+# that srun would start.
+WITHOUT_OPTIONS = "while [[ $1 == --* ]]; do shift; done"
 
 
 def write_commands(folder: Path, scripts: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Modules whose backward is split, and their gradients beside those of autograd."""
+"""Modules to test split backward with, and their gradients beside those of autograd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attention(nn.Module):
 
 
 class MultiHead(nn.Module):
-    """No function of this module can defer weight gradients, so the fallback is used."""
+    """No function of this module can defer weight gradients. They are computed together with the input gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class MultiHead(nn.Module):
 
 
 class Tied(nn.Module):
-    """The embedding is also the weight of the last linear map."""
+    """The weight of the embedding is also that of the last linear map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,9 +100,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 def gradients_of_both(
     module: nn.Module, x: Tensor, precision: AbstractContextManager[object] | None = None
 ) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Return the gradients of a split backward beside those of autograd: of the input, and of each parameter.
+    """Return pairs of gradients, of split backward and of autograd: of the input, then of each parameter.
 
-    Both forwards must have the same output, bit by bit. precision: a context in which they run, such as autocast.
+    It also checks that both forwards have the same output, bit by bit. x: the input, a leaf; precision: a context in which the
+    forwards run, such as autocast; None: in none.
     """
     precision = precision or nullcontext()
     with precision:

@@ -8,7 +8,9 @@ from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
 from tests.helpers import LETTERS, findings_of_call, replaced, tasks
 
-LINES = {  # by the names under which tests replace them; rule1 and rule2 are what the braces of the order enclose
+# The lines, by the names under which tests replace them. `extra` is for statements that a test adds. rule1 and rule2 are
+# between the braces of the order.
+LINES = {
     "param": "param D = 2   param N = 3",
     "ranks": "ranks D",
     "stages": "stages D",
@@ -39,12 +41,12 @@ def tied_1f1b(name: str = "shared") -> str:
 
 
 def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:
-    """Return the program of this schedule with these lines replaced."""
+    """Return the program of `text(**changes)`. parameters: None: the defaults; width: the number of replicas."""
     return compile_text(text(**changes), parameters, width).program
 
 
 def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
-    """Return the findings for this schedule with these lines replaced."""
+    """Return the findings for `text(**changes)`. parameters, width: as of `small`."""
     return findings_of_call(small, parameters, width, **changes)
 
 

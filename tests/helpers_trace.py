@@ -1,6 +1,6 @@
-"""Reads what a run writes for other tools: traces, checked against the trace-event format, and scalars of TensorBoard.
+"""Reads files that are written for other tools: traces, whose format is checked, and scalars and images of TensorBoard.
 
-Format: "Trace Event Format" of Chrome. Times are in microseconds.
+The format of traces is Chrome's "Trace Event Format". Their times are in microseconds.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from typing import Any
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 
-# The fields that an event must have, by its phase: slices, starts and ends of arrows, counters.
+# The fields that an event must have, by its phase `ph`: slices, starts of arrows, ends of arrows, counters.
 REQUIRED = {"X": {"ts", "dur", "name"}, "s": {"ts", "id", "name", "cat"}, "f": {"ts", "id", "name", "cat", "bp"}, "C": {"ts"}}
-NUMBERS = ("ts", "dur")
-ERROR_US = 0.01  # the sum of two rounded numbers may be wrong by this
+NUMBERS = ("ts", "dur")  # fields that are numbers of at least 0
+ERROR_US = 0.01  # the sum of two rounded times may be wrong by at most this
 
 Event = dict[str, Any]
 
 
 def events_of(path: Path) -> list[Event]:
-    """Return the events of a trace, after checks of its format: fields, nesting of slices, and pairs of arrows."""
+    """Return the events of a trace, after checks of its format.
+
+    Events have their fields. Slices of one track do not overlap. Every arrow has one start and one end, each within a slice.
+    """
     events: list[Event] = json.loads(path.read_text())["traceEvents"]
     for e in events:
         assert e["ph"] == "M" or REQUIRED[e["ph"]] <= e.keys(), e
@@ -52,7 +55,10 @@ def phase(events: list[Event], ph: str) -> list[Event]:
 
 
 def check_trace(path: Path, program: Program) -> list[Event]:
-    """Return the events of a trace of one iteration: every instruction once, and an arrow for every message."""
+    """Return the events of a trace of one iteration, after the checks of `events_of` and checks against its program.
+
+    The trace has the ranks' names, every instruction once, its wait as a slice if it waited, and an arrow for every message.
+    """
     events = events_of(path)
     instructions = [e for e in phase(events, "X") if e["cat"] != "wait"]
     found = Counter((e["pid"], e["args"]["number"], e["name"]) for e in instructions)
@@ -70,7 +76,7 @@ def check_trace(path: Path, program: Program) -> list[Event]:
 
 
 def slice_at(events: list[Event], arrow: Event) -> Event:
-    """Return the instruction in whose slice an arrow begins or ends."""
+    """Return the slice of the instruction in which an arrow begins or ends. arrow: the event of this start or end."""
     [found] = [
         e for e in phase(events, "X")
         if e["pid"] == arrow["pid"] and e["cat"] != "wait" and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"]
@@ -78,19 +84,22 @@ def slice_at(events: list[Event], arrow: Event) -> Event:
     return found
 
 
-def images(folder: Path) -> dict[str, list[tuple[int, int, int, bytes]]]:
-    """Return the pictures that TensorBoard reads from a folder, as step, width, height and bytes of the file."""
+def accumulator(folder: Path) -> Any:
+    """Return what TensorBoard reads from a folder."""
+    # Imported here, because the tests of traces need no tensorboard.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder)).Reload()
+    return EventAccumulator(str(folder)).Reload()
+
+
+def images(folder: Path) -> dict[str, list[tuple[int, int, int, bytes]]]:
+    """Return the pictures that TensorBoard reads from a folder, by tag: step, width, height and bytes of the file."""
+    found = accumulator(folder)
     tags = found.Tags()["images"]
     return {tag: [(e.step, e.width, e.height, e.encoded_image_string) for e in found.Images(tag)] for tag in tags}
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
-    # Here, because the other tests of traces need no tensorboard.
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(folder)).Reload()
+    """Return the scalars that TensorBoard reads from a folder, by tag: pairs of step and value."""
+    found = accumulator(folder)
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}

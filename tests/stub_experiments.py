@@ -1,4 +1,4 @@
-"""The command of experiments, whose runs are those of stub_run.py."""
+"""The command of experiments (interpreter/experiments), which here starts stub_run.py for each run, not interpreter/run.py."""
 
 import sys
 from pathlib import Path

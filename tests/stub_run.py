@@ -1,7 +1,10 @@
-"""Replaces interpreter/run.py: it reads the config file of a run, writes a log with invented numbers, and trains nothing.
+"""Replaces interpreter/run.py: it reads the settings of a run, writes a log with invented numbers, and trains nothing.
 
-`timeout` of the settings is how many milliseconds it takes, and a run with `skip_nonfinite` fails. Each start and each end is a
-line of the file that the environment variable STUB_JOURNAL names. STUB_AFTER_MS is how long it runs after its last iteration.
+Two settings have another meaning here. `timeout`: how many milliseconds pass before the log is written; `skip_nonfinite`: the
+run fails instead of writing a log. Whatever the settings are, the log has ITERATIONS iterations.
+
+Environment variables. STUB_JOURNAL: a file that gets a line for the start of each run, and for its end unless it fails;
+STUB_AFTER_MS: how many milliseconds the run goes on after its last iteration.
 """
 
 from chimerac.interpreter.launch.startup import begin_process
@@ -16,11 +19,13 @@ from pathlib import Path  # noqa: E402
 
 from chimerac.interpreter.launch.options import parse_options  # noqa: E402
 
+ITERATIONS = 5
 settings = parse_options(sys.argv[1:])
 assert settings.log_file is not None
 
 
 def note(what: str) -> None:
+    """Write a line to the journal, if there is one. what: start or end."""
     journal = os.environ.get("STUB_JOURNAL")
     if journal:
         with Path(journal).open("a") as file:
@@ -34,7 +39,7 @@ if settings.skip_nonfinite:
 ranks = dict(settings.parameters)["D"]
 with settings.log_file.open("a") as log:
     log.write(json.dumps({"format": "chimera-log", "version": 1}) + "\n")
-    for number in range(1, 6):
+    for number in range(1, ITERATIONS + 1):
         line = {"iteration": number, "iteration_s": 0.1 * number, "bubble": [0.25] * ranks, "loss": 5 - number / 10}
         line |= {"peak_memory_bytes": [1000 * number] * ranks, "tokens_per_second": 100.0, "oversubscribed": ranks > 2}
         line |= {"recompute_s": [0.0] * ranks}

@@ -2,4 +2,4 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent  # of the checkout
+ROOT = Path(__file__).resolve().parent.parent  # the folder of the checkout

@@ -1,12 +1,12 @@
-"""Trains architectures of transformers that this project has no code for, with only their lists of layers given.
+"""Trains architectures of the library transformers that this project has no code for. Only their lists of layers are given.
 
     python -m tools.architectures whisper mamba    these; by default all, which takes 5 to 15 minutes
-    python -m tools.architectures --write mamba    and records them in the table of docs/any_model.md, beside the others there
+    python -m tools.architectures --write mamba    and records them in the table of docs/any_model.md; its other rows stay
 
 Each model is built from a tiny configuration and trained for three iterations under Chimera on four ranks, which are threads of
-this process. The same model is trained in a plain loop too, without any part of this project. `difference` is the largest
-relative difference between the losses of both. The row of a model that cannot be cut has the finding instead. The exit status
-is 1 if a difference is larger than TOLERANCE, or if an error is raised that is no finding.
+this process. The same model is also trained in a plain loop, without a pipeline. `difference` is the largest relative
+difference between the losses of both. The row of a model that is refused before the training has the finding instead. The exit
+status is 1 if a difference is larger than TOLERANCE, or if there is any other error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tests.proof.record import rows as recorded_rows
 from tools import ROOT
 
 Config = Mapping[str, Any]
-VOCABULARY, LENGTH, CLASSES, HIDDEN, SEED = 260, 16, 5, 32, 3  # the tokens 0, 1 and 2 have special meanings
-FIRST_TOKEN = 3  # of those that random samples have
+VOCABULARY, LENGTH, CLASSES, HIDDEN, SEED = 260, 16, 5, 32, 3  # LENGTH: tokens of a sample
+FIRST_TOKEN = 3  # the least token in random samples: 0, 1 and 2 have special meanings
 ITERATIONS, TOLERANCE = 3, 2e-5
 PAGE = ROOT / "docs" / "any_model.md"
 HEAD = ("architecture", "class", "`--layers`", "layers", "difference")
@@ -67,7 +67,8 @@ CONVOLUTIONS: Config = {"image_size": 32, "patch_size": 2, "hidden_sizes": [8, 1
 STATE_SPACE: Config = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 4, "state_size": 8}
 BOTH_STACKS = "model.encoder.layers model.decoder.layers"
 
-ARCHITECTURES: Mapping[str, tuple[Config, str]] = {  # the configuration, and what --layers names
+# By model_type: the configuration, and the names of the lists of layers as --layers gives them.
+ARCHITECTURES: Mapping[str, tuple[Config, str]] = {
     "opt": ({**TEXT, "ffn_dim": 64, "word_embed_proj_dim": HIDDEN, "dropout": 0.0}, "model.decoder.layers"),
     "gpt_neox": (TEXT, "gpt_neox.layers"),
     "gptj": ({**GPT2, "rotary_dim": 4}, "transformer.h"),
@@ -120,7 +121,8 @@ ARCHITECTURES: Mapping[str, tuple[Config, str]] = {  # the configuration, and wh
 class Outcome:
     """What an attempt to train an architecture has found.
 
-    layers: their number. difference: as at the top of this file; None if the model is refused. finding: why it is refused.
+    layers: the number of layers between which the model can be cut; 0 if it is refused. difference: as at the top of this file;
+    None if the model is refused. finding: why it is refused; empty if it is not.
     """
 
     class_name: str
@@ -135,7 +137,7 @@ class Outcome:
 
 
 def attempt(kind: str) -> Outcome:
-    """Train an architecture under Chimera and without a pipeline."""
+    """Train an architecture under Chimera and without a pipeline, unless it is refused. kind: a key of ARCHITECTURES."""
     values, layers = ARCHITECTURES[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
@@ -148,8 +150,8 @@ def attempt(kind: str) -> Outcome:
         try:
             model = huggingface(path, fields, loss=_mean, targets=batches[0][1][:SAMPLES], layers=layers.split())
         except ChimeraError as error:
-            found = error.diagnostics[0]
-            return Outcome(model_class.__name__, finding=f"{found.code}: {found.message}")
+            first = error.diagnostics[0]
+            return Outcome(model_class.__name__, finding=f"{first.code}: {first.message}")
         ((start_weights, losses),) = train(lambda: model, ["chimera"], batches).values()
         plain = train_plainly(model_class(config).train(), start_weights, batches, _plain_loss)
     difference = max(abs(a - b) / abs(b) for a, b in zip(losses, plain, strict=True))
@@ -157,7 +159,7 @@ def attempt(kind: str) -> Outcome:
 
 
 def _fields(config: Any, model_class: Any) -> Fields:
-    """Return what a model reads, for one micro-batch: tokens, images or the spectra of sounds."""
+    """Return the fields that a model reads, for one micro-batch: tokens, images, or the spectra of sounds with tokens."""
     if model_class.main_input_name != "input_features":
         return example_fields(config, model_class, SAMPLES, LENGTH)
     spectra = torch.zeros(SAMPLES, config.num_mel_bins, 2 * config.max_source_positions)
@@ -165,7 +167,7 @@ def _fields(config: Any, model_class: Any) -> Fields:
 
 
 def _random(fields: Fields, count: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the random fields of `count` samples, and their targets: a class for each image, or a token for each position."""
+    """Return the fields of `count` random samples, and their targets: a class for each image, or a token for each position."""
     made = {}
     for name, t in fields.items():
         shape = (count, *t.shape[1:])
@@ -196,10 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         rows |= {row[HEAD[0]]: tuple(row.values()) for part in recorded_rows("architectures", PAGE) for row in part}
     for kind in options.kinds or ARCHITECTURES:
-        found = attempt(kind)
-        is_equal &= found.difference is None or found.difference <= TOLERANCE
+        outcome = attempt(kind)
+        is_equal &= outcome.difference is None or outcome.difference <= TOLERANCE
         layers = " ".join(f"`{name}`" for name in ARCHITECTURES[kind][1].split())
-        rows[kind] = (kind, found.class_name, layers, found.layers or "-", found.cell)
+        rows[kind] = (kind, outcome.class_name, layers, outcome.layers or "-", outcome.cell)
         print(*(f"{cell!s:<{width}}" for cell, width in zip(rows[kind], (14, 32, 56, 4, 8), strict=True)), flush=True)
         if options.write:
             body = table(HEAD, [rows[name] for name in ARCHITECTURES if name in rows])

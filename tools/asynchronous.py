@@ -1,4 +1,6 @@
-"""PipeDream and PipeDream-2BW as published closed forms. They compute with old weights, which no program of this project does.
+"""PipeDream and PipeDream-2BW as published closed forms.
+
+Both schemes compute with old weights, which no program of this project does.
 
 Sources: Narayanan et al., "PipeDream", SOSP 2019; Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML
 2021; and the comparison of both in Li and Hoefler, "Chimera", SC 2021, table 2: no bubble in the steady state, 1 to D
@@ -19,8 +21,8 @@ Scheme = Literal["PipeDream", "PipeDream-2BW"]
 class Stage:
     """The times and the bytes of a stage.
 
-    tasks_s: the forward and the backward of one micro-batch, and with recomputation another forward. all_reduce_s: one
-    all-reduce of its gradients over the replicas. weight_bytes: of one version of the weights.
+    tasks_s: for the forward and the backward of one micro-batch, and with recomputation for another forward. all_reduce_s: for
+    one all-reduce of the stage's gradients over the replicas. weight_bytes: of one version of the stage's weights.
     """
 
     tasks_s: float
@@ -32,8 +34,8 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     """Return how long a micro-batch takes in the steady state: as long as in the slowest stage.
 
     PipeDream updates the weights after every micro-batch, and 2BW after `micro_batches`. Before an update the replicas
-    all-reduce their gradients. hidden: whether the all-reduce runs at the same time as the tasks, so that the longer of the two
-    counts; otherwise their times are added.
+    all-reduce their gradients. hidden: whether this all-reduce runs at the same time as the tasks of the update. If so, the
+    longer of the two times counts. Otherwise the two are added.
     """
     per_update = micro_batches if scheme == "PipeDream-2BW" else 1
     combine: Callable[[float, float], float] = max if hidden else operator.add

@@ -1,13 +1,15 @@
 """Compares the speed of the compiler with torch.distributed.pipelining. This is a benchmark, not a test.
 
 The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing. The
-simulator then computes the times of this program, with costs and with links that have a latency and a bandwidth.
+benchmark also measures the verifier alone, writing and reading the program as JSON, and the simulator, once with costs and once
+with links that have a latency and a bandwidth.
 
-    python -m tools.bench                  all sizes; five to ten minutes, most of which torch takes
-    python -m tools.bench --quick          sizes up to (32, 256): seconds
+    python -m tools.bench                  all sizes (D, N); five to ten minutes, most of which torch takes
+    python -m tools.bench --quick          sizes up to (32, 256); takes seconds
     python -m tools.bench --write          all sizes, and records the result in docs/speed.md
 
-Times are processor times, as medians of interleaved runs. The exit status is 1 if a goal is missed.
+Times are processor times. Those of a compilation are medians. At all sizes but the largest, the compiler and torch take turns.
+The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -43,8 +45,12 @@ SCHEDULES = (*IN_TORCH, "chimera")  # torch has no schedule in which two ranks h
 SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))  # D, N
 SMALL, LARGE = SIZES[0], SIZES[-1]
 RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, torch's
-PROCESSES = 7  # number of processes in which the first compilation is measured
+PROCESSES = 7  # number of processes in which the first compilation of each schedule is measured
 COLLECTOR = ("on", "off", "frozen")  # states of the garbage collector; frozen: it skips the objects that exist already
+# us, simulated_us: at most so many µs per instruction, to compile and to simulate with links, from SIZES[1] on. first_ms: at
+# most so many ms for the first compilation of a process, at SMALL. growth: the time per instruction at LARGE is at most so many
+# times that at SIZES[1]. speedup, speedup_large: torch takes at least so many times as long, from SIZES[1] on and at LARGE.
+# peak_gb: at most so many GB for a process that compiles at LARGE.
 GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0, "simulated_us": 2.0}
 
 
@@ -52,8 +58,8 @@ GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_la
 class Case:
     """The measurements of a schedule at a size (D, N), in seconds of processor time.
 
-    ours, theirs: of each compilation by this project and by torch; theirs is empty if torch lacks the schedule. actions: the
-    number of torch's instructions.
+    ours, theirs: of each compilation by this project and by torch; theirs is empty if torch lacks the schedule. The times whose
+    names end in _s: of what is done with the compiled program (`uses`). actions: the number of torch's instructions.
     """
 
     name: str
@@ -75,7 +81,7 @@ class Case:
 
     @property
     def speedup(self) -> float:
-        """Return how many times longer torch takes."""
+        """Return how many times as long torch takes."""
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
 
@@ -127,7 +133,7 @@ def uses(program: Program) -> dict[str, Any]:
 
 
 def simulated_links(program: Program) -> Simulation:
-    """Return the simulation with tasks of some milliseconds, links, and all-reduces that take time."""
+    """Return the simulation with tasks of 5 ms, links, and all-reduces that take time."""
     tasks = {op: [0.005] * program.header.stages for op in TIMES}
     network = Network(Link(latency_s=1e-5, bytes_per_s=1e10))
     durations = measured_durations(program, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**26)
@@ -143,7 +149,10 @@ def median_time(work: Callable[[], Any]) -> float:
 
 
 def peak_gb() -> float:
-    """Return the peak memory of this process. It is at least that of its parent at the start, so the parent must be small."""
+    """Return the peak memory of this process in GB.
+
+    It is at least the memory that the parent process had when it started this one, so the parent must be small.
+    """
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
@@ -160,7 +169,7 @@ def large(name: str) -> dict[str, Any]:
     def watch(phase: str, _: dict[str, int]) -> None:
         pauses.append(time.process_time() * (-1 if phase == "start" else 1))
 
-    compile_schedule("1f1b", {"D": 2, "N": 2})
+    compile_schedule("1f1b", {"D": 2, "N": 2})  # so that loading the grammar is not measured
     ours = compiling(name, LARGE)
     gc.collect()
     gc.callbacks.append(watch)
@@ -186,7 +195,7 @@ def large(name: str) -> dict[str, Any]:
 def large_theirs(name: str) -> dict[str, Any]:
     """Measure torch at the largest size."""
     theirs = lowering(name, LARGE)
-    lowering(name, SMALL)()
+    lowering(name, SMALL)()  # so that the first call of a process is not measured
     seconds, actions = timed(theirs)
     return {"seconds": seconds, "actions": actions, "peak": peak_gb()}
 
@@ -195,7 +204,7 @@ CHILDREN = {f.__name__: f for f in (first_compile, large, large_theirs)}
 
 
 def child(what: str, name: str) -> dict[str, Any]:
-    """Run one of the functions above in a fresh process and return its result."""
+    """Run one of CHILDREN in a fresh process and return its result. what: its name; name: the schedule."""
     command = [sys.executable, "-m", "tools.bench", "--child", what, name]
     result = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(result.stdout)
@@ -208,7 +217,7 @@ def child(what: str, name: str) -> dict[str, Any]:
 def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
     """Return all cases, and by schedule the measurements in fresh processes.
 
-    Those are made first, while this process is small: `peak_gb` of a child is at least the memory of its parent.
+    The measurements in fresh processes are made first, while this process is small (`peak_gb` says why).
     """
     fresh: dict[str, dict[str, Any]] = {name: {"first": []} for name in SCHEDULES}
     for _ in range(PROCESSES):
@@ -278,12 +287,13 @@ def other_measurements(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> s
     head = (*head, "peak memory", "torch: peak memory", "collections", "time in collections", "collector off", "objects frozen")
     rows = []
     for name in SCHEDULES:
-        last, x = [c for c in cases if c.name == name][-1], fresh[name]
-        row = [name, seconds(statistics.median(x["first"]))]
-        row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write_json_s, last.read_json_s)]
-        if "large" in x:
-            large_run, on = x["large"], statistics.median(x["large"]["times"]["on"])
-            row += [f"{large_run['peak']:.2f} GB", f"{x['large_theirs']['peak']:.2f} GB" if "large_theirs" in x else ""]
+        largest, measured = [c for c in cases if c.name == name][-1], fresh[name]
+        row = [name, seconds(statistics.median(measured["first"]))]
+        row += [f"{part * 1e6 / largest.instructions:.2f}" for part in (largest.write_json_s, largest.read_json_s)]
+        if "large" in measured:
+            large_run, torch_run = measured["large"], measured.get("large_theirs")
+            on = statistics.median(large_run["times"]["on"])
+            row += [f"{large_run['peak']:.2f} GB", f"{torch_run['peak']:.2f} GB" if torch_run else ""]
             row += [str(large_run["collections"]), seconds(large_run["paused"])]
             row += [f"{statistics.median(large_run['times'][how]) / on - 1:+.0%}" for how in COLLECTOR[1:]]
         rows.append([*row, *[""] * (len(head) - len(row))])
@@ -293,7 +303,7 @@ def other_measurements(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> s
 def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
     """Yield every goal that was measured, with the cases that miss it."""
     g = GOALS
-    later = [c for c in cases if c.size != SMALL]
+    later = [c for c in cases if c.size != SMALL]  # from SIZES[1] on
     missed = [f"{c.name} at {c.size}: {c.us_per_instruction:.2f}" for c in later if c.us_per_instruction > g["us"]]
     yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", missed
     missed = [
@@ -332,7 +342,7 @@ def host() -> str:
 
 
 def main() -> int:
-    """Measure and print, and record if asked to; return 1 if a goal is missed."""
+    """Measure and print, and record if asked to; return the exit status: 1 if a goal is missed, otherwise 0."""
     p = argparse.ArgumentParser("bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--quick", action="store_true", help="sizes up to (32, 256) only")
     p.add_argument("--write", action="store_true", help="record the result in docs/speed.md")

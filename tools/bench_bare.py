@@ -1,7 +1,7 @@
-"""Training loops written by hand for one model: what a runtime is compared with.
+"""Loops written by hand, with which the runtime is compared. An iteration computes gradients and clears them.
 
-`chimera` is Chimera on two ranks. Every rank has the whole model: the first half for the pipe that begins on this rank, and the
-last half for the pipe that begins on the other one.
+`alone` runs the whole model in one process. `chimera` is Chimera on two ranks. There every rank has the whole model: the first
+half for the pipe that begins on this rank, and the last half for the pipe that begins on the other one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.bench_models import SAMPLES, mean_loss
 
 
 def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Return a function that computes the gradients of all micro-batches in this process, one after another."""
+    """Return a function that runs one iteration in this process: all micro-batches, one after another."""
     parts = tokens.split(SAMPLES)
 
     def iterate() -> None:
@@ -32,9 +32,9 @@ def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
 def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[Any]) -> Callable[[], None]:
     """Return a function that runs one iteration of Chimera on this rank of two.
 
-    first, last: the two halves of the model; groups: process groups for the messages to rank 1, for those to rank 0, for the
-    gradients of the first half, and for those of the last half. The gradients of a half are views of one flat tensor, which is
-    made once.
+    first, last: the two halves of the model. groups: four process groups: for the messages to rank 1, for those to rank 0, for
+    the gradients of the first half, and for those of the last half. The gradients of a half are views of one flat tensor, which
+    is made once.
     """
     rank = dist.get_rank()
     peer, outgoing, incoming = 1 - rank, groups[rank], groups[1 - rank]
@@ -42,10 +42,10 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
     own, other = parts[rank * len(parts) // 2 :][: len(parts) // 2], parts[peer * len(parts) // 2 :][: len(parts) // 2]
     with torch.no_grad():
         shape = first(parts[0])[0].shape
-    flat = [_flat_gradients(half) for half in (first, last)]
+    flat_of_first, flat_of_last = (_flat_gradients(half) for half in (first, last))
 
     def iterate() -> None:
-        for gradients, views in flat:
+        for gradients, views in (flat_of_first, flat_of_last):
             gradients.zero_()
             for p, view in views:
                 p.grad = view
@@ -62,11 +62,11 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             torch.autograd.backward(mean_loss(output, other[k]) / len(parts))
             assert x.grad is not None
             sent.append((dist.isend(x.grad, peer, outgoing), x))
-            if k == len(own) - 1:
-                launched = [dist.all_reduce(flat[1][0], group=groups[3], async_op=True)]
+            if k == len(own) - 1:  # the gradients of the last half are complete
+                launched = [dist.all_reduce(flat_of_last[0], group=groups[3], async_op=True)]
             receives[1].wait()
             torch.autograd.backward(y, gradient)
-        launched.append(dist.all_reduce(flat[0][0], group=groups[2], async_op=True))
+        launched.append(dist.all_reduce(flat_of_first[0], group=groups[2], async_op=True))
         for work, _ in sent:
             work.wait()
         for all_reduce in launched:

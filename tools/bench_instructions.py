@@ -1,14 +1,14 @@
 """Measures what the executor costs per instruction, without communication and without a second process.
 
-Every rank of a schedule is executed alone, over a transport whose messages arrive at once. Beside it runs a bare loop: the
-same modules, called in the same order, with the calls of autograd that a loop written by hand needs. The time of the
-executor is the difference, summed over the ranks, divided by the number of instructions.
+The executor runs every rank of a schedule alone, over a transport whose messages arrive at once. A bare loop takes turns with
+it: the same modules, called in the same order, with the calls of autograd that a loop written by hand needs. What the executor
+itself costs is the difference of the two times, summed over the ranks and divided by the number of instructions.
 
     python -m tools.bench_instructions [SCHEDULE ...]     default: every schedule of the library
-    python -m tools.bench_instructions --write            and records the result in docs/benchmarks.md
+    python -m tools.bench_instructions --write            every schedule, and records the result in docs/benchmarks.md
 
-Times are processor times. The executor and the loop take turns; each figure is a median over the iterations. The exit status
-is 1 if a schedule costs more than the goal, and 2 if one cannot be compiled.
+Times are processor times, for each rank the median over the iterations. The exit status is 1 if the executor misses its goal
+for a schedule, and 2 if a schedule cannot be compiled.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ class Instant:
 
 
 class BareLoop:
-    """The tasks of a rank in the order of its stream, without an executor.
+    """The tasks of a rank in the order of its stream, without an executor. A recomputation runs as a part of the backward.
 
-    received: one tensor of zeros, which stands for every value from another stage.
+    received: one tensor of zeros, which stands for every value from another stage. calls: for each task and micro-batch, the
+    method and its arguments: the stage and its number, the key, and whether the backward of this key is split.
     """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
@@ -120,7 +121,8 @@ class BareLoop:
                 for m in i.micro_batches:
                     key = (i.pipe, i.stage, m)
                     self.calls.append((method, self.stages[i.stage], i.stage, key, key in split))
-        # The output of each forward and, with a split backward, what it has recorded; None for a forward to recompute.
+        # What each forward has left: its output and, with a split backward, its `Splitting`. None for a forward that is to be
+        # recomputed.
         self.kept: dict[Key, tuple[Tensor, Splitting | None] | None] = {}
 
     def run(self) -> None:
@@ -143,7 +145,7 @@ class BareLoop:
         self.kept[key] = outputs[0], splitting
 
     def forward_to_recompute(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:
-        """Run a forward that its backward runs again."""
+        """Run a forward without a graph. Its backward runs it again."""
         with torch.no_grad():
             outputs = module(self.parts[key[2]] if stage == 0 else self.received)
             if stage == self.last:
@@ -167,23 +169,23 @@ class BareLoop:
 
 
 def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, float]:
-    """Return the number of instructions of all ranks, the seconds of one iteration, and by how much the bare loop is faster.
+    """Return the number of instructions of all ranks, how long an iteration takes, and how much longer than the bare loop.
 
-    The seconds are summed over the ranks. On the CPU they are processor time. On a GPU they are those of the clock, until its
-    last kernel has ended.
+    Both times are the executor's, in seconds, and summed over the ranks. On the CPU they are processor time. On a GPU they are
+    wall-clock time, until the last kernel has ended.
     """
     clock = time.thread_time if device == CPU else time.perf_counter
     model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches).to(device)
     parts = partitioned(program, model, describe(model, SAMPLES))
     draws = [Draws(SEED, iteration=0, samples=())] * program.header.micro_batches
     batch = TensorBatch((tokens,), (tokens,), {}, program.header.micro_batches, divisors=(tokens.numel(),), draws=draws)
-    count, ours, difference = 0, 0.0, 0.0
+    count, executor_s, difference_s = 0, 0.0, 0.0
     for rank in range(program.header.ranks):
         held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]
         stages = {s: parts.build(s, SEED).to(device) for s in held}
         executor = Executor(program, model, stages, parts.boundary_table, Instant(rank, program.header.ranks, device))
         bare = BareLoop(executor, model, tokens)
-        mine, others = [], []
+        executor_times, bare_times = [], []
         for number in range(WARM_UPS + ITERATIONS):
             begin = clock()
             executor.run(batch)
@@ -193,16 +195,16 @@ def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, f
             for stage in stages.values():
                 stage.zero_grad()
             if number >= WARM_UPS:
-                mine.append(middle - begin)
-                others.append(end - middle)
+                executor_times.append(middle - begin)
+                bare_times.append(end - middle)
         count += len(executor.stream)
-        ours += statistics.median(mine)
-        difference += statistics.median(a - b for a, b in zip(mine, others, strict=True))
-    return count, ours, difference
+        executor_s += statistics.median(executor_times)
+        difference_s += statistics.median(a - b for a, b in zip(executor_times, bare_times, strict=True))
+    return count, executor_s, difference_s
 
 
 def main() -> int:
-    """Measure, print and record. Return 1 if a goal is missed."""
+    """Measure and print, and record if asked to; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("schedules", nargs="*", default=names(), metavar="SCHEDULE")
     parser.add_argument("--write", action="store_true", help="record the table of all schedules in docs/benchmarks.md")
@@ -217,10 +219,10 @@ def main() -> int:
         except ChimeraError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
-        count, ours, difference = measure(program)
-        each = difference / count * 1e6
-        met &= each <= GOAL
-        rows.append([name, count, f"{ours / count * 1e6:.1f}", f"{each:.1f}", "met" if each <= GOAL else "missed"])
+        count, executor_s, difference_s = measure(program)
+        own_us = difference_s / count * 1e6  # of an instruction, without what the bare loop needs
+        met &= own_us <= GOAL
+        rows.append([name, count, f"{executor_s / count * 1e6:.1f}", f"{own_us:.1f}", "met" if own_us <= GOAL else "missed"])
         print(*rows[-1], flush=True)
     head = ["schedule", "instructions", "µs per instruction", "of this the executor", f"goal: at most {GOAL:g}"]
     text = table(head, rows)

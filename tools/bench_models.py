@@ -1,4 +1,4 @@
-"""The models of the benchmarks of the runtime: a GPT, also for torch.distributed.pipelining, and a tiny one."""
+"""The two models of the benchmarks of the runtime, a GPT and a tiny one, and their pipelines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 
-SAMPLES, SEED = 2, 0  # samples of a micro-batch
+SAMPLES, SEED = 2, 0  # SAMPLES: of a micro-batch
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def model_of(z: Sizes) -> LayeredModel:
 
 
 def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
-    """Return random tokens: the inputs and the targets of an iteration."""
+    """Return random tokens. They are both the inputs and the targets of an iteration."""
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(0, z.vocabulary, (micro_batches * SAMPLES, z.length), generator=generator)
 
 
 def pipeline_of(program: Program, z: Sizes, transport: Transport) -> BoundPipeline:
-    """Return this rank's pipeline of a program for a model."""
+    """Return this rank's pipeline of a program, for the model of these sizes."""
     model = model_of(z)
     return BoundPipeline(program, partitioned(program, model, description_of(z)), transport, SEED)
 

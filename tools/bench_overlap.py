@@ -3,8 +3,8 @@
     python -m tools.bench_overlap [ROUNDS]      default 5
     python -m tools.bench_overlap --write       and records the result in docs/benchmarks.md
 
-Real gloo ranks compute a real model. Their all-reduces go over links of limited bandwidth (tools/slow_link.py). Every round
-runs every `sync` at every bandwidth once. The exit status is 1 if a goal is missed.
+Real gloo ranks compute a real model. Their all-reduces take as long as over links of limited bandwidth (tools/slow_link.py).
+For each schedule of RUNS, every round runs every `sync` at every bandwidth once. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ GIGABITS = (1, 2, 4)  # per second
 class Run:
     """A schedule of the library. ranks: of all replicas together.
 
-    most_exposed: at the highest bandwidth, the largest share of the exposed all-reduces of `sync at end` that `sync eager` may
-    expose.
+    most_exposed: the most that the exposed time of the all-reduces with `sync eager` may be at the highest bandwidth, divided
+    by that with `sync at end`.
     """
 
     schedule: str
@@ -74,7 +74,7 @@ class Variant:
 
 
 def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
-    """Run as one rank: return the variants of a run, measured."""
+    """Run as one rank: return the measured variants of a run, as dicts of their fields."""
     link = SlowLink()
     pipes = {sync: pipeline_of(run.program(sync), GPT, link) for sync in SYNCS}
     variants = {f"{sync} {gigabits}": Variant(sync, gigabits, [], []) for gigabits in GIGABITS for sync in SYNCS}
@@ -97,12 +97,12 @@ def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
 
 
 def exposed_s(pipe: BoundPipeline) -> float:
-    """Return how long a rank waited for all-reduces at the end of the last iteration: the mean of all ranks, in seconds."""
+    """Return the seconds for which ranks waited for all-reduces at the end of the last iteration: the mean of all ranks."""
     return statistics.fmean(pipe.measured().all_reduce_waits_s)
 
 
 def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
-    """Raise ValueError if the last gradients of a pipeline are not those that plain gloo sums, bit for bit."""
+    """Raise ValueError if the gradients of a pipeline's last iteration are not those with plain gloo, bit for bit."""
     expected = pipeline_of(run.program(AT_END), GPT, Gloo())
     iteration_of(expected, GPT)()
     for sync, pipe in pipes.items():
@@ -113,7 +113,7 @@ def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Run as one rank: return the variants of all runs on this number of ranks."""
+    """Run as one rank: return the measured variants of every run on this number of ranks, by its name in RUNS."""
     found = {}
     for name, run in RUNS.items():
         if run.ranks == dist.get_world_size():
@@ -123,7 +123,7 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> tuple[str, bool]:
-    """Return the tables and the goals, and whether all goals are met."""
+    """Return the tables and the goals, and whether all goals are met. found: by run, its variants as `measure` returns them."""
     text, exposed_more, slower, too_much = "", list[str](), list[str](), list[str]()
     head = (
         "link",

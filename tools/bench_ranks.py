@@ -28,13 +28,13 @@ from tools import ROOT
 from tools.bench_models import SEED
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-OUT = "BENCH_OUT"  # in the environment of a rank: the file for what rank 0 has found
+OUT = "BENCH_OUT"  # the environment variable of a rank that names the file for what rank 0 has found
 
 
 def on_ranks(module: str, count: int, *arguments: object) -> Any:
     """Run a module as `count` ranks of this host, with one thread each; return what its rank 0 has found.
 
-    Raises subprocess.CalledProcessError if a rank fails.
+    arguments: the command line of the module. Raises subprocess.CalledProcessError if a rank fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
@@ -68,9 +68,10 @@ def progress(text: str) -> None:
 def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iterator[tuple[str, float]]:
     """Run each runner once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
 
-    One round more, at the beginning, warms up. The order is random, so that no runner always follows the same one.
+    One round more, at the beginning, warms up, and nothing is yielded for it. The order within a round is random, so that no
+    runner always follows the same one.
     """
-    shuffler, names = random.Random(SEED), list(runners)  # the same orders on all ranks
+    shuffler, names = random.Random(SEED), list(runners)  # with one seed, all ranks have the same orders
     for number in range(rounds + 1):
         for name in shuffler.sample(names, len(names)):
             dist.barrier()
@@ -103,15 +104,16 @@ def verdict(goal: str, failures: Sequence[str]) -> str:
 
 
 def benchmark(
-    name: str, doc: str, measured: Callable[[int], tuple[str, bool]], number: str, default: int, page: Path = PAGE
+    name: str, doc: str, measured: Callable[[int], tuple[str, bool]], metavar: str, default: int, page: Path = PAGE
 ) -> int:
     """Run a benchmark as a command: print its tables, and record them on a page if asked to; return its exit status.
 
-    name: of its block on the page; doc: the help of the command. The command takes one number: number, default: its name in the
-    help, and its default. measured: returns the tables and whether all goals are met, given that number.
+    The command takes one number as its argument. name: of the benchmark's block on the page. doc: the help of the command.
+    measured: a function of the number, which returns the tables and whether all goals are met. metavar: the name of the number
+    in the help. default: the number if none is given.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("number", metavar=number, nargs="?", type=int, default=default)
+    parser.add_argument("number", metavar=metavar, nargs="?", type=int, default=default)
     parser.add_argument("--write", action="store_true", help=f"record the tables in docs/{page.name}")
     options = parser.parse_args()
     begin = time.monotonic()

@@ -1,11 +1,14 @@
 """Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
-All of them train the same model on the same two gloo ranks with one thread each. Every round runs each of them once, so that
-other load on the host affects all. A ratio is computed in each round; the table has the median and the quartiles. Of our
-schedules it also has the waits for communication, which explain the distance to the ideal.
+All of them compute the gradients of the same model, on the same two gloo ranks with one thread each. Every round runs each of
+them once, so that other load on the host affects all. The ratio of two times is computed in each round. A table has the median
+and the quartiles of each ratio, and another one has the times. For our schedules it also has the waits for communication, which
+explain the distance to the ideal.
 
-    python -m tools.bench_runtime [ROUNDS]      default 7
+    python -m tools.bench_runtime [ROUNDS]      default 7; three times as many for the tiny model
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
+
+The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -35,13 +38,15 @@ from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration
 from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
 
 RANKS = 2
-# Our schedules, with their parameters besides D and N; torch's, with their classes.
+# Our schedules, with their parameters besides D and N.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
-EAGER = "chimera, sync eager"  # an all-reduce begins in the middle of the computation; the library's waits for idle time
+# Chimera that launches the all-reduce of a stage right after its last gradient. The library's does so where the rank is idle.
+EAGER = "chimera, sync eager"
+# torch's schedules, with their classes.
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
 THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
-RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}
-# The names of two times, and the most that the first divided by the second may be; None: it must be at least EFFICIENCY.
+RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}  # the model, and N
+# By run: the names of two times, and the most that the first divided by the second may be; None: the least is EFFICIENCY.
 GOALS = {
     "GPT, N=8": [
         ("ours 1f1b", "torch 1F1B", 0.98),
@@ -62,11 +67,14 @@ GOALS = {
     ],
     "tiny, N=64": [("ours 1f1b", "torch 1F1B", 0.80), ("ours gpipe", "torch GPipe", 0.80)],
 }
-EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # the least ratio of the ideal time to ours
+EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # by run: the least that the ideal time divided by ours may be
 
 
 def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple[Callable[[], None], BoundPipeline]:
-    """Return a function that runs one iteration with our runtime, and the pipeline of this rank."""
+    """Return a function that runs one iteration with our runtime, and the pipeline of this rank.
+
+    name: a schedule of the library, or EAGER.
+    """
     sizes = {"D": transport.world, "N": micro_batches, **OURS.get(name, {})}
     if name == EAGER:
         text = find("chimera").text.replace("sync eager where idle", "sync eager")
@@ -78,7 +86,7 @@ def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple
 
 
 def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
-    """Return a function that runs one iteration with torch.distributed.pipelining."""
+    """Return a function that runs one iteration with torch.distributed.pipelining. name: a key of THEIRS."""
     model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
     stages_of_rank = 1 if name in ("GPipe", "1F1B") else 2
     stages = RANKS * stages_of_rank
@@ -112,10 +120,11 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
 
 
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
-    """Return what this rank has measured of every runner.
+    """Return what this rank has measured of every runner, which is one of the loops that are compared.
 
-    times: the seconds of each round; counts: the instructions of a schedule; waits: of each round of a schedule, the seconds in
-    which the rank waited for values, for sends and for all-reduces; best: the name of torch's best schedule.
+    times: by runner, the seconds of each round; also those of `ideal` and of `best of torch`. counts: by schedule of ours, the
+    instructions of this rank. waits: by runner of a schedule of ours, for each round the seconds in which the rank waited for
+    values, for sends and for all-reduces. best: the runner of torch's best schedule.
     """
     transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
@@ -141,12 +150,12 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Return what `measure` finds for every model and number of micro-batches."""
+    """Return what `measure` finds for every run, with three times as many rounds for the tiny model."""
     return {name: measure(z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
 
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
-    """Return the tables of the results, and whether all goals are met."""
+    """Return the tables of the results, and whether all goals are met. found: as `measure_all` returns it."""
     text, all_met = "", True
     for run in RUNS:
         rounds = len(found[run]["times"]["ideal"])
@@ -160,20 +169,20 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
 def _ratio_table(run: str, times: dict[str, list[float]]) -> tuple[str, bool]:
     """Return the table of the ratios of a run, and whether its goals are met."""
     rows, all_met = [], True
-    for a, b, most in GOALS[run]:
-        quartiles = ratios(times[a], times[b])
+    for first, second, most in GOALS[run]:
+        quartiles = ratios(times[first], times[second])
         median = quartiles[1]
         met = median <= most if most is not None else median >= EFFICIENCY[run]
         goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
-        rows.append([a, b, *ratio_cells(quartiles), goal, "met" if met else "missed"])
+        rows.append([first, second, *ratio_cells(quartiles), goal, "met" if met else "missed"])
         all_met &= met
     return table(["time of", "beside", "ratio", "quartiles", "goal", ""], rows), all_met
 
 
 def _loop_table(run: str, found: dict[str, Any]) -> str:
-    """Return the table of the loops of a run: iteration, waits, and for the tiny model each instruction.
+    """Return the table of the loops of a run: the time of an iteration, and the waits. found: as `measure` returns it.
 
-    found: as `measure` returns it.
+    For the tiny model it also has the time of an iteration divided by the number of instructions.
     """
     times, counts, waits = found["times"], found["counts"], found["waits"]
     is_tiny = RUNS[run][0] is TINY

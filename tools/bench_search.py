@@ -1,10 +1,11 @@
-"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--shipped] [--write].
+"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--group GROUP] [--shipped] [--write].
 
-The settings are in docs/searched/ with their seeds: 20 with uneven stages and links, 20 small ones, and placements with
-equal stages. Each is searched for some time. The table has the best schedule of the library that keeps the same limits, what
-was found, and the bound. The summary compares also with the best schedule whose order no search has found. Every order is
-written as a text and compiled, and its certificate is checked. --shipped searches nothing: it compares what was found with
-the library of today, which may have more schedules.
+There are three groups of settings: `uneven`, 20 with uneven stages and links; `small`, 20 small ones, also uneven; `published`,
+placements with equal stages. Each setting is searched for some time. A row has the best schedule of the library that needs no
+more memory, what was found, and the bound. It also has the makespan of the best such schedule whose order no search has found.
+Every order that is found is written as a text and compiled, and its certificate is checked. --shipped searches nothing: it
+compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --write records settings
+and rows there.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ GROUPS = ("published", "uneven", "small")
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem to search. group: one of GROUPS; split, costs, links: as of `Given`, fractions as texts; limit: of every rank.
+    """A problem to search.
 
-    links: one text is the time of every message.
+    group: one of GROUPS. seed: of the random setting and of the search. split, costs, links: as in `Given`, with fractions as
+    texts; if links is one text, it is the time of every message. limit: the most activations of every rank.
     """
 
     group: str
@@ -70,7 +72,10 @@ class Setting:
 
 
 def drawn(group: str, seed: int) -> Setting:
-    """Return a random setting: a placement, stages whose costs vary by about a quarter, and links of 0.1 to 0.5."""
+    """Return a random setting: a placement, stages whose costs vary by about a quarter, and links of 0.1 to 0.5.
+
+    A forward costs about 1. group: `uneven` or `small`.
+    """
     r = random.Random(f"{group} {seed}")
     small = group == "small"
     ranks = r.choice((2, 4, 6) if small else (4, 6, 8))
@@ -82,7 +87,7 @@ def drawn(group: str, seed: int) -> Setting:
     stages = 2 * ranks if is_v else ranks
     split = r.random() < 0.6 or is_v
     kinds = "FIW" if split else "FB"
-    base = {"F": 10, "B": 20, "I": r.choice((10, 11, 12)), "W": r.choice((7, 8, 10))}
+    base = {"F": 10, "B": 20, "I": r.choice((10, 11, 12)), "W": r.choice((7, 8, 10))}  # costs, in tenths
     factors = [r.uniform(0.75, 1.25) for _ in range(stages)]
     costs = {k: [str(Fraction(round(base[k] * f * r.uniform(0.95, 1.05)), 10)) for f in factors] for k in kinds}
     links = [[str(Fraction(r.randint(1, 5), 10)) if a != b else "0" for b in range(ranks)] for a in range(ranks)]
@@ -92,7 +97,7 @@ def drawn(group: str, seed: int) -> Setting:
 
 
 def published() -> Iterator[Setting]:
-    """Yield two pipes in opposite directions with equal stages, at most D activations on a rank."""
+    """Yield the settings of two pipes in opposite directions with equal stages, at most D activations on a rank."""
     for ranks, micro_batches, hop, split in (
         (8, 32, "0", False), (8, 32, "0", True), (12, 24, "0", True), (12, 48, "0", True), (32, 64, "0", True),
         (4, 16, "1/10", True), (8, 16, "1/10", True), (8, 32, "1/10", True), (16, 32, "1/10", True), (8, 32, "1/2", True),
@@ -103,11 +108,12 @@ def published() -> Iterator[Setting]:
 
 
 def makespans_of_library(problem: Problem) -> dict[str, int]:
-    """Return the makespan of each schedule of the library that needs no more memory.
+    """Return the makespan of each schedule of the library that needs no more memory, by its name.
 
-    The order of each is taken as it is written. It has the same numbers of ranks, stages and micro-batches, keeps the limits,
-    and has at most as many copies of weights on a rank; its placement may differ. If the problem splits the backward, a
-    schedule that does not split it has B = I + W. If the problem does not split it, schedules that do are left out.
+    Its order is taken as it is written. Such a schedule has the same numbers of ranks, stages and micro-batches, keeps the
+    limits, and has at most as many copies of weights on a rank. Its placement may differ. A schedule that recomputes is left
+    out. If the problem splits the backward, a schedule that does not split it has B = I + W. If the problem does not split it,
+    schedules that do are left out. Makespans are integers, as the times of the problem.
     """
     found: dict[str, int] = {}
     copies = weight_copies(problem.pipes)
@@ -116,14 +122,15 @@ def makespans_of_library(problem: Problem) -> dict[str, int]:
         problem, kinds="FB", durations=(problem.durations[0], tuple(map(sum, zip(*problem.durations[1:], strict=True))))
     )
     for name in names():
+        # The defaults, as many pairs of pipes as the problem has, and the second policy of `dapple`: the best one counts.
         for more in ({}, {"f": len(problem.pipes) // 2}, {"policy": 2}):
             try:
                 program = compile_schedule(name, {**sizes, **more}).program
             except ChimeraError:  # it has no such parameter, or cannot run at these sizes
                 continue
             h, is_split = program.header, bool((program.table.op == Op.BWD_INPUT).any())
-            same = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*sizes_of(problem), (1, 1))
-            if not same or program.recomputed_stages or (is_split and problem.kinds == "FB"):
+            has_sizes = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*sizes_of(problem), (1, 1))
+            if not has_sizes or program.recomputed_stages or (is_split and problem.kinds == "FB"):
                 continue
             pipes = tuple(Pipe(p.name, p.placement, len(p.micro_batches)) for p in h.pipes)
             if weight_copies(pipes) <= copies:
@@ -134,7 +141,7 @@ def makespans_of_library(problem: Problem) -> dict[str, int]:
 
 
 def shipped_figures(problem: Problem) -> dict[str, Any]:
-    """Return the figures of a row that are about the library: the best schedule, and the best that no search has found."""
+    """Return the figures of a row that are about the library: the best schedule, and the best not in FOUND_HERE."""
     makespans = makespans_of_library(problem)
     shipped = min(makespans, key=lambda x: makespans[x], default=None)
     not_searched = min((m for name, m in makespans.items() if name not in FOUND_HERE), default=None)
@@ -196,7 +203,7 @@ def settings_of(group: str) -> list[Setting]:
 
 
 def main() -> None:
-    """Search every setting, and print rows as they are found; with --write store them beside the settings."""
+    """Search the settings, and print each row when it is found; with --write, record the rows with their settings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", type=float, default=60, help="seconds for each setting, default 60")
     parser.add_argument("--group", choices=GROUPS, help="only these settings")
@@ -209,6 +216,7 @@ def main() -> None:
         for k, setting in enumerate(settings):
             rows.append(with_shipped(setting, stored(group)[k]) if options.shipped else run(setting, options.time))
             print(json.dumps(rows[-1]), flush=True)
+            # With --shipped the file is written at the end only, because `stored` reads it until then.
             if options.write and (not options.shipped or len(rows) == len(settings)):
                 lines = ",\n".join(f"  {json.dumps({**vars(s), 'found': row})}" for s, row in zip(settings, rows, strict=False))
                 FOLDER.mkdir(exist_ok=True)

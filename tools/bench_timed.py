@@ -3,8 +3,9 @@
     python -m tools.bench_timed [MILLISECONDS]     of a unit of cost, default 25
     python -m tools.bench_timed --write            and records the result in docs/benchmarks.md
 
-Timed stages sleep instead of computing, so ranks can share processors. Everything else is as in training. All programs of the
-same number of ranks run in the same processes. The exit status is 1 if a goal is missed.
+Timed stages sleep instead of computing, so ranks can share processors. Messages, all-reduces and autograd are as in training;
+there is no optimizer. All programs of the same number of ranks run in the same processes. The exit status is 1 if a goal is
+missed.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, run_rank, 
 
 RANKS = (4, 8)
 ITERATIONS = 3
-TOLERANCE = 0.05
+TOLERANCE = 0.05  # the most by which a measured time may differ from the predicted one, relative to the predicted one
 MESSAGE = Tensor((4, 256), "float32", gradient=True)  # 4 kB: small, because the predictions assume transfers of zero time
-FASTEST_FIRST = ("chimera_zb", "chimera", "1f1b")  # at N = D
+FASTEST_FIRST = ("chimera_zb", "chimera", "1f1b")  # a goal: at N = D, their measured times are in this order
 
 
 @dataclass(frozen=True)
 class Row:
     """What was predicted and measured of a schedule. depth, micro_batches: of one replica.
 
-    own: the values of its parameters besides D and N that differ from their defaults. reason: why there is no program; empty if
-    there is one.
+    own: the values of its parameters besides D and N that differ from their defaults. predicted_s, measured_s: until the last
+    task ends. reason: why there is no program; empty if there is one.
     """
 
     schedule: str
@@ -65,7 +66,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Return by how much the measured time differs from the predicted one, relative to it."""
+        """Return by how much the measured time differs from the predicted one, relative to the predicted one."""
         return self.measured_s / self.predicted_s - 1
 
     def cells(self) -> tuple[object, ...]:
@@ -83,27 +84,27 @@ class Run:
     def __init__(self, row: Row, program: Program, unit_ms: int, transport: Gloo) -> None:
         settings = parse_options(["--timed", str(unit_ms)])
         self.job = TimedJob(plan_of(program, timed=True), settings, unit_ms, MESSAGE)
-        self.trainer, self.found = self.job.trainer(transport), list[IterationTimes]()
+        self.trainer, self.iterations = self.job.trainer(transport), list[IterationTimes]()
         predicted = self.job.predicted
         assert predicted is not None
         self.row = replace(row, predicted_s=predicted.last_task_end, predicted_bubble=predicted.bubble_ratio)
 
     def iterate(self) -> None:
         """Run one iteration; called by all ranks together."""
-        self.found.append(measured_times(self.trainer, self.job.sleeper, len(self.found)))
+        self.iterations.append(measured_times(self.trainer, self.job.sleeper, len(self.iterations)))
 
     def result(self) -> Row:
-        """Return the row with the measured times."""
-        median = median_times(self.found)
+        """Return the row with the measured figures, those of the iteration with the median time."""
+        median = median_times(self.iterations)
         return replace(self.row, measured_s=median.last_task_end, measured_bubble=median.bubble_ratio)
 
 
 def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
     """Yield the row of every program for this number of ranks, without times, and the program where there is one.
 
-    Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its own
-    parameters, with its default + 1. If half of this number of ranks is in RANKS too, the schedules of FASTEST_FIRST run with
-    two replicas.
+    Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D, if it allows these sizes, it runs once
+    more for each of its own parameters, with the default of this parameter + 1. If half of this number of ranks is in RANKS
+    too, the schedules of FASTEST_FIRST also run with two replicas, each of this half, at N = D.
     """
     for schedule in names():
         for micro_batches in (ranks, 2 * ranks):
@@ -118,7 +119,10 @@ def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
 
 
 def compiled(row: Row) -> tuple[Row, Program | None]:
-    """Return a row and its program, or the row with the requirement that does not hold."""
+    """Return a row and its program, or the row with the requirement that does not hold, and None.
+
+    Raises ChimeraError if there is another finding.
+    """
     try:
         found = compile_schedule(row.schedule, {"D": row.depth, "N": row.micro_batches, **row.own}, row.width)
     except ChimeraError as error:
@@ -168,7 +172,7 @@ def _rows_at_width_1(rows: list[Row], schedule: str, depth: int) -> list[Row]:
 
 
 def _out_of_order(rows: list[Row]) -> Iterator[str]:
-    """Yield the places where the measured times of FASTEST_FIRST are not in this order."""
+    """Yield each D and W at which the measured times of FASTEST_FIRST are not in this order, with the times."""
     plain = [row for row in rows if not row.own and row.micro_batches == row.depth]
     for depth, width in sorted({(row.depth, row.width) for row in plain}):
         found = {row.schedule: row.measured_s for row in plain if (row.depth, row.width) == (depth, width)}

@@ -23,12 +23,13 @@ from tools import ROOT
 
 DOCUMENT = ROOT / "docs/viewer.md"
 BEGIN, END = "<!-- measured: python -m tools.bench_viewer --write -->", "<!-- end of measured -->"
-LOADS = 5
-FRAMES = 120
+LOADS = 5  # how often the page is opened
+FRAMES = 120  # of a pan
 ZOOMS = (1.0, 0.3, 0.01)  # the part of the makespan that is in view
 
 # Moves the view FRAMES times by an equal distance. With all of the time in view, it moves to and fro instead. A move is drawn
-# in the next animation frame. The time of a frame is half of the time until the second animation frame after the move.
+# in the next animation frame. The time of a frame is half of the time until the second animation frame after the move. Returns
+# the times of the frames, and how long the page itself worked on each.
 PAN = """async (share) => {
   const total = viewer.state.panels[0].total, times = [];
   const next = () => new Promise((resolve) => requestAnimationFrame(resolve));

@@ -18,17 +18,21 @@ from chimerac.compiler.syntax.nodes import Expr, Let
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 
-HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # as parts of the cost F
+HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # the hop costs of a table, as parts of the cost F
 RELATIONS = {"==": "=", "<=": "≤", "about": "≈"}
 ALWAYS = "0 == 0"  # the condition of a claim without one
-# What claims are about. wall, own: the largest wall and own bubble of a rank; least, most: the peak activations of the rank
-# with the fewest and of that with the most; activations: those of every rank if they are equal, otherwise -1.
+# What claims are about. wall, own: the largest wall bubble and the largest own bubble of a rank, at hop cost 0. least, most:
+# the peak activations of the rank with the fewest and of that with the most. activations: the peak activations of every rank
+# if they are equal, otherwise -1.
 SIMULATED = ("wall", "own", "least", "most", "activations")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published formula for a simulated number, `wall == EXPR when CONDITION`. `about` allows 10 % off."""
+    """A published formula for a simulated number, written as `WHAT RELATION FORMULA when CONDITION`.
+
+    what: one of SIMULATED. relation: one of RELATIONS; `about` allows the number to differ by 10 % of the formula's value.
+    """
 
     what: str
     relation: str
@@ -44,7 +48,7 @@ class Claim:
         return Claim(what, relation, formula, condition or ALWAYS)
 
     def value(self, env: Mapping[str, int]) -> int:
-        """Return the value of the formula. env: the values of its names."""
+        """Return the value of the formula. env: the value of each name."""
         return int(evaluate(expression(self.formula), env, Budget()))
 
     def holds(self, simulated: int, value: int) -> bool:
@@ -64,8 +68,9 @@ def expression(text: str) -> Expr:
 def table(definition: str) -> str:
     """Return a table of the simulated numbers of a schedule, and of the claims about them.
 
-    definition: `NAME -p X=Y ...`, then one line for each claim, and for each `let NAME = EXPR` that formulas use. D is 4, 8 and
-    16. N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
+    definition: `NAME -p X=Y ...`, then one line for each claim, and one for each `let NAME = EXPR` that formulas use. Formulas
+    may also use the parameters, the letters of the costs and `makespan`. D is 4, 8 and 16. N is D, 2D and 4D, or as given by a
+    line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
     """
     command, *lines = (line.strip() for line in definition.splitlines())
     name, *options = (x for x in shlex.split(command) if x != "-p")
@@ -103,7 +108,10 @@ def _costs_of(program: Program) -> str:
 
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
-    """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims."""
+    """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims whose condition holds.
+
+    where: the schedule and its sizes, for the message of an AssertionError.
+    """
     h, costs, peak = program.header, program.costs, peaks(program)
     simulations = [simulate(program, {"hop": hop * costs.FWD[0]}) for hop in HOPS]
     without_hops = simulations[0]

@@ -1,4 +1,4 @@
-"""The output of commands in the console blocks of README and docs."""
+"""Runs the commands in the console blocks of README and docs, and returns their output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from chimerac.compiler.command.main import main
 from tools import ROOT
 
-SLOW = "make"  # commands that begin with this word are run only with --slow
+SLOW = "make"  # commands that begin with this word run only with `--slow` (tools/figures.py)
 
 
 def chimerac(arguments: Sequence[str]) -> str:
-    """Return the output of the command chimerac, including findings. Its lines end with a line feed on every system."""
+    """Return what the command chimerac prints on stdout and stderr. Lines end with a line feed on every system."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)
@@ -25,35 +25,43 @@ def chimerac(arguments: Sequence[str]) -> str:
 
 
 def in_checkout(text: str) -> str:
-    """Return the output with paths relative to the root of the checkout."""
+    """Return a text in which the paths of files in the checkout are relative to its root."""
     return text.replace(f"{ROOT}{os.sep}", "")
 
 
 def command_output(line: str) -> str:
-    """Return the output of a command line in a console block. Filters are `head -LINES` and `tail -LINES`."""
+    """Return the output of a command line in a console block, without spaces at the ends of lines.
+
+    Filters may follow the command: `| head -LINES` and `| tail -LINES`.
+    """
     line, *filters = line.split(" | ")
     name, *arguments = shlex.split(line)
-    output = chimerac(arguments) if name == "chimerac" else _slow(line)
-    for part in filters:
-        verb, count = part.split(" -")
+    output = chimerac(arguments) if name == "chimerac" else _process_output(line)
+    for command_filter in filters:
+        filter_name, count = command_filter.split(" -")
         lines = output.splitlines(keepends=True)
-        output = "".join(lines[: int(count)] if verb == "head" else lines[-int(count) :])
+        output = "".join(lines[: int(count)] if filter_name == "head" else lines[-int(count) :])
     return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
 
 
-def _slow(line: str) -> str:
+def _process_output(line: str) -> str:
+    """Set up the virtual environment, run a command as a process, and return its output."""
     subprocess.run(["make", "setup"], cwd=ROOT, check=True, capture_output=True)
     result = subprocess.run(
         shlex.split(line), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
     )
     # Leave out log lines of torchrun and the progress of pytest.
-    return "".join(x for x in result.stdout.splitlines(keepends=True) if not re.match(r"[WI]\d{4} |\*{9}|bringing up nodes", x))
+    lines = result.stdout.splitlines(keepends=True)
+    return "".join(line for line in lines if not re.match(r"[WI]\d{4} |\*{9}|bringing up nodes", line))
 
 
 def console(body: str, slow: bool) -> str:
-    """Return a console block with the current output of its commands."""
+    """Return the text of a console block with the current output of its commands.
+
+    slow: whether commands that begin with SLOW are run too. If not, the text of these commands stays as it is.
+    """
     filled = ""
-    commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)
+    commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)  # each with the output that it has in the block
     for command in filter(None, commands):
         line = command.split("\n", 1)[0]
         filled += command if line.startswith(f"$ {SLOW}") and not slow else f"{line}\n{command_output(line[2:])}"

@@ -1,4 +1,4 @@
-"""A transport that delays messages: each arrives no earlier than a fixed time after it was sent."""
+"""A transport that delays messages: a receive is complete no earlier than the delay after its message was sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from torch import Tensor
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import Gloo
 
-SLOTS = 4096  # messages of a channel whose times are kept
+SLOTS = 4096  # the times of so many messages are kept for each channel: those of the last ones
 
 
 class Delayed(Gloo):
-    """gloo with a delay for each message, for the ranks of one host. delay_s: it may be changed between two iterations.
+    """gloo with a delay for each message, for the ranks of one host.
 
-    The sender writes the time of each message to a file that all ranks map. The receiver waits until the delay is over. The
-    delay does not keep the channel from sending the next message, and a SEND does not wait for it.
+    delay_s: the delay in seconds, 0 at first; it may be changed between two iterations.
+
+    The sender writes the time of each SEND to a file that all ranks map into their memory. The receiver waits until the delay
+    is over. No SEND waits for the delay, and the next message of the channel may be sent before it is over.
     """
 
     def __init__(self) -> None:
@@ -33,26 +35,26 @@ class Delayed(Gloo):
         if self.rank == 0:
             path.write_bytes(np.zeros(shape).tobytes())
         self.all_reduce(torch.zeros(1))  # all ranks wait until the file is written
-        self._times = np.memmap(path, np.float64, "r+", shape=shape)
+        self._times = np.memmap(path, np.float64, "r+", shape=shape)  # by sender, receiver and slot
         self.all_reduce(torch.zeros(1))  # all ranks have opened it
         if self.rank == 0:
             path.unlink()
-        self._sent, self._received = Counter[int](), Counter[int]()
+        self._sent, self._received = Counter[int](), Counter[int]()  # how many messages, by peer
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, and record when."""
+        """Record the time, and post a send."""
         self._times[self.rank, peer, self._sent[peer] % SLOTS] = time.monotonic()
         self._sent[peer] += 1
         super().send(peer, buffer)
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
-        """Post a receive."""
+        """Post a receive. The wait for it includes the delay."""
         slot = self._received[peer] % SLOTS
         self._received[peer] += 1
         return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
 
     def wait_for(self, peer: int, slot: int) -> None:
-        """Wait until the delay of a message is over. slot: where the sender has written its time."""
+        """Wait until the delay of a message is over. slot: where the sender has written the time of the message."""
         begin = time.monotonic()
         due = float(self._times[peer, self.rank, slot]) + self.delay_s
         while (left := due - time.monotonic()) > 0:

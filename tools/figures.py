@@ -1,19 +1,21 @@
 """Write the generated parts of README, docs and schedules, or check that they are up to date.
 
     python -m tools.figures                   check: print the differences, exit status 1 if there are any
-    python -m tools.figures --write           write; the same as `make figures`
+    python -m tools.figures --write           write; `make figures` also writes the saved parser and the pictures
     python -m tools.figures --write --slow    also the output of `make ...`, which takes minutes and varies between runs
 
-The generated parts of a Markdown file:
+What is generated in a Markdown file, and what controls it:
 
     ```console                                  the output of `$ chimerac ...` commands; `| head -N` and `| tail -N` work.
-    $ chimerac chimera --emit timeline          They run in the order of the file, in a folder with its examples.
+    $ chimerac chimera --emit timeline          The commands run in the order of the file, in one temporary folder.
     ```
-    <!-- file: ring.sched -->                   the fenced block below is written to this file for later commands.
-    <!-- include: schedules/chimera.sched -->   the fenced block below is replaced by this file.
-    <!-- generated: modules -->                 the result of a function of GENERATED, up to <!-- end -->.
+    <!-- file: ring.sched -->                   the fenced block below is written to this file of that folder, for the
+                                                commands after it.
+    <!-- include: schedules/chimera.sched -->   the body of the fenced block below is the text of this file.
+    <!-- generated: slots gpipe D=4 N=4 -->     up to <!-- end -->, what the function GENERATED["slots"] returns for the
+                                                rest of the marker, here gpipe D=4 N=4.
 
-In a schedule, the comment lines after `# $ chimerac NAME ... --emit timeline` are generated.
+In a schedule, the comment lines directly after `# $ chimerac NAME ... --emit timeline` are generated.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
 COLUMNS = 120  # of a drawing in a schedule's comment
 
 _FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
+# Matches a marker at the end of the text above a fenced block.
 _MARKER = re.compile(r"^<!-- (?P<what>file|include|generated): (?P<rest>[^\n]*?) -->\n+\Z", re.MULTILINE)
 _GENERATED = re.compile(
     r"(?P<open>^<!-- generated: (?P<name>\w+)(?P<rest>[^>]*?) -->\n)(?P<body>.*?)(?P<close>^<!-- end -->$)",
@@ -66,7 +69,10 @@ def fill(text: str, slow: bool = False) -> str:
 
 
 def draw(text: str) -> str:
-    """Return the text of a schedule's file with the drawings in its comments up to date. The library's schedule is drawn."""
+    """Return the text of a schedule's file with the drawings in its comments up to date.
+
+    They show the library's schedule of the name in the command, not the schedule in `text`.
+    """
 
     def drawing(m: re.Match[str]) -> str:
         _, *arguments = shlex.split(m["command"])
@@ -77,8 +83,8 @@ def draw(text: str) -> str:
 
 
 def expected(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
-    """Yield (path, current text, expected text) of every file with generated parts."""
-    os.environ["COLUMNS"] = "80"
+    """Yield (path, current text, expected text) of every schedule, README and every page of docs."""
+    os.environ["COLUMNS"] = "80"  # argparse wraps the help of commands at this width
     for path in SCHEDULES:
         text = path.read_text(encoding="utf-8")
         yield path, text, draw(text)
@@ -100,7 +106,7 @@ def differences() -> list[str]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Write or check; return the exit status."""
+    """Write the generated parts, or print the differences; return the exit status."""
     parser = argparse.ArgumentParser(description="Write or check the generated parts of README, docs and schedules.")
     parser.add_argument("--write", action="store_true", help="write; without it, check")
     parser.add_argument("--slow", action="store_true", help="with --write: also the output of `make ...`")

@@ -1,4 +1,4 @@
-"""The table of the full-size models: what stages and ranks need at several depths, from their descriptions alone."""
+"""The table of the full-size models in docs/partition.md: what stages and ranks need at several depths, from descriptions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.plan.partition import best_partition
 
-DEPTHS = (8, 16, 32, 64)
-SIZES = {"bert48": (8, 128), "gpt2-64": (1, 632)}  # samples of a micro-batch, tokens of a sample: those of the paper
+DEPTHS = (8, 16, 32, 64)  # D
+SIZES = {"bert48": (8, 128), "gpt2-64": (1, 632)}  # samples of a micro-batch, tokens of a sample: those of the Chimera paper
 GIB = 2**30
 
 
@@ -25,7 +25,10 @@ def description_of(name: str) -> ModelDescription:
 
 
 def full_size(_: str) -> str:
-    """Return a table with a row for each model and depth, under Chimera with N = D and AdamW."""
+    """Return a table with a row for each model and depth, under Chimera with N = D and AdamW.
+
+    A model with fewer layers than a depth has no row for it.
+    """
     head = "| model | D | layers of a stage | parameters of a stage | weights of a rank, GiB | memory of a rank, GiB |"
     rows = ["", head, "|---|---|---|---|---|---|"]
     for name in SIZES:

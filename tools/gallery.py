@@ -2,8 +2,8 @@
 
     python -m tools.gallery
 
-`make figures` does the same, and then writes the numbers into the pages. tests/unit/test_drawing_gallery.py checks that the
-pictures show what the compiler makes now.
+`make figures` also does this, and then writes the generated parts of the pages. tests/unit/test_drawing_gallery.py checks that
+the pictures show what the compiler makes now.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from tools import ROOT
 
 GALLERY, BUBBLES = ROOT / "docs/gallery", ROOT / "docs/bubbles"
 RANKS = 4
-MICRO_BATCHES = (4, 8)  # the first number that a schedule can run
-UNIT = {"F": Fraction(1), "B": Fraction(1)}  # each task takes one slot
-COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}  # docs/bubbles.md: pictures, their N
+MICRO_BATCHES = (4, 8)  # a schedule is drawn with the first of these numbers with which it can run
+UNIT = {"F": Fraction(1), "B": Fraction(1)}  # a forward and a full backward take one slot each
+# The pictures of docs/bubbles.md, SCHEDULE or SCHEDULE_N, and the N of each.
+COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}
 
 
 @cache
 def compared(name: str) -> tuple[int, Compared]:
-    """Return the number of micro-batches of a schedule in the gallery, and its figures."""
+    """Return the number of micro-batches of a schedule in the gallery, and its row of the comparison, which has figures."""
     for n in MICRO_BATCHES:
         row = compare({name: find(name)}, Setting({"D": RANKS, "N": n}))[0]
         if row.figures is not None:
@@ -50,26 +51,26 @@ def command(name: str) -> list[str]:
 
 
 def counted_panel(name: str) -> Panel:
-    """Return the panel of a picture of docs/bubbles.md: tasks of one slot each, idle slots with numbers."""
+    """Return the panel of a picture of COUNTED: tasks of one slot each, idle slots with numbers."""
     schedule, n = name.partition("_")[0], COUNTED[name]
     program = compile_source(find(schedule), {"D": RANKS, "N": n}).program
-    s = simulate(program, UNIT)
-    idle = idle_slots(s.timeline, program)
-    facts = f"{_span(idle)} idle slots on each rank, {s.time(s.makespan)} slots in all"
-    return simulated_panel(s, f"{schedule} D={RANKS} N={n}", counts_idle=True).with_facts(facts)
+    simulation = simulate(program, UNIT)
+    idle = idle_slots(simulation.timeline, program)
+    facts = f"{_span(idle)} idle slots on each rank, {simulation.time(simulation.makespan)} slots in all"
+    return simulated_panel(simulation, f"{schedule} D={RANKS} N={n}", counts_idle=True).with_facts(facts)
 
 
 def counted_label(name: str) -> str:
-    """Return the text below the time axis of a picture of docs/bubbles.md."""
+    """Return the text below the time axis of a picture of COUNTED."""
     return time_label(simulate(counted_panel(name).program, UNIT))
 
 
 def gallery(_: str) -> str:
-    """Return the gallery: a table of all schedules, then each with its picture."""
+    """Return the gallery: a table of all schedules, then a section with the picture of each."""
     lines = ["", "| schedule | N | makespan | bubble ratio | wall bubble | activations | weights | messages |"]
     lines.append("|---" + "|---:" * 7 + "|")
     for e in entries():
-        lines.append(f"| [{e.name}](#{e.name}) | " + " | ".join(_numbers(e.name)) + " |")
+        lines.append(f"| [{e.name}](#{e.name}) | " + " | ".join(_cells(e.name)) + " |")
     for e in entries():
         n, row = compared(e.name)
         assert row.figures is not None
@@ -81,13 +82,14 @@ def gallery(_: str) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def _numbers(name: str) -> Iterator[str]:
+def _cells(name: str) -> Iterator[str]:
+    """Yield the cells of a schedule's row in the table, without its name."""
     n, row = compared(name)
-    f = row.figures
-    assert f is not None
-    yield from (str(n), _text(f.makespan), f"{100 * f.bubble_ratio:.1f} %")
-    yield from (_span(x) for x in (f.wall_bubble, f.activations, f.weights))
-    yield _text(f.messages)
+    figures = row.figures
+    assert figures is not None
+    yield from (str(n), _text(figures.makespan), f"{100 * figures.bubble_ratio:.1f} %")
+    yield from (_span(x) for x in (figures.wall_bubble, figures.activations, figures.weights))
+    yield _text(figures.messages)
 
 
 def _text(value: Fraction | int) -> str:

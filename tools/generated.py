@@ -1,4 +1,7 @@
-"""Parts of README and docs that are generated from the code: tables of modules, schedules, limits and error codes."""
+"""The generated parts of README and docs: texts and tables, made from the code and from recorded searches.
+
+tools/figures.py calls a function of GENERATED with the text that follows the name in the marker. Most functions do not use it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experi
 
 
 def modules(_: str) -> str:
-    """Return the table of all modules: the path, and the first sentence of the docstring."""
+    """Return the table of the modules of PARTS that have a docstring: the path, and the first sentence of the docstring."""
     rows = ["| file | what it is for |", "|---|---|"]
     files = [ROOT / "chimerac/__main__.py"]
     for folder in PARTS:
@@ -60,11 +63,12 @@ def options(_: str) -> str:
     groups: dict[str, list[str]] = {}
     for field in fields(RunSettings):
         metavar, text = field.metadata["metavar"], field.metadata["help"]
-        has_value = metavar and field.name != "schedule"
-        count = len(field.default) if field.name == "betas" else int(bool(has_value))  # of the values of the option
+        has_value = metavar is not None and field.name != "schedule"  # not of a switch, a choice or the positional argument
+        value_count = len(field.default) if field.name == "betas" else 1
+        words_of_option = [option_names()[field.name], *([metavar] * value_count if has_value else [])]
         what, _, default = text.partition(" (default: ")
         default = default.removesuffix(")") or _default(field.default)
-        row = (f"`{' '.join([option_names()[field.name], *[metavar] * count])}`", what, default)
+        row = (f"`{' '.join(words_of_option)}`", what, default)
         line = "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
         groups.setdefault(field.metadata["group"], []).append(line)
     tables = ("\n".join([f"| {title} | | default |", "|---|---|---|", *lines]) for title, lines in groups.items())
@@ -84,12 +88,12 @@ def _default(value: object) -> str:
 
 
 def library(columns: str) -> str:
-    """Return the table of the library's schedules; `brief` leaves out their parameters and sources."""
+    """Return the table of the library's schedules. columns: with `brief` it has no parameters and sources."""
     rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
     head = ("name", "parameters", "what it is", "source")
-    kept = (0, 2) if columns == "brief" else (0, 1, 2, 3)  # columns
+    shown = (0, 2) if columns == "brief" else (0, 1, 2, 3)  # the numbers of the columns
     lines = [head, ("---",) * 4, *rows]
-    return "".join("| " + " | ".join(line[k] for k in kept) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(line[k] for k in shown) + " |\n" for line in lines)
 
 
 def words(_: str) -> str:
@@ -98,16 +102,16 @@ def words(_: str) -> str:
 
 
 def limit_table(_: str) -> str:
-    """Return the table of limits: the constants of chimera_ir/limits.py with the comments about them."""
+    """Return the table of limits: the constants of chimera_ir/limits.py, each with the comment in its line."""
     text = (ROOT / "chimera_ir/limits.py").read_text(encoding="utf-8")
     rows = ["\n| what | at most |", "|---|---|"]
     for line in text.splitlines():
-        if about := re.match(r"# of (.*)", line):
-            rows.append(f"| *of {about[1]}* | |")
-        elif found := re.match(r"([A-Z]+) = .*  # (.*)", line):
-            value = getattr(limits, found[1])
-            power = value > 1024 and not value & (value - 1)
-            rows.append(f"| {found[2]} | {f'2^{value.bit_length() - 1}' if power else f'{value:,}'} |")
+        if heading := re.match(r"# of (.*)", line):
+            rows.append(f"| *of {heading[1]}* | |")
+        elif constant := re.match(r"([A-Z]+) = .*  # (.*)", line):
+            value = getattr(limits, constant[1])
+            is_power = value > 1024 and not value & (value - 1)  # of two
+            rows.append(f"| {constant[2]} | {f'2^{value.bit_length() - 1}' if is_power else f'{value:,}'} |")
     return "\n".join([*rows, "", ""])
 
 
@@ -155,10 +159,10 @@ def run_figures(_: str) -> str:
 
 
 def searched(group: str) -> str:
-    """Return the table of the settings of a group that tools/bench_search.py has searched."""
+    """Return the table of the settings that tools/bench_search.py has searched, and a summary. group: one of its GROUPS."""
     rows = json.loads((ROOT / f"docs/searched/{group}.json").read_text(encoding="utf-8"))
-    has_bubbles = group == "published"
-    bubble_columns = ["bubble", "least bubble"] if has_bubbles else []
+    is_published = group == "published"  # its settings have equal stages, and were not drawn with a seed
+    bubble_columns = ["bubble", "least bubble"] if is_published else []
     head = ["setting", "limit", "shipped", "found", "gain", "bound", *bubble_columns, "proved", "s"]
     lines = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 1)])]
     gains = []
@@ -166,21 +170,21 @@ def searched(group: str) -> str:
         found = row["found"]
         sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
         links = f", hop {row['links']}" if isinstance(row["links"], str) else ""
-        name = row["schedule"] if has_bubbles else f"{row['seed']}: {row['schedule']}"
+        name = row["schedule"] if is_published else f"{row['seed']}: {row['schedule']}"
         gain = 1 - found["makespan"] / found["shipped_makespan"] if found["shipped_makespan"] else None
         if gain is not None:
             gains.append(gain)
         cells = [f"{name} {sizes}, {'split' if row['split'] else 'full'}{links}", str(row["limit"])]
         cells.append("none fits" if gain is None else f"{found['shipped']} {found['shipped_makespan']:g}")
         cells += [f"{found['makespan']:g}", "" if gain is None else f"{gain:.1%}", f"{found['bound']:g}"]
-        cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if has_bubbles else []
+        cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if is_published else []
         lines.append(_cells([*cells, "yes" if found["proved"] else "no", f"{found['seconds']:g}"]))
     proved = sum(row["found"]["proved"] for row in rows)
     median = f"{statistics.median(gains):.1%}"
     summary = f"Median gain {median}, least gain {min(gains):.1%}; {proved} of {len(rows)} proved optimal."
-    pairs = [(row["found"]["makespan"], row["found"]["not_searched_makespan"]) for row in rows]
-    without = statistics.median(1 - found / shipped for found, shipped in pairs if shipped)
-    summary += f" Beside the library without {' and '.join(FOUND_HERE)}: median gain {without:.1%}."
+    makespans = [(row["found"]["makespan"], row["found"]["not_searched_makespan"]) for row in rows]
+    median_gain = statistics.median(1 - makespan / not_searched for makespan, not_searched in makespans if not_searched)
+    summary += f" Beside the library without {' and '.join(FOUND_HERE)}: median gain {median_gain:.1%}."
     return "\n".join([*lines, "", summary, "", ""])
 
 
@@ -188,7 +192,7 @@ def _cells(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-GENERATED: dict[str, Callable[[str], str]] = {
+GENERATED: dict[str, Callable[[str], str]] = {  # by the name in the marker
     "modules": modules,
     "options": options,
     "imports": diagram,

@@ -1,7 +1,7 @@
-"""Runs the checks that need a GPU, and records what they find in docs/gpu.md.
+"""Runs the checks that need a GPU, and prints a table of what they find.
 
-    python -m tools.gpu            run them and print the table
-    python -m tools.gpu --write    and record it in docs/gpu.md
+    python -m tools.gpu            run the checks and print the table
+    python -m tools.gpu --write    and record the table in docs/gpu.md
 
 docs/gpu.md says what each check does. The exit status is 1 if a check fails, and 2 without a CUDA device: then nothing is run
 and nothing is written.
@@ -37,7 +37,7 @@ LIMIT_S = 900.0  # of one command
 MODEL, MICRO_BATCH, LENGTH = "gpt2-mini", 8, 128
 OVERHEAD_OF = ("1f1b", "chimera", "zb_h1")  # plain backwards, two pipes, split backwards
 LOSS_TOLERANCE = 0.05  # of the bf16 loss, relative to the fp32 loss
-EQUAL = "gradients equal one process"
+EQUAL = "gradients equal one process"  # run.py prints this if it is so, and fails otherwise
 
 
 class FailedError(Exception):
@@ -54,7 +54,10 @@ class Outcome:
 
 
 def run_command(*arguments: str) -> str:
-    """Run a Python command in the checkout; return its output. Raises FailedError with its last line if it fails."""
+    """Run a Python command in the checkout; return what it prints on stdout.
+
+    Raises FailedError with the last line of its output if it fails, and if it does not end within LIMIT_S.
+    """
     try:
         run = subprocess.run(
             [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -68,7 +71,7 @@ def run_command(*arguments: str) -> str:
 
 
 def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
-    """Run interpreter/run.py on as many ranks as the program has; return its output."""
+    """Run interpreter/run.py on as many ranks as the program has; return its output. sizes: the schedule's parameters."""
     parameters = [word for name, value in sizes.items() for word in ("-p", f"{name}={value}")]
     return run_command("interpreter/run.py", f"schedules/{schedule}.sched", *parameters, *options)
 
@@ -82,7 +85,7 @@ def tests() -> str:
 
 
 def gradients(transport: str, ranks: int) -> str:
-    """Compare the gradients of ranks on GPUs with those of one process."""
+    """Compare the gradients of `ranks` ranks on GPUs with those of one process. transport: as of `--transport`."""
     for schedule in ("1f1b", "chimera"):
         options = ("--model", "gpt-nano", "--iterations", "3", "--check-gradients", "--transport", transport)
         if EQUAL not in train(schedule, {"D": ranks, "N": 2 * ranks}, *options):
@@ -91,12 +94,12 @@ def gradients(transport: str, ranks: int) -> str:
 
 
 def shared_gpu() -> str:
-    """Compare the gradients of four ranks that share one GPU, with messages through pinned host memory."""
+    """Compare the gradients of four ranks, with messages through pinned host memory. With one GPU all of them share it."""
     return gradients("staged", 4)
 
 
 def nccl() -> str:
-    """Compare the gradients of two or four ranks with a GPU each, over NCCL."""
+    """Compare the gradients of ranks with a GPU each, over NCCL: four ranks, or two if there are fewer GPUs."""
     return gradients("nccl", 4 if torch.cuda.device_count() >= 4 else 2)
 
 
@@ -114,7 +117,7 @@ def bf16() -> str:
 
 
 def logged(*options: str) -> list[dict[str, object]]:
-    """Train MODEL with chimera on two ranks that share GPUs; return the lines of its log, one for each iteration."""
+    """Train MODEL with chimera on two ranks, which may share a GPU; return the lines of the log, one for each iteration."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         sizes = ("--model", MODEL, "--micro-batch", str(MICRO_BATCH), "--seq-len", str(LENGTH))
@@ -131,24 +134,24 @@ def predicted_bytes(device: torch.device) -> list[int]:
 
 
 def peak_memory() -> str:
-    """Compare the peak memory of each rank with the predicted one."""
+    """Compare the peak memory of each rank with the predicted one. There is no goal."""
     measured: list[int] = logged("--iterations", "3", "--no-check-gradients")[-1]["peak_memory_bytes"]  # type: ignore[assignment]
     pairs = zip(predicted_bytes(torch.device("cuda")), measured, strict=True)
     return "; ".join(
-        f"rank {rank}: predicted {predicted / 2**20:,.0f} MiB, measured {found / 2**20:,.0f} MiB, ratio {predicted / found:.3f}"
-        for rank, (predicted, found) in enumerate(pairs)
+        f"rank {rank}: predicted {predicted / 2**20:,.0f} MiB, measured {peak / 2**20:,.0f} MiB, ratio {predicted / peak:.3f}"
+        for rank, (predicted, peak) in enumerate(pairs)
     )
 
 
 def overhead() -> str:
     """Measure what the executor costs for each instruction, as tools/bench_instructions.py does on the CPU."""
-    costs = {}
+    costs_us = {}
     for name in OVERHEAD_OF:
         program = compile_schedule(name, {"D": DEPTH, "N": MICRO_BATCHES}).program
-        count, _, difference = measure(program, torch.device("cuda"))
-        costs[name] = difference / count * 1e6
-    found = ", ".join(f"{name} {cost:.1f} µs" for name, cost in costs.items())
-    if max(costs.values()) > GOAL:
+        count, _, difference_s = measure(program, torch.device("cuda"))
+        costs_us[name] = difference_s / count * 1e6
+    found = ", ".join(f"{name} {cost:.1f} µs" for name, cost in costs_us.items())
+    if max(costs_us.values()) > GOAL:
         raise FailedError(f"{found}: more than {GOAL:g} µs")
     return found
 
@@ -165,7 +168,7 @@ CHECKS: Sequence[tuple[str, int, Callable[[], str]]] = (
 
 
 def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = CHECKS) -> list[Outcome]:
-    """Run the checks, one after the other. gpus: how many there are."""
+    """Run the checks, one after the other. gpus: how many GPUs this host has."""
     found = []
     for name, needed, check in checks:
         print(f"{name} ...", file=sys.stderr, flush=True)
@@ -190,8 +193,8 @@ def report(found: Sequence[Outcome], hardware_text: str) -> str:
 
 def hardware() -> str:
     """Return the GPUs of this host, their memory, the version of CUDA, and the processor, as text."""
-    each = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
-    gpus = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in each)
+    devices = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
+    gpus = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
     host = this_host()
     return f"GPUs: {gpus}. CUDA {torch.version.cuda}.\nHost: {host['processor']}, {host['processors']} processors."
 

@@ -1,4 +1,4 @@
-"""The imports between modules, read from the source, including imports inside functions."""
+"""The imports between the project's modules, read from the source, including imports inside functions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import networkx as nx
 
 from tools import ROOT
 
-ENTRY = "chimerac.__main__"  # the command; `graph` leaves it out
+ENTRY = "chimerac.__main__"  # the entry of the command; `graph` leaves out its imports
 PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules", "experiments")
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """An import of module `target` by `source`. lazy: inside a function; typing: only for the type checker."""
+    """An import of the module `target` in the module `source`. lazy: inside a function; typing: only for the type checker."""
 
     source: str
     target: str
@@ -50,6 +50,7 @@ def imports() -> tuple[Import, ...]:
 
 
 def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
+    """Yield the imports below a node of the module `source`. lazy, typing: as of `Import`, for the node."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import(names=names):
@@ -67,13 +68,16 @@ def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = F
 
 
 def part(module: str) -> str:
-    """Return the part of the project with this module: the top folder; in compiler and interpreter the subfolder or file."""
+    """Return the part of the project that has a module: the top folder; in compiler and interpreter the subfolder or file."""
     parts = module.removeprefix("chimerac.").split(".")
     return parts[0] if parts[0] not in ("compiler", "interpreter") else ".".join(parts[:2])
 
 
 def graph(of_parts: bool = False) -> nx.DiGraph:
-    """Return the graph of all imports between modules. of_parts: between the parts of the project instead (`part`)."""
+    """Return the graph of the imports between modules, without those of ENTRY.
+
+    of_parts: between the parts of the project instead (`part`).
+    """
     key = part if of_parts else str
     pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}
     return nx.DiGraph(sorted((a, b) for a, b in pairs if a != b))
@@ -81,7 +85,8 @@ def graph(of_parts: bool = False) -> nx.DiGraph:
 
 def diagram(_: str) -> str:
     """Return a mermaid diagram of the imports between parts of the project, as a transitive reduction."""
-    parts = nx.transitive_reduction(graph(of_parts=True))
-    name = {part: part.replace(".", "_") for part in sorted(parts)}
-    lines = [f"{name[x]}[{x.replace('.', '/')}]" for x in name] + [f"{name[a]} --> {name[b]}" for a, b in sorted(parts.edges)]
+    reduced = nx.transitive_reduction(graph(of_parts=True))
+    ids = {name: name.replace(".", "_") for name in sorted(reduced)}
+    lines = [f"{node_id}[{name.replace('.', '/')}]" for name, node_id in ids.items()]
+    lines += [f"{ids[source]} --> {ids[target]}" for source, target in sorted(reduced.edges)]
     return "\n```mermaid\nflowchart TD\n" + "".join(f"    {line}\n" for line in lines) + "```\n\n"

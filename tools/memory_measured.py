@@ -1,12 +1,12 @@
-"""Compares the memory that is estimated for each rank with what torch's profiler sees it allocate.
+"""Compares the memory that is estimated for each rank with the memory that it allocates, by torch's profiler.
 
     python -m tools.memory_measured            print the table
     python -m tools.memory_measured --write    and record it in docs/partition.md
 
 Real gloo ranks train two iterations with AdamW while torch's profiler records every allocation of a tensor's memory, from
-before the model is built: weights, gradients, the state of the optimizer, activations, values, messages and workspace. The
-estimate is that of `chimerac partition --optimizer adamw`. `peak` is the most that is allocated at any time. The exit status is
-1 if an estimate differs from the peak by more than a tenth of it.
+before the stages are built: weights, gradients, the state of the optimizer, activations, values, messages and workspace. The
+estimate is that of `chimerac partition --optimizer adamw`. `peak` is the most that is allocated at one time. Both are in bytes.
+The exit status is 1 if an estimate differs from the peak by more than a tenth of the peak.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEDULES: Mapping[str, Mapping[str, int]] = {"1f1b": {"D": 2, "N": 4}, "chimera
 RANKS, ITERATIONS, TOLERANCE = 2, 2, 0.1
 PAGE = ROOT / "docs" / "partition.md"
 HEAD = ("model", "schedule", "rank", "estimate", "peak", "estimate / peak")
-Figures = tuple[int, int]  # estimate, peak
+Figures = tuple[int, int]  # estimate and peak of a rank, in bytes
 
 
 def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
@@ -65,21 +65,22 @@ def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures
 
 
 def peak_bytes(profiler: Any) -> int:
-    """Return the most bytes at any time, of what was allocated while a profiler ran."""
+    """Return the most bytes that were allocated at one time, of those that were allocated while a profiler ran."""
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns())
     return max(accumulate((e.nbytes() for e in events), initial=0))
 
 
 def _measure_all() -> list[list[Any]]:
-    found = []
+    """Run as one rank: return a row for each model, schedule and rank, without the last column of HEAD."""
+    rows: list[list[Any]] = []
     for name, (micro_batch, length) in MODELS.items():
         for schedule in SCHEDULES:
             progress(f"{name}, {schedule}")
             gathered: list[Any] = [None] * RANKS
             dist.all_gather_object(gathered, measured(name, schedule, micro_batch, length))
-            found += [[name, schedule, rank, *figures] for rank, figures in enumerate(gathered)]
-    return found
+            rows += [[name, schedule, rank, *figures] for rank, figures in enumerate(gathered)]
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

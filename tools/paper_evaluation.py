@@ -3,9 +3,10 @@
     python -m tools.paper_evaluation            print the tables
     python -m tools.paper_evaluation --write    and record them in docs/plan.md
 
-Every scheme gets its fastest configuration that fits, as `chimerac plan` finds it, at each of several links (LINKS). The times
-of layers are those of the shipped profile: one published time of a P100, scaled by multiplications and additions. Nothing is
-fitted to the published throughputs. PipeDream and PipeDream-2BW are closed forms (tools/asynchronous.py), and not executable.
+Every scheme gets its fastest configuration that fits, at each of several links (LINKS). PipeDream and PipeDream-2BW are closed
+forms (tools/asynchronous.py), and not executable. The configurations of the other schemes are those that `chimerac plan` finds.
+The times of layers are those of the shipped profile: the published times of one layer on a P100, scaled by multiplications and
+additions. Nothing is fitted to the published throughputs.
 """
 
 from __future__ import annotations
@@ -45,26 +46,29 @@ MIDDLE = Link(2e-5, 3e9)  # latency in seconds, bytes per second
 LINKS = (Link(5e-6, 1e10), Link(1e-4, 1e10), MIDDLE, Link(5e-6, 1e9), Link(1e-4, 1e9))
 DEPTHS, MICRO_BATCH_SIZES = (2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32)  # of the closed forms
 RANKS = 2048  # an iteration has one sample for each rank
-CHIMERA: Mapping[str, tuple[int, ...]] = {"Chimera, two pipes": (1,), "Chimera, 2, 4 or 8 pipes": (1, 2, 4)}  # values of f
+# By the name in the tables, the values of f that are tried.
+CHIMERA: Mapping[str, tuple[int, ...]] = {"Chimera, two pipes": (1,), "Chimera, 2, 4 or 8 pipes": (1, 2, 4)}
 CHIMERA_SCHEDULES = ("chimera", "chimera_doubling", "chimera_halving")
-SYNCHRONOUS: Mapping[str, tuple[str, ...]] = {
+SYNCHRONOUS: Mapping[str, tuple[str, ...]] = {  # the other synchronous schemes, with their schedules
     "DAPPLE": ("dapple",),
     "GPipe": ("gpipe",),
     "GEMS": ("gems",),
 }
 ASYNCHRONOUS: tuple[Scheme, ...] = ("PipeDream-2BW", "PipeDream")
-# How many times faster than these schemes Chimera is.
+# How many times faster than these schemes Chimera is, in the paper.
 PUBLISHED = {"PipeDream-2BW": 1.16, "DAPPLE": 1.38, "GPipe": 1.42, "PipeDream": 2.01, "GEMS": 2.34}
-SMALLER = 512  # ranks
-MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)  # D, W on them: the choice of the paper's model, and the measured best
+SMALLER = 512  # ranks of the table of choices
+# D and W on so many ranks, in the paper: the choice of its performance model, and the fastest configuration that it measured.
+MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
     """The speed of a configuration at one link.
 
-    ranks, width, micro_batch, recompute: as of `Configuration`. what: its schedule with the parameters besides D and N. shares:
-    of the iteration, for computing, bubble and communication. Both are empty for a closed form.
+    ranks (D, of one replica), width, micro_batch, recompute: as of `Configuration`. what: the schedule with its parameters
+    besides D and N. shares: of the iteration's time, for computing, bubble and communication. what and shares are empty for a
+    closed form.
     """
 
     samples_per_s: float
@@ -77,24 +81,24 @@ class Speed:
 
     def text(self) -> str:
         """Return the configuration in words."""
-        again = ", recomputation" if self.recompute else ""
-        own = f"{self.what}, " if self.what else ""
-        return f"{own}D={self.ranks}, W={self.width}, micro-batches of {self.micro_batch}{again}"
+        what = f"{self.what}, " if self.what else ""
+        recomputation = ", recomputation" if self.recompute else ""
+        return f"{what}D={self.ranks}, W={self.width}, micro-batches of {self.micro_batch}{recomputation}"
 
 
 def problem(schedules: Sequence[str], ranks: int, link: Link, pairs: Sequence[int] = (1,)) -> Problem:
-    """Return the problem of a plan for GPT-2, as `chimerac plan --zero never -p f=1` has it, with one sample for each rank.
+    """Return the problem of a plan for GPT-2, as `chimerac plan --zero never` has it, with one sample for each rank.
 
-    pairs: the values of f that are tried; Chimera has 2f pipes.
+    ranks: of all replicas together. pairs: the values of f that are tried; Chimera has 2f pipes.
     """
     profile = find_profile(PROFILE, MODEL)
     state = state_of(optimizer=None, zero=False, precision=profile.precision, profile=profile)
-    given = {name: find(name) for name in schedules}
-    return Problem(given, MODEL, profile, ranks, batch=ranks, limit=MEMORY, state=state, network=link, own={"f": pairs})
+    sources = {name: find(name) for name in schedules}
+    return Problem(sources, MODEL, profile, ranks, batch=ranks, limit=MEMORY, state=state, network=link, own={"f": pairs})
 
 
 def synchronous(schedules: Sequence[str], link: Link, pairs: Sequence[int] = (1,), ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of some schedules, by the simulation of their programs."""
+    """Return the fastest configuration of some schedules, by the simulation of their programs. Arguments: as of `problem`."""
     return speed(search(problem(schedules, ranks, link, pairs), processors()).best, ranks)
 
 
@@ -108,15 +112,18 @@ def speed(outcome: Outcome, batch: int) -> Speed:
 
 
 def asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of a closed form that fits. hidden: all-reduces run at the same time as tasks."""
-    return max(_asynchronous(scheme, link, hidden, ranks), key=lambda x: x.samples_per_s)
+    """Return the fastest configuration of a closed form that fits. hidden: as of `seconds_per_micro_batch`."""
+    return max(_asynchronous(scheme, link, hidden, ranks), key=lambda found: found.samples_per_s)
 
 
 def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Iterator[Speed]:
-    """Yield all configurations that fit. 2BW needs at least D micro-batches in an iteration of one sample for each rank."""
+    """Yield all configurations that fit.
+
+    In an iteration a replica of D ranks has D samples. 2BW needs at least D micro-batches, so each of them has one sample.
+    """
     for depth, micro_batch, recompute in product(DEPTHS, MICRO_BATCH_SIZES, (False, True)):
         width, rest = divmod(ranks, depth)
-        count = depth // micro_batch  # of micro-batches of a replica, which has `depth` samples
+        count = depth // micro_batch  # micro-batches of a replica in an iteration
         if rest or (scheme == "PipeDream-2BW" and count < depth):
             continue
         of_stages = _stages(depth, micro_batch, recompute)
@@ -127,8 +134,8 @@ def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Itera
             Stage(tasks_s, link.all_reduce_s(width, sums.gradient_bytes), sums.weight_bytes) for tasks_s, sums in times_and_sums
         ]
         if peak_bytes(scheme, peaks, stages) <= MEMORY:
-            each = seconds_per_micro_batch(scheme, stages, count, hidden)
-            yield Speed(width * micro_batch / each, depth, width, micro_batch, recompute)
+            seconds = seconds_per_micro_batch(scheme, stages, count, hidden)
+            yield Speed(width * micro_batch / seconds, depth, width, micro_batch, recompute)
 
 
 @cache
@@ -137,7 +144,7 @@ def _stages(depth: int, micro_batch: int, recompute: bool) -> tuple[list[tuple[f
 
     Return None if the model or the profile does not allow the configuration.
     """
-    given = problem(["1f1b"], depth, MIDDLE)
+    given = problem(["1f1b"], depth, MIDDLE)  # the result depends on no link
     try:
         program = Evaluator(given).replica(
             Configuration(depth, recompute, micro_batch, "1f1b", own=(), width=1, micro_batches=depth)
@@ -165,7 +172,7 @@ def ratios(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]], chimera: str, 
 
     chimera: a name of CHIMERA. name: that of the scheme.
     """
-    return [x[chimera][0].samples_per_s / y.samples_per_s for x in by_link.values() for y in x[name]]
+    return [found[chimera][0].samples_per_s / other.samples_per_s for found in by_link.values() for other in found[name]]
 
 
 def ratio_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
@@ -176,7 +183,7 @@ def ratio_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
         cells = [name, source, f"{published:.2f}x"]
         for chimera in CHIMERA:
             found = ratios(by_link, chimera, name)
-            least, most = round(min(found), 2), round(max(found), 2)  # published ratios have two digits
+            least, most = round(min(found), 2), round(max(found), 2)  # as many digits as published ratios have
             cells.append(f"{least:.2f}x to {most:.2f}x: {verdict(published, least, most)}")
         rows.append(cells)
     return table(("Chimera is faster than", "from", "published", *CHIMERA), rows)
@@ -190,25 +197,24 @@ def verdict(published: float, least: float, most: float) -> str:
 
 
 def share_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
-    """Return the table of all schemes at the middle of the range: throughput, where the time goes, and the configuration.
+    """Return the table of all schemes at the link MIDDLE: throughput, where the time goes, and the configuration.
 
     The all-reduces of the closed forms are hidden.
     """
     head = ("scheme", "samples/s", "computing", "bubble", "waiting for communication", "configuration")
     rows = []
-    for name, found in by_link[MIDDLE].items():
-        x = found[0]
-        shares = [f"{share:.0%}" for share in x.shares] or ["", "", ""]
-        rows.append((name, f"{x.samples_per_s:.0f}", *shares, x.text()))
+    for name, (found, *_) in by_link[MIDDLE].items():
+        shares = [f"{share:.0%}" for share in found.shares] or ["", "", ""]
+        rows.append((name, f"{found.samples_per_s:.0f}", *shares, found.text()))
     return table(head, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Throughputs on 512 ranks at one link, in samples per second.
+    """Configurations of Chimera on 512 ranks at one link. Throughputs are in samples per second.
 
-    best: the planner's choice; of_model: the choice of the paper's model (W=16, D=32); of_measured: the measured best (W=64,
-    D=8); equations: of_model and of_measured by the paper's equation.
+    best: the planner's choice. of_model, of_measured: the throughputs of MODEL_CHOICE and of MEASURED_BEST, simulated.
+    equations: the throughputs of these two by the paper's equation.
     """
 
     link: Link
@@ -229,7 +235,7 @@ def choice(link: Link) -> Choice:
 
 
 def by_equation(given: Problem, c: Configuration, link: Link) -> float:
-    """Return the throughput of a configuration by the paper's equation, in samples per second."""
+    """Return the throughput of a configuration of a problem by the paper's equation, in samples per second."""
     program = Evaluator(given).replica(c)
     model = find_model(MODEL, program.header.samples, c.micro_batch, default_seq_len=given.profile.seq_len)
     network = Network(link, all_reduce_s=lambda ranks, size: link.all_reduce_s(ranks * c.width, size))
@@ -243,12 +249,12 @@ def choice_table(choices: Sequence[Choice]) -> str:
     head = ("link", "planner takes", "samples/s", *named, "both by the paper's equation")
     rows = [
         (
-            f"{1e6 * x.link.latency_s:g} us, {x.link.bytes_per_s / 1e9:g} GB/s",
-            x.best.text().removeprefix("chimera f=1, "),
-            *(f"{y:.0f}" for y in (x.best.samples_per_s, x.of_model, x.of_measured)),
-            " and ".join(f"{y:.0f}" for y in x.equations),
+            f"{1e6 * c.link.latency_s:g} us, {c.link.bytes_per_s / 1e9:g} GB/s",
+            c.best.text().removeprefix("chimera f=1, "),
+            *(f"{throughput:.0f}" for throughput in (c.best.samples_per_s, c.of_model, c.of_measured)),
+            " and ".join(f"{throughput:.0f}" for throughput in c.equations),
         )
-        for x in choices
+        for c in choices
     ]
     return table(head, rows)
 

@@ -3,8 +3,9 @@
     python -m tools.profiles            check: print the files that differ, exit status 1 if there are any
     python -m tools.profiles --write    write
 
-For each GPU the times of one layer of BERT-large are published, forward and backward. The times of other layers are scaled from
-them by the multiplications and additions, as the shipped descriptions count them. Nothing is fitted to measured iterations.
+For each GPU the forward and the backward time of one layer of BERT-large are published. The times of other layers are scaled
+from them by the layers' multiplications and additions: their costs in the shipped descriptions. Nothing is fitted to measured
+iterations.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from chimerac.compiler.descriptions import find_model
 from tools import ROOT
 
 FOLDER = ROOT / "models" / "profiles"
-# Times are proportional to the samples, so two sizes are enough: the profile interpolates between them.
+# Samples of a micro-batch. Times are proportional to them, so two sizes are enough: the profile interpolates between them.
 SIZES = (1, 1024)
-SEQ_LENS = {"bert48": 128, "gpt2-64": 632}  # those of the paper's evaluation
+SEQ_LENS = {"bert48": 128, "gpt2-64": 632}  # tokens of a sample in the evaluation of the Chimera paper
 REFERENCE, SAMPLES, SEQ_LEN, LAYER = "bert48", 32, 128, 1  # the published layer: a block of BERT-large is one of bert48
 OPTIMIZER = "adamw"
-DIGITS = 9  # of a time in seconds
+DIGITS = 9  # after the decimal point, of a time in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A GPU with its published times of a layer, in milliseconds, and an assumed link between two of them."""
+    """A GPU with its published times of a layer, and an assumed link between two GPUs. link_source: a text about the link."""
 
     name: str
     forward_ms: float
@@ -82,7 +83,7 @@ def profile_of(model: str, hardware: Hardware) -> Profile:
 
 
 def _times(description: ModelDescription, hardware: Hardware, reference: int) -> tuple[LayerTimes, ...]:
-    """Return the times of all layers for one micro-batch. reference: the cost of the published layer in its description."""
+    """Return the times of all layers for one micro-batch. reference: the cost of the published layer and micro-batch."""
 
     def seconds(published_ms: float, cost: int) -> float:
         return round(published_ms / 1000 * cost / reference, DIGITS)
@@ -106,14 +107,14 @@ def _times(description: ModelDescription, hardware: Hardware, reference: int) ->
 def texts() -> dict[str, str]:
     """Return the text of every shipped profile, by the name of its file."""
     return {
-        f"{model}-{name}.json": profile_to_json(profile_of(model, hardware))
+        f"{model}-{gpu}.json": profile_to_json(profile_of(model, hardware))
         for model in SEQ_LENS
-        for name, hardware in HARDWARE.items()
+        for gpu, hardware in HARDWARE.items()
     }
 
 
 def main(write: bool) -> int:
-    """Write the profiles, or print those that differ; return the exit status."""
+    """Write the profiles, or print the names of files that differ or are missing; return the exit status."""
     differing = [name for name, text in texts().items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
     if write:
         FOLDER.mkdir(exist_ok=True)

@@ -1,6 +1,8 @@
 """Writes the parser of the schedule language to compiler/syntax/grammar.tables, which compiler/syntax/grammar.py reads.
 
-python -m tools.saved_parser    write the file, unless it was made from this grammar by this version of lark
+    python -m tools.saved_parser    write the file, unless it was made from this grammar by this version of lark
+
+`make figures` runs this command.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ def saved() -> bytes:
 
 
 def _shared(value: Any, seen: dict[str, Any]) -> Any:
+    """Return a value whose equal parts are one object. seen: the parts so far, by their texts."""
     if isinstance(value, dict):
         value = {key: _shared(part, seen) for key, part in value.items()}
     elif isinstance(value, list | tuple):

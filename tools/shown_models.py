@@ -1,4 +1,4 @@
-"""The models of tables in the docs, with samples: presets, and models of transformers from small configurations."""
+"""The models of tables in the docs, with samples to train them on: presets, and small models of transformers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from chimerac.models.presets import Cnn, sizes_of
 
 SEED = 3
 HIDDEN = 256
-BLOCKS = {
+# Parts of configurations, with the names that transformers has for the sizes of each kind of model.
+BERT_AND_LLAMA = {
     "vocab_size": 260,
     "hidden_size": HIDDEN,
     "num_hidden_layers": 4,
@@ -46,26 +47,26 @@ T5 = {"vocab_size": 260, "d_model": HIDDEN, "d_kv": 64, "d_ff": 4 * HIDDEN, "num
 # Dropout is off: transformers draws from torch's generator in another order than a pipeline (docs/any_model.md).
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
-    "bert": {**BLOCKS, **NO_DROPOUT, "architectures": ["BertForMaskedLM"]},
+    "bert": {**BERT_AND_LLAMA, **NO_DROPOUT, "architectures": ["BertForMaskedLM"]},
     "t5": {**T5, "dropout_rate": 0.0},
-    "llama": {**BLOCKS, "num_key_value_heads": 2},
+    "llama": {**BERT_AND_LLAMA, "num_key_value_heads": 2},
 }
 NAMES = tuple(f"{HUGGING_FACE}{kind}" for kind in CONFIGS)
 
 
 @dataclass(frozen=True)
 class RandomImages(Samples):
-    """Images of random numbers, in place of a data set that is not there."""
+    """Images of random numbers for a CNN, in place of a data set."""
 
     sizes: Cnn
 
     def inputs(self, numbers: Sequence[int]) -> Values:
-        """Return the image of each number, always the same one."""
+        """Return an image for each number: for equal numbers the same one."""
         shape = self.sizes.channels, self.sizes.side, self.sizes.side
         return (torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(n)) for n in numbers]),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return a class for each number."""
+        """Return a class for each number: for equal numbers the same one."""
         return (torch.tensor([n * n % self.sizes.classes for n in numbers]),)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
@@ -74,11 +75,11 @@ class RandomImages(Samples):
 
 
 class Whole(nn.Module):
-    """A model of transformers in one process, without the runtime. reads: the fields that it reads."""
+    """A model of transformers in one process, without the runtime. reads: the names of the fields that it reads."""
 
-    def __init__(self, module: nn.Module, fields: Sequence[str]) -> None:
+    def __init__(self, module: nn.Module, reads: Sequence[str]) -> None:
         super().__init__()
-        self.module, self.reads = module, tuple(fields)
+        self.module, self.reads = module, tuple(reads)
 
     def forward(self, **fields: Tensor) -> Values:
         """Return the logits."""
@@ -87,7 +88,7 @@ class Whole(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its samples. whole: returns the model in one process, with the same weights as the stages."""
+    """A model with its samples. whole: returns the model in one process, with the initial weights that the stages have."""
 
     model: Model
     samples: Samples
@@ -96,14 +97,14 @@ class Case:
     def parted(
         self, schedule: str, parameters: Mapping[str, int], description: ModelDescription
     ) -> tuple[Program, PartitionedModel]:
-        """Return the program of a schedule, with the model's tied parameters, and the partitioned model."""
-        program = program_for(schedule, parameters, width=1, world=None)
-        program = program_for(schedule, parameters, width=1, world=None, tied=missing_ties(program, description))
+        """Return the program of a schedule, which ties what the model's stages share, and the model, partitioned for it."""
+        untied = program_for(schedule, parameters, width=1, world=None)
+        program = program_for(schedule, parameters, width=1, world=None, tied=missing_ties(untied, description))
         return program, partitioned(program, self.model, description, ties_by_stage=bool(description.tied))
 
 
 def case_of(name: str, micro_batch: int, length: int) -> Case:
-    """Return a preset, or a model of CONFIGS as hf:KIND. length: tokens of a sample of text."""
+    """Return the case of a preset, or of a model of CONFIGS by the name hf:KIND. length: tokens of a sample of text."""
     if name in NAMES:
         return _of_transformers(name.removeprefix(HUGGING_FACE), micro_batch, length)
     model = preset(name, length)
@@ -111,7 +112,10 @@ def case_of(name: str, micro_batch: int, length: int) -> Case:
 
 
 def samples_for(name: str, length: int) -> Samples:
-    """Return samples on which a preset can be trained. length: tokens of a sample."""
+    """Return samples on which a preset can be trained. length: tokens of a sample of text.
+
+    A CNN gets the digits if it reads images of their size, otherwise random images.
+    """
     sizes = sizes_of(name)
     if isinstance(sizes, Cnn):
         if (sizes.side, sizes.channels) != SIZES["digits"]:
@@ -123,7 +127,7 @@ def samples_for(name: str, length: int) -> Samples:
 
 
 def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
-    # transformers is of an extra, and takes seconds to import.
+    # transformers is installed only with an extra, and takes seconds to import.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration
 
     with tempfile.TemporaryDirectory() as folder:
@@ -136,8 +140,8 @@ def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
 
     def whole() -> Whole:
         stage, module = whole_model(model, SEED), class_of(config)(config).train()
-        found = module.load_state_dict(stage.parameters_by_name(), strict=False)
-        assert not found.unexpected_keys, f"transformers does not have {found.unexpected_keys}"
+        loaded = module.load_state_dict(stage.parameters_by_name(), strict=False)
+        assert not loaded.unexpected_keys, f"transformers does not have {loaded.unexpected_keys}"
         return Whole(module, stage.reads)
 
     return Case(model, data.train, whole)

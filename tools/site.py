@@ -1,10 +1,12 @@
 """Build the documentation site with Sphinx: the pages of docs/, README, CONTRIBUTING, and the Python API from its docstrings.
 
-    python -m tools.site [-o FOLDER]       the result is build/site/index.html, which a browser opens without a server
+    python -m tools.site [-o FOLDER]       write the site to FOLDER, by default build/site; a browser opens its index.html
+                                           without a server
     python -m tools.site --sources FOLDER  only write what Sphinx reads
 
-Every warning of Sphinx is an error: a link that leads nowhere, a page in no list, a docstring that cannot be read. The pages
-are the Markdown files of the project, as a forge shows them. A file that they link, such as a source file, becomes a page too.
+A link that leads nowhere is an error, and so is every warning of Sphinx, such as one about a docstring that it cannot read. The
+pages are Markdown files of the project, which a forge shows too. Another file that they link, such as a source file, becomes a
+page of the site too.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from chimerac.chimera_ir.files import reason
 from tools import ROOT
 
-# The lists of pages in the navigation. A page of docs/ that none of them names is in the last one.
+# The lists of pages in the navigation. A page that none of them names is in a last list, REST.
 LISTS: dict[str, tuple[str, ...]] = {
     "Start": ("README", "tutorial", "examples", "editor", "playground", "comparison"),
     "Schedules": ("language", "bubbles", "schedules", "gallery", "viewer", "semantics", "errors"),
@@ -31,8 +33,8 @@ LISTS: dict[str, tuple[str, ...]] = {
     "The project": ("architecture", "CONTRIBUTING", "api"),
 }
 REST = "More"
-OF_SPHINX = ("index", "search", "genindex", "api")  # pages that Sphinx or this file writes itself
-API: dict[str, tuple[str, ...]] = {  # directives of autodoc; members follow every one but a function
+OF_SPHINX = ("index", "search", "genindex", "api")  # names of pages that Sphinx or this file writes itself
+API: dict[str, tuple[str, ...]] = {  # by heading, directives of autodoc
     "Compile, verify, simulate": ("automodule:: chimerac.compiler",),
     "Programs": ("autoclass:: chimerac.chimera_ir.program.Program",),
     "Instructions": ("autoclass:: chimerac.chimera_ir.instructions.Op",),
@@ -50,7 +52,7 @@ API: dict[str, tuple[str, ...]] = {  # directives of autodoc; members follow eve
         "autofunction:: chimerac.interpreter.load_checkpoint",
     ),
 }
-SHOWN = (".svg", ".png", ".html")  # files of docs/ that a browser shows: they are copied
+SHOWN = (".svg", ".png", ".html")  # the suffixes of files of docs/ that a browser shows: these files are copied
 LANGUAGES = {".py": "python", ".sched": "sched", ".sh": "bash", ".sbatch": "bash", ".json": "json", ".yaml": "yaml"}
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -62,7 +64,7 @@ class LinkError(Exception):
 
 
 def pages() -> dict[Path, str]:
-    """Return the Markdown files of the site, with the names of their pages."""
+    """Return the names of the pages, by their Markdown files. A name that Sphinx needs gets the suffix `_page`."""
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     return {path: path.stem + ("_page" if path.stem in OF_SPHINX else "") for path in files}
 
@@ -70,7 +72,7 @@ def pages() -> dict[Path, str]:
 def write_sources(folder: Path) -> None:
     """Write what Sphinx reads to an empty folder. Raises LinkError."""
     names = pages()
-    sources: dict[Path, str] = {}  # files and folders that pages link, and the names of their pages
+    sources: dict[Path, str] = {}  # other files and folders that pages link, with the names of their pages
     for path, name in names.items():
         (folder / f"{name}.md").write_text(_with_links(path, names, sources), encoding="utf-8")
     for path, name in sources.items():
@@ -80,22 +82,27 @@ def write_sources(folder: Path) -> None:
     (folder / "api.md").write_text(_api(), encoding="utf-8")
     (folder / "index.md").write_text(_index(set(names.values()) | {"api"}), encoding="utf-8")
     shutil.copy(ROOT / "tools/site_conf.py", folder / "conf.py")
-    for images in ROOT.glob("docs/*/"):  # drawings that pages show, and viewers that they link
-        if any(path.suffix in SHOWN for path in images.rglob("*")):
-            shutil.copytree(images, folder / images.name, dirs_exist_ok=True)
+    for subfolder in ROOT.glob("docs/*/"):  # drawings that pages show, and viewers that pages link
+        if any(path.suffix in SHOWN for path in subfolder.rglob("*")):
+            shutil.copytree(subfolder, folder / subfolder.name, dirs_exist_ok=True)
 
 
 def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) -> str:
-    """Return the text of a page, with links to the pages of the site. sources: linked files, which need a page, are added."""
+    """Return the text of a page, in which links to files of the project lead to pages and copied files of the site.
+
+    names: as of `pages`. sources: the linked files and folders that need a page of their own are added. Raises LinkError.
+    """
     text = path.read_text(encoding="utf-8")
 
-    def linked(found: re.Match[str]) -> str:
-        target = (path.parent / found["target"]).resolve()
-        anchor = found["anchor"] or ""
+    def linked(link: re.Match[str]) -> str:
+        target = (path.parent / link["target"]).resolve()
+        anchor = link["anchor"] or ""
         if target in names:
             return f"{names[target]}.md{anchor}"
-        if not target.exists() or not target.is_relative_to(ROOT):
-            raise LinkError(f"{path.relative_to(ROOT)} links {found['target']}, which does not exist")
+        if not target.exists():
+            raise LinkError(f"{path.relative_to(ROOT)} links {link['target']}, which does not exist")
+        if not target.is_relative_to(ROOT):
+            raise LinkError(f"{path.relative_to(ROOT)} links {link['target']}, which is outside of the project")
         relative = target.relative_to(ROOT)
         if target.suffix in SHOWN and relative.parts[0] == "docs":
             return relative.relative_to("docs").as_posix()
@@ -110,7 +117,7 @@ def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) ->
 
 
 def _source_page(path: Path) -> str:
-    """Return the page of a source file, or the list of the files of a folder."""
+    """Return the page of a source file. The page of a folder lists its files that have a suffix, without compiled Python."""
     head = f"---\norphan: true\n---\n\n# {path.relative_to(ROOT).as_posix()}\n\n"
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix not in (".pyc", ""))
@@ -121,7 +128,7 @@ def _source_page(path: Path) -> str:
 
 def _api() -> str:
     """Return the page of the Python API, whose texts are the docstrings."""
-    parts = ["# Python API\n\nWhat a program of your own may call. Every function raises `ChimeraError` for wrong input.\n"]
+    parts = ["# Python API\n\nWhat a program of your own may call. Findings are raised as `ChimeraError`.\n"]
     for title, directives in API.items():
         lines = []
         for directive in directives:
@@ -149,13 +156,16 @@ A compiler for pipeline schedules: a small text becomes a verified program that 
 
 
 def build(sources: Path, output: Path) -> int:
-    """Run Sphinx strictly, and return its exit status."""
+    """Run Sphinx, with every warning as an error, and return its exit status."""
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", str(sources / "_build")]
     return subprocess.run([*command, str(sources), str(output)], cwd=ROOT).returncode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build the site and return the exit status."""
+    """Build the site and return the exit status.
+
+    It is 1 for a link that leads nowhere, 2 for a file that cannot be read or written, and otherwise that of Sphinx.
+    """
     p = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site.")
     p.add_argument("-o", metavar="FOLDER", dest="output", default=str(ROOT / "build/site"), help="default build/site")
     p.add_argument("--sources", metavar="FOLDER", help="only write what Sphinx reads, to this empty folder")

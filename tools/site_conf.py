@@ -21,7 +21,7 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 templates_path: list[str] = []
 
-myst_heading_anchors = 4  # the anchors that a forge gives to headings
+myst_heading_anchors = 4  # headings down to this level get the anchors that a forge gives them
 myst_fence_as_directive = ["mermaid"]
 mermaid_version = "11.12.0"
 
@@ -35,7 +35,7 @@ _SPECIAL = re.compile(r"([*|\\]|\w_(?=\W|$))")  # what reStructuredText would in
 
 
 class SchedLexer(RegexLexer):
-    """Colours of the schedule language."""
+    """Splits texts in the schedule language into tokens, which Sphinx colours."""
 
     name = "sched"
     aliases = ("sched",)
@@ -55,7 +55,10 @@ class SchedLexer(RegexLexer):
 
 
 def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Change a docstring, which is plain text with `code` and indented examples in it, to reStructuredText."""
+    """Change a docstring, which is plain text with `code` and indented examples in it, to reStructuredText.
+
+    lines: of the docstring; they are changed in place. Sphinx gives the other arguments too.
+    """
     changed: list[str] = []
     for line in lines:
         is_example = line.startswith("    ")
@@ -63,17 +66,18 @@ def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: l
             before = next((earlier for earlier in reversed(changed) if earlier.strip()), "")
             changed += [] if before.startswith("    ") else ["::", ""]
         parts = re.split(r"(``?[^`]+``?)", line)
-        as_text = (f"``{x.strip('`')}``" if x.startswith("`") else _SPECIAL.sub(_escaped, x) for x in parts)
+        as_text = (f"``{part.strip('`')}``" if part.startswith("`") else _SPECIAL.sub(_escaped, part) for part in parts)
         changed.append(line if is_example else "".join(as_text))
     lines[:] = changed
 
 
-def _escaped(found: re.Match[str]) -> str:
-    text = found[0]
+def _escaped(special: re.Match[str]) -> str:
+    """Return a match of _SPECIAL with a backslash before its special character, which is the last one."""
+    text = special[0]
     return f"{text[:-1]}\\_" if text.endswith("_") else f"\\{text}"
 
 
 def setup(app: Any) -> None:
-    """Register what is above. Sphinx calls it."""
+    """Register the colours and the change of docstrings; called by Sphinx."""
     app.add_lexer("sched", SchedLexer)
     app.connect("autodoc-process-docstring", as_rst)

@@ -1,4 +1,4 @@
-"""A transport whose all-reduces go over links of limited bandwidth, on any host and without the rights of root."""
+"""A transport whose all-reduces take as long as over links of limited bandwidth, on any host and without root rights."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class LaunchedAllReduce(Future[None]):
     """An all-reduce on its way over a slow link."""
 
     def wait(self) -> None:
-        """Return when it is complete. Raises what made it fail, and TimeoutError after TIMEOUT_S."""
+        """Return when it is complete. Raises the error that made it fail, and TimeoutError after TIMEOUT_S."""
         self.result(TIMEOUT_S)
 
 
 class SlowLink(Gloo):
-    """Gloo, where the all-reduces of a rank share a link of limited bandwidth; messages between stages do not use it.
+    """Gloo, as if the all-reduces that a rank launches shared a link of limited bandwidth. Messages do not use this link.
 
-    An all-reduce of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring of
-    ranks sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are
-    free. A rank's all-reduces use its link one after another, in the order of their launches. They are real: a thread runs them
-    with gloo, and each is complete when the link would have carried it.
+    An all-reduce of b bytes over n ranks occupies the link of each of these ranks for 2 (n - 1) / n * b / bandwidth seconds, as
+    in a ring of ranks (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of these ranks have launched it and
+    their links are free. A rank's all-reduces use its link one after another, in the order of their launches. A thread runs
+    them with gloo, and delays the end of each until the link would have carried it.
 
-    bandwidth: in bytes per second.
+    bandwidth: in bytes per second, infinite at first; it may be changed between two iterations.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class SlowLink(Gloo):
                 launched.set_result(None)
 
     def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
-        backend, sent = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks) * buffer.nbytes
+        backend, sent_bytes = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks) * buffer.nbytes
         all_reduce(backend, torch.zeros(1)).wait()  # complete when it is the turn of this all-reduce on every rank
-        due = time.monotonic() + sent / self.bandwidth
+        due = time.monotonic() + sent_bytes / self.bandwidth
         all_reduce(backend, buffer).wait()
         time.sleep(max(0.0, due - time.monotonic()))

@@ -7,23 +7,26 @@ from types import SimpleNamespace
 
 from torch.distributed.pipelining import schedules as theirs
 
-# The constructors warn of each bubble that they add to a schedule; the warnings would take part of the measured time.
+# The constructor of a schedule may warn about bubbles. To print the warning would take part of the measured time.
 logging.getLogger(theirs.__name__).setLevel(logging.ERROR)
 
 
 class _Unverified(theirs.PipelineScheduleMulti):
-    """Skips the validation of a schedule before it is lowered. The constructors already know all placements."""
+    """Skips the validation of a schedule before it is lowered.
+
+    The validation would also set the placement. The constructors have set it before.
+    """
 
     def _validate_and_set_stage_mapping(self, actions: object) -> None:
         pass
 
 
 class _Looped(theirs.ScheduleInterleaved1F1B, _Unverified):
-    pass
+    """Interleaved 1F1B."""
 
 
 class _V(theirs.ScheduleZBVZeroBubble, _Unverified):
-    pass
+    """ZB-V."""
 
 
 # torch's Schedule1F1B has no order before it runs, so it cannot be lowered. Its interleaved schedule with one stage per rank
@@ -32,7 +35,8 @@ KINDS = {"1f1b": (_Looped, 1), "interleaved": (_Looped, 2), "zb_v": (_V, 2)}
 
 
 def lowered(name: str, D: int, N: int) -> int:  # noqa: N803
-    """Generate and lower a schedule for all ranks; return the number of actions."""
-    kind, count = KINDS[name]
+    """Generate and lower a schedule for all ranks; return the number of actions of all ranks. name: of KINDS."""
+    schedule_class, count = KINDS[name]
     stages_of_rank = [SimpleNamespace(num_stages=count * D, group_size=D, group_rank=0, submod=None) for _ in range(count)]
-    return sum(map(len, kind(stages_of_rank, N).pipeline_order_with_comms.values()))
+    schedule = schedule_class(stages_of_rank, N)  # the constructor for one rank makes and lowers the orders of all ranks
+    return sum(map(len, schedule.pipeline_order_with_comms.values()))

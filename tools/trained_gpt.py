@@ -1,12 +1,12 @@
 """Trains a small GPT on the text of the standard library, compares it with a bigram model, and generates a text with it.
 
-    python -m tools.trained_gpt            train and print the losses and a text: about ten minutes on two free cores
-    python -m tools.trained_gpt --write    and record them in docs/models.md
-    python -m tools.trained_gpt --folder F --write    keep the weights and the output of the run in F; if they are there
-                                                      already, only the text is made again
+    python -m tools.trained_gpt            train, and print the losses and a text: ten to twenty minutes on two cores
+    python -m tools.trained_gpt --write    and record the losses and the text in docs/models.md
+    python -m tools.trained_gpt --folder F --write    keep the weights and the output of the training in F; if F has them
+                                                      already, do not train, but generate the text again
 
 run.py trains with two processes and exports the weights, and `chimerac.interpreter.generate` writes the text. The exit status
-is 1 if the held-out loss is not lower than that of the bigram model by MARGIN.
+is 1 if the held-out loss is not at least MARGIN below that of the bigram model.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TRAIN = (
 GENERATE = "-m chimerac.interpreter.generate gpt.safetensors --prompt 'def ' --tokens 500 --temperature 0.7 --seed 1"
 MARGIN = 0.5  # nats per byte
 PAGE = ROOT / "docs" / "models.md"
-SEED = 0
+SEED = 0  # of the training: the default of run.py
 HEAD = ("", "nats per byte")
 
 
 def training_output(folder: Path) -> str:
-    """Return what the training has printed. It runs only if the folder does not have its output and its weights."""
-    kept = folder / "output.txt"
-    if not (kept.is_file() and (folder / "gpt.safetensors").is_file()):
+    """Return what the training printed. It runs only if the folder does not have its output and its weights already."""
+    output_file = folder / "output.txt"
+    if not (output_file.is_file() and (folder / "gpt.safetensors").is_file()):
         words = [*shlex.split(TRAIN), "--work-dir", str(folder)]
         done = subprocess.run([sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
-        kept.write_text(done.stdout, encoding="utf-8")
-    return kept.read_text(encoding="utf-8")
+        output_file.write_text(done.stdout, encoding="utf-8")
+    return output_file.read_text(encoding="utf-8")
 
 
 def generated_text(folder: Path) -> str:
@@ -51,7 +51,7 @@ def generated_text(folder: Path) -> str:
 
 
 def losses(output: str) -> dict[str, float]:
-    """Return the losses that a run has printed, in nats per byte, by their names."""
+    """Return what a run printed in nats per byte, by name: held-out losses, loss of the bigram model, unigram entropy."""
     found = {
         f"held-out loss, {iteration} iterations": loss
         for iteration, loss in re.findall(r"^iteration +(\d+) +held-out loss ([\d.]+)$", output, re.MULTILINE)
@@ -63,7 +63,7 @@ def losses(output: str) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.trained_gpt", description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="where output and weights are kept; by default they are not")
+    parser.add_argument("--folder", type=Path, help="where output and weights are kept; by default they are deleted")
     parser.add_argument("--write", action="store_true", help="record losses and text in docs/models.md")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = losses(output)
     (speed,) = re.findall(r"^tokens per second +([\d,]+)", output, re.MULTILINE)
     ((count, samples, length),) = re.findall(r"(\d+) micro-batches of (\d+) samples of (\d+)", output)
-    iterations = max(int(t) for t in re.findall(r"^iteration +(\d+)", output, re.MULTILINE))
+    iterations = max(map(int, re.findall(r"^iteration +(\d+)", output, re.MULTILINE)))
     # The time of the training, from its speed: with --folder, the training may have run before.
     seconds = iterations * int(count) * int(samples) * int(length) / float(speed.replace(",", ""))
     body = stamp(seconds, SEED, ("torch",)) + table(HEAD, [(name, f"{loss:.3f}") for name, loss in found.items()])

@@ -24,7 +24,7 @@ MAX_KINDS = 12  # of tasks, in the table of the largest differences
 class IterationFigures:
     """One iteration, predicted or measured. Times are in `Beside.unit`.
 
-    makespan: until the last task and the last all-reduce have ended. busy: of each rank, how long it computes.
+    makespan: until the last task and the last all-reduce have ended. busy: of each rank, how long its tasks take together.
     """
 
     makespan: float
@@ -33,7 +33,7 @@ class IterationFigures:
 
     @property
     def bubbles(self) -> tuple[float, ...]:
-        """Return the idle share of each rank."""
+        """Return the idle share of the makespan, of each rank."""
         return tuple(1 - busy / self.makespan if self.makespan else 0.0 for busy in self.busy)
 
     @property
@@ -63,8 +63,8 @@ class Beside:
     """A measured iteration beside the predicted one, in one unit of time.
 
     unit: of the measured times. unit_of_cost: where the predicted times are costs, how long one unit of cost is. It is chosen
-    so that all tasks together take as long as measured. None where the predicted times have a unit of time. kinds: those with
-    the largest difference first.
+    so that all tasks together take as long as measured. None if predicted and measured times have the same unit, or both have
+    units of time. kinds: those with the largest difference first.
     """
 
     predicted: IterationFigures
@@ -75,7 +75,7 @@ class Beside:
 
 
 def beside(s: Simulation, measured: Timeline) -> Beside:
-    """Return a measured timeline of a program beside its simulation. measured: a bar for every row, in their order."""
+    """Return a measured timeline of a program beside its simulation. measured: a bar for every row, in the order of rows."""
     p = s.program
     is_task = p.table.is_task
     predicted_lengths = np.where(is_task, s.lengths, 0) / s.scale
@@ -104,7 +104,11 @@ def time_factor(s: Simulation, measured: Timeline) -> tuple[float, float | None]
 
 
 def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, factor: float) -> IterationFigures:
-    """Return the figures of a timeline. lengths, makespan: in the measured unit; factor: from the timeline's unit to that."""
+    """Return the figures of a timeline.
+
+    lengths: of its tasks by row, 0 for other rows. lengths, makespan: in the measured unit. factor: from the timeline's unit to
+    the measured one.
+    """
     busy = np.zeros(p.world)
     np.add.at(busy, p.rank_of, lengths)
     last = int(timeline.end[p.table.is_task].max(initial=0)) / timeline.scale * factor

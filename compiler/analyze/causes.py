@@ -17,7 +17,7 @@ from chimerac.compiler.analyze.simulate import Simulation
 class Step:
     """A part of the critical path, in the units of the simulation.
 
-    row: of a task; of a message, its SEND; of an all-reduce, the ALLREDUCE of one member.
+    row: of a task; of a message, its SEND; of an all-reduce, its ALLREDUCE on one rank.
     """
 
     kind: Literal["task", "message", "all-reduce"]
@@ -29,7 +29,7 @@ class Step:
 def critical_path(s: Simulation) -> list[Step]:
     """Return the steps from the beginning of the iteration to its end, each of which begins when the one before it ends.
 
-    Where several paths are equally long, it stays on a rank for as long as this rank does not wait.
+    Where several paths are equally long, the returned one stays on a rank for as long as this rank does not wait.
     """
     p = s.program
     start, end = (np.concatenate(x) for x in ((s.timeline.start, s.node_start), (s.timeline.end, s.node_end)))
@@ -37,7 +37,7 @@ def critical_path(s: Simulation) -> list[Step]:
     node = _last(s, end)
     if node is None:
         return []
-    # By node, the SEND of its message; `transfer` is empty where messages have no nodes.
+    # By node of a message and by its RECV: its SEND. `transfer` is empty where messages have no nodes.
     message_of = dict(zip(s.waits.transfer.tolist(), s.waits.send.tolist(), strict=False))
     message_of |= dict(zip(s.waits.receive.tolist(), s.waits.send.tolist(), strict=True))
     members = _all_reduces(s)
@@ -96,7 +96,7 @@ def _last(s: Simulation, end: Ints) -> int | None:
 
 
 def _binding(s: Simulation, start: Ints, end: Ints) -> Ints:
-    """Return for each node the node whose end decided when it started, -1 at the beginning of the iteration."""
+    """Return for each node the node whose end, and the delay after it, decided when it started; -1 if it started at 0."""
     edges = s.waits.edges
     before = np.full(len(start), -1, np.int64)
     # An overlapped pair runs as one task, at its first row. So the first row also waits for what the second one reads.
@@ -120,10 +120,10 @@ def _is_second(s: Simulation, nodes: int) -> Ints:
 class Idle:
     """For what a rank waits, in the units of the simulation. The sum of all is its wall bubble.
 
-    fill: until the value for its first task is computed. value: until a value for a later task is computed. transfer: for a
-    value that is computed and on its way. window: for a message of a full channel, in a SEND or, with K = 0 on `paired` and
-    `serial`, in the instruction after it. all_reduce: after its last instruction, for an all-reduce that is running. drain: the
-    rest, until the iteration ends.
+    fill: until the value for its first task is sent. value: until a value for a later task is sent. transfer: for a value that
+    is sent and on its way. window: in a SEND, for an earlier message of its channel, or with window 0 for its own RECV; with
+    window 0 on `paired` and `serial`, in the instruction after the SEND, for the SEND's message. all_reduce: after its last
+    instruction, for an all-reduce that is running. drain: the rest, until the iteration ends.
     """
 
     fill: int
@@ -135,7 +135,7 @@ class Idle:
 
     @property
     def exposed(self) -> int:
-        """Return the exposed communication: what a rank waits for although it is computed."""
+        """Return the exposed communication: waiting time for messages on their way, for windows and for all-reduces."""
         return self.transfer + self.window + self.all_reduce
 
 
@@ -161,8 +161,8 @@ def idle_bars(s: Simulation) -> IdleBars:
     start, end, rank = s.timeline.start, s.timeline.end, p.rank_of
     before = np.zeros(len(p), np.int64)  # the end of the row before it in its stream
     before[1:] = np.where(rank[1:] == rank[:-1], end[:-1], 0)
-    # When the last value that decided a row's start was sent; -1 if none did. Such a row waits for a window: a SEND does, and
-    # with K = 0 on `paired` and `serial` the row after it.
+    # When the last value that decided a row's start was sent; -1 if no value decided it. If a row with -1 waits, it is for a
+    # window: it is a SEND or, with window 0 on `paired` and `serial`, the row after a SEND.
     sent = np.full(len(p), -1, np.int64)
     consumer = w.consumer - _is_second(s, len(p))[w.consumer]
     binding = s.arrivals[w.message] == start[consumer]
@@ -215,9 +215,9 @@ def idle_times(s: Simulation) -> tuple[Idle, ...]:
 
 
 def path_sums(s: Simulation, path: Iterable[Step]) -> dict[str, tuple[int, int]]:
-    """Return what the critical path consists of: the number of its steps and their time.
+    """Return (number, time) of the critical path's steps of each kind.
 
-    They are by the name of an operation, or by `messages` or `all-reduces`.
+    The kinds are the names of operations for tasks, such as FWD, and `messages` and `all-reduces`.
     """
     found: dict[str, tuple[int, int]] = {}
     for step in path:

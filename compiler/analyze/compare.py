@@ -1,9 +1,9 @@
 """Schedules side by side for one setting: times, bubbles, memory and communication of each, or why it cannot run.
 
-All of them do the same work: the same micro-batches, through the same model, on as many ranks. But schedules cut a model into
-different numbers of stages, and some cut a micro-batch. So everything is in two units: the share of one rank, which is the
-model divided by the ranks, and whole micro-batches. A stage of an interleaved schedule with two stages on each rank takes half
-the time and half the bytes of one of 1F1B.
+All of them do the same work: the same micro-batches, through the same model, on the same number of ranks. But schedules cut a
+model into different numbers of stages, and some cut a micro-batch. So costs and figures are in two units: the share of one
+rank, which is the model divided by the ranks, and whole micro-batches. A stage of an interleaved schedule with two stages on
+each rank is half a share: it takes half the time and half the bytes of a stage of 1F1B.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from chimerac.compiler.verify import peaks
 DEFAULT_RANKS = 4  # of a setting that gives no D
 DEFAULT_ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
 DEFAULT_COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
-# Findings about the text itself: syntax, names, types and statements. E205 and E206 are about values, which sizes decide.
+# Findings that do not depend on D and N: about syntax, names, types and statements, and E204 for a parameter without a value.
+# E205 and E206 are about values, which depend on D and N.
 ABOUT_THE_TEXT = ("E1", "E201", "E202", "E203", "E204", "E207", "E208", "E209")
 
 LeastAndMost = tuple[Fraction, Fraction]  # the least and the most over the ranks
@@ -45,10 +46,10 @@ class Setting:
     """What all compared schedules are given.
 
     parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
-    micro-batches. costs: F, B, I, W and R of one rank's share for one micro-batch, and hop of one message; those that are left
-    out follow from the others: B is I + W, and each of these is half of a B that is given alone; R is F; the rest are those of
-    `DEFAULT_COSTS`.
-    recompute: replaces the schedules' own choice. unit: of the times, '' for that of the costs.
+    micro-batches. costs: F, B, I, W and R of one rank's share for one whole micro-batch, and hop of one message. Costs that are
+    left out follow from the others: B is I + W; with B and one half the other half is the rest, and with B alone each half is
+    half of it; R is F. All others are those of `DEFAULT_COSTS`.
+    recompute: replaces the schedules' own choice; None: their own. unit: of the times, '' for that of the costs.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -82,8 +83,9 @@ class Setting:
 class ForModel:
     """A model, for the figures in bytes.
 
-    describe: returns the program with its partition, and the description for the size of its micro-batches; limit: the most
-    bytes that a rank may need. durations: of a program on given hardware, in the place of costs.
+    describe: returns the program with its partition, and the description for the size of its micro-batches; state: of the
+    optimizer; limit: the most bytes that a rank may need; None: any number. durations: of a program on given hardware, in the
+    place of costs; None: the costs of the setting.
     """
 
     describe: Callable[[Program], tuple[Program, ModelDescription]]
@@ -94,9 +96,10 @@ class ForModel:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What the rank with most of it needs.
+    """Three numbers of bytes, each of the rank with most of them.
 
-    memory: at its peak; messages: sent to other ranks in an iteration; all_reduced: sent in its all-reduces.
+    memory: what the rank holds at its peak; messages: what it sends to other ranks in an iteration; all_reduced: what it sends
+    in its all-reduces.
     """
 
     memory: int
@@ -108,13 +111,16 @@ class Bytes:
 class Figures:
     """One iteration of a schedule.
 
-    Activations, weights, messages and all_reduced are counted in shares of one rank and in whole micro-batches.
+    makespan: in the unit of the setting, as all times; exposed: the exposed communication of the rank with most of it;
+    bubble_ratio: idle over total; wall_bubble: idle time of a rank.
 
-    makespan: in the unit of the setting; exposed: communication that the rank with most of it waits for;
-    bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at the peak of a rank; weights: copies;
-    messages: values that the rank with most of them sends; all_reduced: what the rank with most of it sends in all-reduces of
-    gradients; a ring of r ranks sends 2 (r - 1) / r times their size; recomputed: stages that recompute. description: of the
-    model, for the size of the schedule's micro-batches; None without a model.
+    activations: alive at the peak of a rank, where a share of the model for a whole micro-batch counts as 1; weights: copies of
+    stages on a rank, in shares; messages: values that the rank with most of them sends, in whole micro-batches; all_reduced:
+    what the rank with most of it sends in the all-reduces of stages, in shares. In a ring of r ranks each rank sends
+    2 (r - 1) / r times the size of the gradients. The all-reduces of tied sets are not counted.
+
+    recomputed: stages that recompute. description: of the model, for the size of the schedule's micro-batches; bytes: what the
+    model needs; both are None without a model.
     """
 
     makespan: Fraction
@@ -142,10 +148,10 @@ class Compared:
 
 
 def compare(schedules: Mapping[str, Source], setting: Setting, model: ForModel | None = None) -> list[Compared]:
-    """Return the schedules, which have names, in their order, each with its figures or with the reason why it cannot run.
+    """Return each schedule, in the given order, with its figures or the reason why it cannot run. schedules: texts by name.
 
-    Raises ChimeraError for a text that is wrong at every size, E002 for costs that contradict each other, and E203 for a
-    parameter that none of the schedules has.
+    Raises ChimeraError for a text that is wrong at every size, E002 for costs that contradict each other, E203 for a parameter
+    that none of the schedules has, and E204 for one that has no default and is not given.
     """
     _check_costs(setting.all_costs())
     trees = {name: parse_source(source) for name, source in schedules.items()}
@@ -154,7 +160,7 @@ def compare(schedules: Mapping[str, Source], setting: Setting, model: ForModel |
 
 
 def fastest_first(rows: Sequence[Compared]) -> list[Compared]:
-    """Return the schedules by their makespans, then those that cannot run."""
+    """Return the schedules in the order of their makespans, then those that cannot run."""
     return sorted(rows, key=lambda row: (row.figures is None, row.figures.makespan if row.figures else 0))
 
 
@@ -257,16 +263,16 @@ def _bytes(program: Program, description: ModelDescription, model: ForModel) -> 
 def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterator[int]:
     """Yield what each rank sends. amount: of a message, by its value, its stage and the number of its micro-batches."""
     t = program.table
-    for a, b in pairwise(program.offsets.tolist()):
-        rows = a + np.flatnonzero(t.op[a:b] == Op.SEND)
+    for begin, end in pairwise(program.offsets.tolist()):
+        rows = begin + np.flatnonzero(t.op[begin:end] == Op.SEND)
         columns = zip(t.value[rows].tolist(), t.stage[rows].tolist(), t.operand[rows].tolist(), strict=True)
         yield sum(amount(Value(value), stage, len(program.micro_batch_lists[k])) for value, stage, k in columns)
 
 
 def _all_reduced(program: Program, amount: Callable[[Collective], Fraction | int]) -> Iterator[Fraction]:
-    """Yield what each rank sends in all-reduces, each over a ring. amount: of the gradients of one."""
+    """Yield what each rank sends in all-reduces, each over a ring. amount: of the gradients of an all-reduce."""
     t = program.table
-    for a, b in pairwise(program.offsets.tolist()):
-        rows = a + np.flatnonzero(t.op[a:b] == Op.ALLREDUCE)
+    for begin, end in pairwise(program.offsets.tolist()):
+        rows = begin + np.flatnonzero(t.op[begin:end] == Op.ALLREDUCE)
         joined = [program.collectives[k] for k in t.operand[rows].tolist()]
         yield sum((Fraction(2 * (len(x.ranks) - 1), len(x.ranks)) * amount(x) for x in joined), Fraction(0))

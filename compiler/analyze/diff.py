@@ -1,7 +1,7 @@
 """What differs between two programs: the instructions of each rank, and what that does to times and memory.
 
-An instruction appears once in a stream. So the instructions that both streams have are compared by their places: the most of
-them that have the same order in both did not move, and the others did. The time grows as n log n for n instructions.
+The instructions that both streams of a rank have are compared by their places. A longest sequence of them that is in the same
+order in both streams counts as not moved, and the others count as moved. The time grows as n log n for n instructions.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import Header, Program
 
-SIZES = ("ranks", "stages", "micro_batches", "width", "micro_batch_size", "kind", "window", "machine", "tied", "limits")
+# The fields of a header that are compared as they are. Pipes are compared by their parts.
+FIELDS = ("ranks", "stages", "micro_batches", "width", "micro_batch_size", "kind", "window", "machine", "tied", "limits")
 
 
 @dataclass(frozen=True, slots=True)
 class RankDiff:
     """The stream of one rank in two programs, `a` and `b`.
 
-    same: how many instructions are in both, in the same order. moved: (row in a, row in b) of those at another place. removed:
-    rows of a, added: rows of b, that the other stream of this rank does not have.
+    same: the number of instructions that are in both and did not move. moved: (row in a, row in b) of those that moved.
+    removed: the rows of a whose instructions only a has; added: the rows of b whose instructions only b has.
     """
 
     rank: int
@@ -41,8 +43,9 @@ class RankDiff:
 class ProgramDiff:
     """Two programs beside each other.
 
-    header: in words, in which sizes and placements they differ. ranks: one for each global rank that either has. gone_to: by a
-    removed row of a, the rank that has this task in b; come_from: by an added row of b, the rank that has it in a.
+    header: the differences of their headers, in words. ranks: one for each global rank that either has. gone_to: by a removed
+    row of a, the rank that has this task in b; come_from: by an added row of b, the rank that has this task in a. Where only
+    the flags of a task differ, that is its own rank.
     """
 
     header: tuple[str, ...]
@@ -52,25 +55,24 @@ class ProgramDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether the programs have the same sizes, placements and instructions. Names and costs do not count."""
+        """Return whether `FIELDS`, pipes and instructions are the same. Names, parameters and costs do not count."""
         return not self.header and all(rank.is_equal for rank in self.ranks)
 
 
 def diff(a: Program, b: Program) -> ProgramDiff:
     """Return what differs between two verified programs. Pipes are compared by their numbers, not by their names."""
+    keys_a, keys_b = _keys(a), _keys(b)
     ranks: list[RankDiff] = []
     removed: dict[Hashable, int] = {}
     added: dict[Hashable, int] = {}
-    keys = [_keys(p) for p in (a, b)]
     for rank in range(max(a.world, b.world)):
-        rows_a, rows_b = (_rows(p, rank) for p in (a, b))
-        found = _rank_diff(rank, keys[0], rows_a, keys[1], rows_b)
-        ranks.append(found)
-        removed |= {_task_key(a, row): row for row in found.removed if a.table.is_task[row]}
-        added |= {_task_key(b, row): row for row in found.added if b.table.is_task[row]}
-    both = removed.keys() & added.keys()
-    gone_to = {removed[key]: int(b.rank_of[added[key]]) for key in both}
-    come_from = {added[key]: int(a.rank_of[removed[key]]) for key in both}
+        rank_diff = _rank_diff(rank, keys_a, _rows(a, rank), keys_b, _rows(b, rank))
+        ranks.append(rank_diff)
+        removed |= {_task_key(a, row): row for row in rank_diff.removed if a.table.is_task[row]}
+        added |= {_task_key(b, row): row for row in rank_diff.added if b.table.is_task[row]}
+    in_both = removed.keys() & added.keys()
+    gone_to = {removed[key]: int(b.rank_of[added[key]]) for key in in_both}
+    come_from = {added[key]: int(a.rank_of[removed[key]]) for key in in_both}
     return ProgramDiff(tuple(_header_differences(a.header, b.header)), tuple(ranks), gone_to, come_from)
 
 
@@ -94,44 +96,45 @@ def _keys(program: Program) -> list[Hashable]:
 
 
 def _task_key(program: Program, row: int) -> Hashable:
-    """Return what identifies a task within its program, whatever its rank and flags are."""
-    t = program.table
-    return int(t.op[row]), int(t.pipe[row]), int(t.stage[row]), program.micro_batch_lists[int(t.operand[row])]
+    """Return what identifies a task within its program, whatever its flags and its rank within its replica are."""
+    t, replica = program.table, int(program.rank_of[row]) // program.header.ranks
+    return replica, int(t.op[row]), int(t.pipe[row]), int(t.stage[row]), program.micro_batch_lists[int(t.operand[row])]
 
 
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
     """Return what differs between the streams of a rank in two programs.
 
-    keys_a, keys_b: what `_keys` returns for them; rows_a, rows_b: the rows of the two streams.
+    keys_a, keys_b: what `_keys` returns for the programs; rows_a, rows_b: the rows of the two streams.
     """
-    place: dict[tuple[Hashable, int], int] = {}  # in b, by the instruction and how often it was there before
+    # By the key of an instruction and how often it came before. Only a program that is not verified repeats an instruction.
+    row_in_b: dict[tuple[Hashable, int], int] = {}
     seen: Counter[Hashable] = Counter()
     for row in rows_b:
         key = keys_b[row]
-        place[key, seen[key]] = row
+        row_in_b[key, seen[key]] = row
         seen[key] += 1
     seen.clear()
     removed: list[int] = []
     pairs: list[tuple[int, int]] = []
     for row in rows_a:
         key = keys_a[row]
-        other = place.pop((key, seen[key]), None)
+        row_b = row_in_b.pop((key, seen[key]), None)
         seen[key] += 1
-        if other is None:
+        if row_b is None:
             removed.append(row)
         else:
-            pairs.append((row, other))
-    stays = _longest_ascending([other for _, other in pairs])
+            pairs.append((row, row_b))
+    stays = _longest_ascending([row_b for _, row_b in pairs])
     moved = tuple(pair for pair, stay in zip(pairs, stays, strict=True) if not stay)
-    return RankDiff(rank, len(pairs) - len(moved), moved, tuple(removed), tuple(sorted(place.values())))
+    return RankDiff(rank, len(pairs) - len(moved), moved, tuple(removed), tuple(sorted(row_in_b.values())))
 
 
 def _longest_ascending(numbers: Sequence[int]) -> list[bool]:
-    """Return which of these different numbers belong to a longest ascending subsequence."""
+    """Return for each of these numbers, which all differ, whether it belongs to one longest ascending subsequence."""
     # At index k: the smallest number with which an ascending subsequence of k + 1 numbers ends, and its place.
     tails: list[int] = []
     tail_places: list[int] = []
-    before: list[int] = []  # by place: that of the number before it in its subsequence, -1 if it is the first
+    before: list[int] = []  # by place: the place of the number before it in its subsequence, -1 if it is the first
     for place, number in enumerate(numbers):
         k = bisect_left(tails, number)
         tails[k : k + 1] = [number]
@@ -146,22 +149,20 @@ def _longest_ascending(numbers: Sequence[int]) -> list[bool]:
 
 
 def _header_differences(a: Header, b: Header) -> list[str]:
-    """Return in words in which sizes and placements two headers differ."""
+    """Return in words how `FIELDS` and pipes of two headers differ."""
     found = [
         f"{name.replace('_', ' ')}: {getattr(a, name)} and {getattr(b, name)}"
-        for name in SIZES
+        for name in FIELDS
         if getattr(a, name) != getattr(b, name)
     ]
     if len(a.pipes) != len(b.pipes):
         return [*found, f"pipes: {len(a.pipes)} and {len(b.pipes)}"]
     for p, q in zip(a.pipes, b.pipes, strict=True):
         if len(p.placement) == len(q.placement) and p.placement != q.placement:
-            moved = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
-            s = moved[0]
-            more = f", and {len(moved) - 1} more stages" if len(moved) > 1 else ""
+            differing = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
+            s = differing[0]
+            more = f", and {count_text(len(differing) - 1, 'more stage')}" if len(differing) > 1 else ""
             found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} and on rank {q.placement[s]}{more}")
         if p.micro_batches != q.micro_batches and a.micro_batches == b.micro_batches:
-            found.append(
-                f"pipe {p.name}: it has {len(p.micro_batches)} and {len(q.micro_batches)} micro-batches, or other ones"
-            )
+            found.append(f"pipe {p.name}: its micro-batches differ: {len(p.micro_batches)} and {len(q.micro_batches)} of them")
     return found

@@ -1,7 +1,7 @@
 """How long everything in a program takes: its tasks, its messages and its all-reduces, as integers in one unit.
 
-Costs of a program, and costs that a caller gives, are exact fractions of a unit of cost. Measured times are seconds, which are
-rounded to nanoseconds.
+Durations from costs are exact: a program's costs are integers, and a caller may give fractions. Durations from times in
+seconds, such as those of a profile, are rounded to nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chimerac.chimera_ir.program import Costs, Ints, Program
 from chimerac.compiler.given import costs_from
 from chimerac.compiler.tasks import task_costs
 
-UNIT = "ms"  # of measured times, which are rounded to nanoseconds
+UNIT = "ms"  # of durations that come from times in seconds
 PER_SECOND, PER_MILLISECOND = 10**9, 10**6  # nanoseconds
 
 
@@ -34,8 +34,8 @@ PER_SECOND, PER_MILLISECOND = 10**9, 10**6  # nanoseconds
 class Durations:
     """Integers in units of 1 / `scale` of `unit`, which is '' for the unit of costs.
 
-    costs: of the tasks. latency, occupied: by row, used at SENDs: a message arrives latency + occupied after it began, and its
-    channel is free for the next one after `occupied`. collectives: of each of `Program.collectives`.
+    costs: of the tasks. latency, occupied: by row, read only at SENDs: a message arrives latency + occupied after it began, and
+    its channel is free for the next one after `occupied`. collectives: how long each of `Program.collectives` takes.
     """
 
     costs: Costs
@@ -54,8 +54,9 @@ class Durations:
 class Network:
     """The links between the ranks, in seconds and bytes.
 
-    link: between any two ranks. others: by (sender, receiver), global ranks, the links that are not like it. all_reduce_s: how
-    long an all-reduce takes, from its number of ranks and of bytes; by default Rabenseifner's algorithm on `link`.
+    link: between any two ranks that are not in `others`. others: links by (sender, receiver), which are global ranks.
+    all_reduce_s: the function from the numbers of ranks and bytes of an all-reduce to its time; None for the time of
+    Rabenseifner's algorithm on `link`.
     """
 
     link: Link
@@ -64,10 +65,10 @@ class Network:
 
 
 def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | float] | None = None) -> Durations:
-    """Return the durations by the costs of the program. given: F, B, I, W, R and hop instead of its own.
+    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, instead of the program's.
 
     A message takes `hop` and does not occupy its channel. An all-reduce takes no time. Raises ChimeraError E002 for an invalid
-    cost.
+    cost, and for costs that could not be added up exactly.
     """
     h = program.header
     costs, scale = _scaled(program.costs, {} if given is None else costs_from(given), h.stages)
@@ -86,9 +87,10 @@ def measured_durations(
 ) -> Durations:
     """Return the durations by times in seconds; their unit is a millisecond, and they are rounded to nanoseconds.
 
-    tasks: of FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE, for each stage and one of the program's micro-batches.
-    message_bytes: of a message, by its value, the stage that reads it and its number of micro-batches; reduced_bytes: of an
-    all-reduce. Raises ChimeraError E002 for a time that is negative or not finite, and for times that are too long.
+    tasks: for FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE, how long a task of one micro-batch takes on each stage.
+    message_bytes: the function from a value, the stage that reads it and the number of micro-batches to the bytes of a message.
+    reduced_bytes: the function from an all-reduce to its bytes. Raises ChimeraError E002 for a task's time that is negative or
+    not finite, and for times that could not be added up exactly.
     """
     named: dict[str, Any] = {}
     for op in TIMES:
@@ -97,10 +99,10 @@ def measured_durations(
             raise refuse("E002", f"the time of {op.name} of a stage is {wrong} s: expected 0 or more")
         named[op.name] = tuple(nanoseconds(x) for x in tasks[op])
     costs = Costs(**named)
-    latency, occupied, of_messages = _message_durations(program, network, message_bytes)
+    latency, occupied, all_messages = _message_durations(program, network, message_bytes)
     all_reduce_s = network.all_reduce_s or network.link.all_reduce_s
     all_reduces = [nanoseconds(all_reduce_s(len(c.ranks), reduced_bytes(c))) for c in program.collectives]
-    total = costs.total(program.header.micro_batches) * program.header.width + of_messages + sum(all_reduces)
+    total = costs.total(program.header.micro_batches) * program.header.width + all_messages + sum(all_reduces)
     if total > limits.TIME:
         message = f"tasks, messages and all-reduces take more than {limits.TIME / PER_SECOND:.2g} s one after another"
         raise refuse("E002", f"{message}: they could not be added up exactly", help="give shorter times and faster links")
@@ -110,10 +112,10 @@ def measured_durations(
 def profiled_durations(
     program: Program, model: ModelDescription, profile: Profile, network: Network | None = None
 ) -> Durations:
-    """Return the durations of a program by a profile. network: in the place of the profile's.
+    """Return the durations of a program by a profile. network: None for the links and all-reduces of the profile.
 
-    Raises ChimeraError: E705, E706 as `partition_for`; E714 for a profile of another model; E715 for micro-batches for which it
-    has no times.
+    Raises ChimeraError: E002 for times that could not be added up exactly; E705, E706 as `partition_for`; E714 for a profile of
+    another model; E715 for micro-batches of a size for which the profile has no times.
     """
     profile.check_fits(model)
     layers = partition_for(program.partition, model, program.header.stages).layers
@@ -124,7 +126,10 @@ def profiled_durations(
 
 
 def stage_seconds(profile: Profile, samples: int, layers: Sequence[range]) -> dict[Op, list[float]]:
-    """Return by operation how long a task of each stage takes, in seconds. layers: of each stage. Raises ChimeraError E715."""
+    """Return by operation how long a task of each stage takes for one micro-batch, in seconds. Raises ChimeraError E715.
+
+    samples: of a micro-batch; layers: of each stage.
+    """
     times = profile.times(samples)
     return {
         op: [getattr(profile.overhead, name) + sum(getattr(times[k], name) for k in ids) for ids in layers]
@@ -140,7 +145,8 @@ def message_sizes(stages: Sequence[StageSum]) -> Callable[[Value, int, int], int
 def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[StageSum]) -> Callable[[Collective], int]:
     """Return the function from an all-reduce to its bytes.
 
-    They are the gradients of a stage, without those that are tied to other stages, or those of a set of tied parameters.
+    An all-reduce is over the gradients of a stage or of a set of tied parameters. Those of a stage do not include its tied
+    parameters for which the program has a set. For a set without parameters in the model the function returns 0.
     """
     stage_of = {k: s for s, stage in enumerate(stages) for k in stage.layers}
     by_group = {f"stage {s}": stage.gradient_bytes for s, stage in enumerate(stages)}
@@ -162,9 +168,9 @@ def nanoseconds(seconds: float) -> int:
 def _message_durations(
     program: Program, network: Network, message_bytes: Callable[[Value, int, int], int]
 ) -> tuple[Ints, Ints, int]:
-    """Return the latency of each message, how long it occupies its channel, and the sum of all, in nanoseconds.
+    """Return the latency of each message, how long it occupies its channel, and the sum over all messages, in nanoseconds.
 
-    The first two are by row, at the SENDs. Where the sum exceeds limits.TIME they are zero.
+    The first two are by row, at the SENDs. They are all 0 if the sum exceeds limits.TIME.
     """
     t, by_row = program.table, np.zeros((2, len(program)), np.int64)
     rows = np.flatnonzero(t.op == Op.SEND)
@@ -173,10 +179,10 @@ def _message_durations(
     columns = [t.value[rows].astype(np.int64), t.stage[rows], counts[t.operand[rows]]]
     if network.others:
         columns += [program.rank_of[rows], t.peer[rows]]
-    kind = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
-    _, first, kind, number = np.unique(kind, return_index=True, return_inverse=True, return_counts=True)
+    combined = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
+    _, first, kind, messages_of_kind = np.unique(combined, return_index=True, return_inverse=True, return_counts=True)
     times, total = [], 0
-    for row, messages in zip(rows[first].tolist(), number.tolist(), strict=True):
+    for row, messages in zip(rows[first].tolist(), messages_of_kind.tolist(), strict=True):
         value, stage = Value(t.value[row]), int(t.stage[row])
         size = message_bytes(value, stage, int(counts[t.operand[row]]))
         link = network.others.get((int(program.rank_of[row]), int(t.peer[row])), network.link)
@@ -196,9 +202,9 @@ def _check_total(total: int, scale: int) -> None:
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. own: the program's; given: those that replace them.
+    """Return integer costs and the factor by which they were multiplied. own: the program's; given: those that replace them.
 
-    Where I or W is given and B is not, B is I + W. Without any cost of R, it is that of F (`Costs.of`).
+    Where I or W is given and B is not, B is I + W. If neither the program nor `given` has R, it is F (`Costs.of`).
     """
     scale = lcm(*(v.denominator for v in given.values()))
     fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}

@@ -2,8 +2,9 @@
 
     T = (F_t + C_p2p) C_f + (B_t + C_p2p) C_b + max over ranks of C_unoverlapped
 
-F_t and B_t are the times of a forward and a backward pass of a stage, C_f and C_b the numbers of passes on the critical path of
-the schedule, C_p2p the time of a message, and C_unoverlapped the time that the all-reduces of a rank take after the last task.
+F_t and B_t are the times of a forward and a backward pass of a stage, and C_f and C_b the numbers of these passes on the
+critical path of the schedule. C_p2p is the time of a message, and C_unoverlapped the time for which all-reduces of a rank still
+run after the last task of all ranks.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from chimerac.compiler.analyze.simulate import Simulation, simulate
 
 @dataclass(frozen=True, slots=True)
 class ClosedEquation:
-    """The terms of the equation, in units of 1 / `scale`, as the durations that it was computed from.
+    """The terms of the equation. Times are in units of 1 / `scale`, as the durations that it was computed from.
 
-    forwards, backwards: C_f and C_b; of a split backward each half is a pass. forward, backward: their times together, F_t C_f
-    and B_t C_b. message: C_p2p; unoverlapped: of the rank with most of it.
+    forwards, backwards: C_f and C_b. Each half of a split backward counts as a backward pass, and so does a RECOMPUTE. forward,
+    backward: F_t C_f and B_t C_b, the times of all these passes. message: C_p2p, the time of the longest message. unoverlapped:
+    C_unoverlapped of the rank with most of it.
     """
 
     forwards: int
@@ -46,7 +48,7 @@ def closed_equation(program: Program, durations: Durations) -> ClosedEquation:
     """Return the equation for a verified program.
 
     As in the paper, all stages take the time of the slowest one, and C_f and C_b are those of the critical path without
-    communication. So communication that tasks wait for elsewhere, and uneven stages, are not in it.
+    communication. So the equation has neither the waits for messages on other paths nor the differences between stages.
     """
     sends = program.table.op == Op.SEND
     message = int((durations.latency + durations.occupied)[sends].max(initial=0))
@@ -74,16 +76,16 @@ def closed_equation(program: Program, durations: Durations) -> ClosedEquation:
 
 
 def _of_slowest_stage(costs: Costs) -> Costs:
-    """Return costs with which every stage takes what the slowest one takes."""
+    """Return costs with which a task takes on every stage what it takes on the slowest one. Messages then take no time."""
     slowest: dict[str, Any] = {k: (max(v),) * len(v) for k, v in costs.given().items() if isinstance(v, tuple)}
     return Costs(**slowest)
 
 
 def _unoverlapped(s: Simulation, durations: Durations) -> int:
-    """Return how long all-reduces still run after the last task, on the rank where they take longest.
+    """Return for how long all-reduces still run after the last task of all ranks, on the rank where they end last.
 
-    Those of a rank run one after another, each from its launch on. s: a simulation in which all-reduces take no time;
-    durations: how long they take.
+    Those of a rank run one after another, none before its launch. s: a simulation in which all-reduces take no time; durations:
+    how long they take.
     """
     p, ends = s.program, [0] * s.program.world
     rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)

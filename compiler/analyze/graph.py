@@ -1,8 +1,9 @@
 """The dependency DAG of a program's tasks, and its text for other tools.
 
-Nodes are tasks, named by their text. An edge `data` is a wait for a value, with the hop it costs; an edge `order` joins a task
-with the next one of its rank. An overlapped pair starts and ends as one: a task that waits for its first task also waits
-for the second, and the first waits for everything that the second waits for. These waits are edges `data` too.
+Nodes are tasks, named by their text. An edge `data` is a wait for the result of a task, delayed by the cost of a hop if that
+task is on another rank. An edge `order` joins a task with the next one of its rank. An overlapped pair starts and ends as one:
+a task that waits for the first task of the pair also waits for the second, and the first waits for everything that the second
+waits for. These waits are edges `data` too.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, task_costs
 
 @dataclass(frozen=True)
 class Graph:
-    """The DAG as columns. rows: of the tasks, ascending; cost: of each task, in the program's units.
+    """The DAG as columns. rows: of the tasks, ascending; cost: of each task, in units of cost.
 
-    Edges join positions in `rows`, each pair at most once. is_data: 1 for `data`, 0 for `order`; delay: in the program's units.
+    source, target: of each edge, as positions in `rows`; no pair occurs twice. is_data: 1 for `data`, 0 for `order`; delay: in
+    units of cost.
     """
 
     program: Program
@@ -63,7 +65,7 @@ def dependency_graph(program: Program) -> Graph:
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
-    # One edge joins two tasks. If one follows the other on its rank and also waits for its value, the edge is `data`.
+    # One edge joins two tasks. If one follows the other on its rank and also waits for its result, the edge is `data`.
     _, first, number = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
     is_data = np.zeros(len(first), np.int64)
     is_data[number[len(follows) :]] = 1
@@ -73,7 +75,10 @@ def dependency_graph(program: Program) -> Graph:
 
 
 def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
-    """Return the edges. Edges of a task in an overlapped pair are repeated: from the second task, and to the first."""
+    """Return the edges and those that overlapped pairs add to them; an edge may be repeated.
+
+    An edge from the first task of a pair is added from the second, too, and an edge to the second is added to the first, too.
+    """
     is_first = (program.table.flags & OVERLAP > 0).astype(np.int64)
     if not is_first.any():
         return edges
@@ -93,7 +98,7 @@ def graphml(graph: Graph) -> str:
 def _graphml(graph: Graph) -> Iterator[str]:
     names, p = graph.names, graph.program
     yield _HEAD
-    for name, i, row, rank, cost in zip(
+    for name, task, row, rank, cost in zip(
         names,
         p.instructions(graph.rows.tolist()),
         graph.rows.tolist(),
@@ -101,9 +106,9 @@ def _graphml(graph: Graph) -> Iterator[str]:
         graph.cost.tolist(),
         strict=True,
     ):
-        assert isinstance(i, Task)
-        ids = ",".join(map(str, i.micro_batches))
-        values = (row, rank, i.op, p.pipe_names[i.pipe], i.stage, ids, cost)
+        assert isinstance(task, Task)
+        ids = ",".join(map(str, task.micro_batches))
+        values = (row, rank, task.op, p.pipe_names[task.pipe], task.stage, ids, cost)  # the keys d0 to d6 of _HEAD
         yield f'    <node id="{name}">\n'
         yield "".join(f'      <data key="d{k}">{value}</data>\n' for k, value in enumerate(values))
         yield "    </node>\n"

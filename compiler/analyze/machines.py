@@ -1,9 +1,10 @@
 """What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
 Nodes are the rows of the program and, after them, transfers and collectives. There is a node for every message where transfers
-queue or occupy their channels, and one for every collective where collectives queue or take time. The messages that occupy a
-channel are a stream: they run in their order. `paired` has one queue per rank and peer, for both directions; `serial` has one
-queue per rank. The verifier has an independent implementation of these waits (compiler/verify/progress.py).
+queue or occupy their channels, and one for every collective where collectives queue or take time. Without queues, the messages
+that occupy a channel are a stream: one runs after another. `paired` has one queue per rank and peer, for both directions;
+`serial` has one queue per rank. The verifier has an independent implementation of these waits (compiler/verify/waits.py and
+progress.py).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 class Waits:
     """Every wait of a program on its machine.
 
-    offsets: the first node of each stream, and the number of nodes; the streams of the ranks, then those of the other nodes.
-    durations: of the nodes after the rows. send, receive: the rows of every message, sorted by channel, those of a channel
-    as they are sent; a message's number is its place in these.
-    message, consumer: the number of a message and a row that reads it, for each of its values.
-    transfer: the node of each message, empty where messages have none.
-    collective: the first node of the collectives, None where they have none.
+    offsets: the first node of each stream, and the number of nodes. The streams of the ranks come first, then those of the
+    other nodes. durations: of the nodes after the rows.
+    send, receive: the SEND and the RECV of every message, sorted by channel; the messages of a channel are in the order in
+    which they are sent. The number of a message is its place in these columns.
+    message, consumer: columns with an entry for each value of each message: the number of the message, and the row that reads
+    the value.
+    transfer: the node of each message; empty where messages have no nodes.
+    collective: the first node of the collectives; None where they have no nodes.
     delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its SEND
     and its RECV are both posted.
     """
@@ -94,7 +97,7 @@ def waits(program: Program, durations: Durations) -> Waits:
 
 
 def _blocks(op: Op) -> Literal["values", "window"] | None:
-    """Return what a rank waits for at an instruction: values that it receives, the window of a channel, or nothing."""
+    """Return what a rank waits for at an instruction: values that it receives, the window of a channel, or nothing (None)."""
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:
             return "values"
@@ -107,7 +110,7 @@ def _blocks(op: Op) -> Literal["values", "window"] | None:
 
 
 def _queues_with_transfers(op: Op) -> bool:
-    """Return whether an instruction joins a collective that waits in the queues of `serial`."""
+    """Return whether an instruction joins a collective, which waits in the queues of `serial`."""
     match op:
         case Op.ALLREDUCE:
             return True
@@ -132,7 +135,7 @@ def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
 
 
 def _consumers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints, Ints]:
-    """Return (number of the message, row that uses it), one entry for every value of every message."""
+    """Return (number of the message, row that reads the value), one entry for every value of every message."""
     h, t = program.header, program.table
     message, ids = expand(program, receive)
     row = receive[message]
@@ -149,7 +152,10 @@ def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer: Ints | None, delay: Ints) -> list[Edges]:
-    """Return the waits of SENDs on the machines whose transfers do not queue."""
+    """Return the waits of SENDs on the machines whose transfers do not queue.
+
+    With window 0 a SEND waits until its RECV is posted, but not until the message has arrived.
+    """
     window = max_incomplete_sends(program.header.machine, program.header.window)
     if window is None:
         return []
@@ -161,12 +167,12 @@ def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer
 
 
 def _collective_rows(program: Program) -> Ints:
-    """Return the rows of all instructions that join a collective, all of which wait in the queues of `serial`."""
+    """Return the rows of all instructions that join a collective."""
     return np.flatnonzero(np.isin(program.table.op, [op for op in Op if _queues_with_transfers(op)]))
 
 
 def _collective_edges(program: Program, first: int) -> list[Edges]:
-    """Return the waits of collectives: for all their members, and for the collective before them in each stream.
+    """Return the waits of collectives: for their launches on all members, and for the collective before them in each stream.
 
     first: the node of the first collective.
     """
@@ -177,7 +183,7 @@ def _collective_edges(program: Program, first: int) -> list[Edges]:
 
 
 def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, collective: int | None) -> Ints:
-    """Return, by row, the node that a SEND, a RECV or on `serial` a collective has in the queues, else -1."""
+    """Return by row the node in the queues that a SEND, a RECV or, on `serial`, the launch of a collective posts; else -1."""
     node = np.full(len(program), -1, np.int64)
     node[send] = node[receive] = transfer
     if program.header.machine == "serial" and collective is not None:
@@ -187,22 +193,22 @@ def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, 
 
 
 def _queue_edges(program: Program, node: Ints) -> list[Edges]:
-    """Return the waits of transfers and collectives in queues: for their ends, and for those before them in their queues.
+    """Return the waits of transfers and collectives in queues: for the rows that post them, and for the one before in a queue.
 
     node: by row, as `_nodes_of_rows` returns it.
     """
-    rank, ends = program.rank_of, np.flatnonzero(node >= 0)
+    rank, posts = program.rank_of, np.flatnonzero(node >= 0)
     if program.header.machine == "paired":
-        queue = rank[ends] * program.world + program.table.peer[ends]
-        ends, queue = ends[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
+        queue = rank[posts] * program.world + program.table.peer[posts]
+        posts, queue = posts[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
     else:
-        queue = rank[ends]
+        queue = rank[posts]
     behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
-    return [_edges(ends, node[ends]), _edges(node[ends[behind - 1]], node[ends[behind]])]
+    return [_edges(posts, node[posts]), _edges(node[posts[behind - 1]], node[posts[behind]])]
 
 
 def _window_of_queues(program: Program, transfer: Ints, send: Ints, channel: Ints) -> Edges:
-    """Return the waits of SENDs on the machines whose transfers queue."""
+    """Return the waits for the window of a channel on the machines whose transfers queue."""
     rank, window = program.rank_of, program.header.window
     waiting, earlier = _window_pairs(channel, window)
     blocked = send[waiting]

@@ -1,4 +1,4 @@
-"""How many bytes each rank needs at its peak, from a model description: computed before any run, without torch."""
+"""What each rank holds, at its peak and over time: the bytes of a model, or the number of activations. It needs no torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from chimerac.chimera_ir.timeline import Timeline
 class OptimizerState:
     """How much state an optimizer has.
 
-    per_gradient: bytes for each byte of a gradient; zero: the holders of a stage share its state out (ZeRO, stage 1).
-    replicas: how many replicas there are for each one of the program, whose ranks are holders, too.
+    per_gradient: bytes of state for each byte of a gradient. zero: the state of a stage is divided among the holders of the
+    stage (ZeRO, stage 1). replicas: how many replicas a run has for each replica of the program; the numbers of holders are
+    multiplied by it.
     """
 
     per_gradient: Fraction = Fraction(0)
@@ -30,12 +31,15 @@ class OptimizerState:
     replicas: int = 1
 
     def bytes(self, gradient_bytes: int, holders: int) -> int:
-        """Return the bytes on one of the holders of parameters with gradients of this size, rounded up."""
+        """Return the bytes of state on one holder of parameters with gradients of this size, rounded up.
+
+        holders: the number of these holders in the program.
+        """
         parts = self.per_gradient.denominator * self.shares(holders)
         return -(-gradient_bytes * self.per_gradient.numerator // parts)
 
     def shares(self, holders: int) -> int:
-        """Return in how many shares the holders of a stage in the program have its state."""
+        """Return into how many shares the state is divided. holders: as for `bytes`."""
         return holders * self.replicas if self.zero else 1
 
 
@@ -46,10 +50,13 @@ NO_STATE = OptimizerState()
 class RankMemory:
     """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
 
-    weights, gradients, optimizer (its state): of all its stages, once, from the first instruction to the last. activations:
-    what forwards keep for their backwards; buffers: posted or held for received values; values: outputs, until they are read
-    or sent; sends: messages until they are complete; workspace: what a task needs only while it runs; each at its own
-    peak. peak: the most of all at once.
+    weights, gradients, optimizer (its state): of all stages of the rank, held from the first instruction to the last.
+
+    The next five change, and each has its own peak. activations: what forwards keep for their backwards; buffers: posted or
+    held for received values; values: outputs, until they are read or sent; sends: messages until they are complete; workspace:
+    what a task needs only while it runs.
+
+    peak: the most that all of these need at once.
     """
 
     weights: int
@@ -76,8 +83,8 @@ _PARTS = {
 class _MemoryParts:
     """The bytes that ranks hold while each instruction runs.
 
-    lives, amounts: what is held, and the bytes of each entry. parts: by name in `_PARTS`, the sums by row; all: the sum of the
-    parts, by row. Weights, gradients and the optimizer's state are not in them.
+    lives, amounts: what is held, and the bytes of each entry. parts: for each name in `_PARTS` the bytes by row; all: the sum
+    of the parts by row. Weights, gradients and the optimizer's state are in none of these.
 
     Raises ChimeraError E705, E706 as `partition_for`.
     """
@@ -106,7 +113,10 @@ class _MemoryParts:
         return tuple(found)
 
     def peak_row(self, rank: int) -> tuple[int, dict[str, int]]:
-        """Return the row at which the peak of a rank begins, and the parts then; the rank has at least one instruction."""
+        """Return the row at which the peak of a rank begins, and the bytes of the parts at this row.
+
+        The rank has at least one instruction.
+        """
         a, b = self.program.offsets[rank : rank + 2].tolist()
         row = a + int(self.all[a:b].argmax())
         return row, {name: int(sums[row]) for name, sums in self.parts.items()}
@@ -115,11 +125,14 @@ class _MemoryParts:
 def fixed_bytes(
     h: Header, model: ModelDescription, stages: Sequence[StageSum], state: OptimizerState, rank: int
 ) -> tuple[int, int, int]:
-    """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state. stages: of the partition."""
+    """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state.
+
+    The last two are 0 for a program of kind evaluation. stages: of the partition.
+    """
     own = stages_of(h, rank)
     weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in own) for name in ("weight", "gradient"))
     optimizer = sum(state.bytes(stages[s].gradient_bytes, len(h.holders([s]))) for s in own)
-    for tied in model.tied:  # one copy for all stages of the rank
+    for tied in model.tied:  # a rank has one copy for all of its stages that share the parameters
         for s in [s for s in own if any(k in stages[s].layers for k in tied.layers)][1:]:
             weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
             optimizer -= state.bytes(gradient_bytes(tied), len(h.holders([s])))
@@ -128,8 +141,9 @@ def fixed_bytes(
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """How many bytes the ranks hold over time. held: while each row of the program runs, weights and the rest included.
+    """How many bytes the ranks hold over time.
 
+    held: all bytes that a rank holds while each row of the program runs, with weights, gradients and the optimizer's state.
     ranks: the memory of each global rank. peaks: of each rank, the first row at which it holds most; -1 for an empty stream.
     """
 
@@ -156,7 +170,8 @@ class MemoryOverTime:
     """What ranks hold over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
 
     The entries of a rank are in the order of their times, of which several may be equal. Times are in the integers of the
-    timeline. amount: bytes of a model, weights and the rest included; without a model micro-batches of a stage that are alive.
+    timeline. amount: all bytes of a model, with weights, gradients and the optimizer's state; without a model, the number of
+    activations that are alive.
     """
 
     rank: Ints
@@ -170,7 +185,8 @@ def memory_over_time(
     """Return what each rank holds over time. timeline: predicted or measured, with a bar for every instruction of its ranks.
 
     There are two entries for each instruction: what is held while it runs, from its start on, and what is left from its end on.
-    What is freed at the end of the iteration is held to the last entry. Raises ChimeraError E705, E706 as `partition_for`.
+    What is freed at the end of the iteration is still counted in the last entry of its rank. Raises ChimeraError E705, E706 as
+    `partition_for`, if a model is given.
     """
     if model is None:
         lives = activations(program)
@@ -180,7 +196,7 @@ def memory_over_time(
     else:
         parts = _MemoryParts(program, model, state)
         lives, amounts, during = parts.lives, parts.amounts, _held_bytes(parts).held
-    freed = np.zeros(len(program) + 1, amounts.dtype)  # by row; the last number is of what is freed at the end
+    freed = np.zeros(len(program) + 1, amounts.dtype)  # by row; the last number is for what is freed at the end
     at_end = lives.freed >= program.offsets[1:][program.rank_of[lives.allocated]]
     np.add.at(freed, np.where(at_end, len(program), lives.freed), amounts)
     after = during - freed[:-1]
@@ -207,12 +223,13 @@ def check_memory(
     recomputing: Callable[[], Program] | None = None,
     state: OptimizerState = NO_STATE,
 ) -> None:
-    """Raise ChimeraError E461 if a rank needs more bytes than limit_bytes.
+    """Raise ChimeraError E461 if a rank needs more bytes than limit_bytes, and E705, E706 as `partition_for`.
 
-    recomputing: compiles the same schedule with recomputation everywhere, to test whether that suffices.
+    recomputing: compiles the same schedule with recomputation on all stages, to test whether that suffices; with None the
+    finding does not suggest recomputation.
     """
-    found = _MemoryParts(program, model, state)
-    needs = found.ranks()
+    memory_parts = _MemoryParts(program, model, state)
+    needs = memory_parts.ranks()
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:
         return
@@ -221,7 +238,7 @@ def check_memory(
     parts = {"weights": worst.weights, "gradients": worst.gradients, "optimizer": worst.optimizer}
     notes = []
     if program.offsets[rank] < program.offsets[rank + 1]:
-        row, parts_at_peak = found.peak_row(rank)
+        row, parts_at_peak = memory_parts.peak_row(rank)
         parts |= parts_at_peak
         notes.append(f"the peak begins at {program.place(row)}")
     notes.insert(0, ", ".join(f"{name} {size:,}" for name, size in parts.items()))
@@ -239,7 +256,7 @@ def check_memory(
 
 
 def _worst_rank_bytes(recomputing: Callable[[], Program], model: ModelDescription, state: OptimizerState) -> int | None:
-    """Return the bytes of the rank that needs most; None if the program cannot be compiled. recomputing: compiles it."""
+    """Return the bytes of the rank that needs most; None if compiling or counting fails. recomputing: compiles the program."""
     try:
         return max(x.peak for x in memory(recomputing(), model, state))
     except ChimeraError:

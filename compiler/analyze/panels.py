@@ -17,7 +17,7 @@ _POWERS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None = None, counts_idle: bool = False) -> Panel:
-    """Return what is drawn of a simulation. title: by default the schedule and its parameters; counts_idle: as in `Panel`."""
+    """Return what is drawn of a simulation. title: by default `program_title`; counts_idle: as in `Panel`."""
     p, w = s.program, s.waits
     unit = f" {s.unit}" if s.unit else ""
     return Panel(
@@ -34,7 +34,10 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
 
 
 def measured_panel(program: Program, timeline: Timeline, title: str = "", memory: MemoryCurve | None = None) -> Panel:
-    """Return what is drawn of a measured timeline. Of messages and all-reduces it has the launches only."""
+    """Return what is drawn of a measured timeline. title: by default `program_title`.
+
+    A measured timeline has only the launches of messages and all-reduces. So messages are not drawn, and all-reduces are marks.
+    """
     unit = f" {timeline.unit}" if timeline.unit else ""
     facts = f"{number_text(Fraction(timeline.makespan, timeline.scale))}{unit}"
     return Panel(title or program_title(program), facts, program, timeline, timeline.makespan, memory=memory)
@@ -45,8 +48,8 @@ def panels_beside(
 ) -> tuple[list[Panel], str]:
     """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
 
-    measured: None for the simulation alone. Where its unit is not that of the simulation, the two have no common time axis, and
-    only the measured timeline is drawn. memory: drawn below the first panel.
+    measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis. Then
+    there is only the panel of the measured timeline. memory: of the simulation, drawn below its panel.
     """
     if measured is None:
         return [simulated_panel(s, memory=memory)], time_label(s)
@@ -58,7 +61,7 @@ def panels_beside(
 
 
 def program_title(program: Program) -> str:
-    """Return the schedule of a program with its parameters."""
+    """Return the schedule of a program with its parameters, and the width if there are several replicas."""
     h = program.header
     words = [h.schedule, *(f"{k}={v}" for k, v in h.parameters.items()), *([f"width={h.width}"] if h.width > 1 else [])]
     return " ".join(words)
@@ -72,7 +75,7 @@ def time_label(s: Simulation) -> str:
 def memory_curve(
     program: Program, timeline: Timeline, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
 ) -> MemoryCurve:
-    """Return what the ranks hold over time: bytes of a model, or micro-batches alive. Raises as `memory_over_time`."""
+    """Return what the ranks hold over time: bytes of a model, or activations without one. Raises as `memory_over_time`."""
     found = memory_over_time(program, timeline, model, state)
     if model is None:
         return MemoryCurve(found.rank, found.time, found.amount, "Activations alive: micro-batches of a stage")

@@ -22,14 +22,19 @@ from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
-MAX_STAGES = 16  # whose times are listed
+MAX_STAGES = 16  # for which `gradients done` gives a time
+MAX_PATH = 6  # tasks of a critical path that are all named
 _IDLE_HEADS = [name.replace("_", "-") for name in CAUSES]
 
 
 def report(
     program: Program, simulation: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
 ) -> str:
-    """Return the report of a verified program. simulation: of this program, by its costs or by a profile of the model."""
+    """Return the report of a verified program. simulation: of this program, by costs or by a profile.
+
+    model: adds what the ranks hold in bytes; state: of the optimizer, counted in these. Raises ChimeraError E705, E706 as
+    `partition_for`, if a model is given.
+    """
     return "\n".join(_lines(program, simulation, model, state)) + "\n"
 
 
@@ -82,7 +87,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
     yield ""
     yield from table(["idle: rank", *_IDLE_HEADS], [[str(g), *map(s.time, astuple(x))] for g, x in enumerate(idle)])
-    yield "fill: until the first task's value is computed; value: until a later one is; transfer: for a value on its way;"
+    yield "fill: until a value for the first task is sent; value: until one for a later task is; transfer: for one on its way;"
     yield "window: for an earlier message of the channel; all-reduce: after the last task; drain: until the last rank ends"
     if model is not None:
         yield ""
@@ -103,7 +108,7 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
 
 
 def _peak_lines(s: Simulation, found: HeldBytes) -> Iterator[str]:
-    """Yield the table of the instructions at which the ranks hold most."""
+    """Yield a table: for each rank with instructions, its peak, when this peak begins, and at which instruction."""
     rows = [
         [str(g), f"{memory.peak:,}", s.time(int(s.timeline.start[row])), s.program.text(row)]
         for g, (memory, row) in enumerate(zip(found.ranks, found.peaks, strict=True))
@@ -132,14 +137,16 @@ def path_text(s: Simulation) -> str:
 def memory_text(s: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE) -> str:
     """Return what each rank holds over time as CSV: from `time` on, until the next line of the rank.
 
-    With a model it is bytes, else micro-batches of one stage that are alive. `instruction` runs from then on; without one the
-    rank waits, or has ended. Raises ChimeraError E705, E706 as `partition_for`.
+    With a model it is bytes, else the number of activations. `instruction` runs from then on; without one the rank waits, or
+    has ended. Raises ChimeraError E705, E706 as `partition_for`, if a model is given.
     """
     found = memory_over_time(s.program, s.timeline, model, state)
     columns = zip(*(x.tolist() for x in (found.rank, found.time, found.amount)), strict=True)
     lines = [f"rank,time{f'_{s.unit}' if s.unit else ''},{'activations' if model is None else 'bytes'},instruction"]
-    is_last = np.append(found.rank[1:] != found.rank[:-1], True)  # entries 2 k and 2 k + 1 are the start and the end of row k
-    is_line = is_last | (np.append(found.time[1:], 0) > found.time) | (np.arange(len(found.time)) % 2 == 0)
+    # Entries 2 k and 2 k + 1 are the start and the end of row k. An end has no line if the next instruction starts at once.
+    is_start = np.arange(len(found.time)) % 2 == 0
+    is_last = np.append(found.rank[1:] != found.rank[:-1], True)  # of its rank
+    is_line = is_start | is_last | (np.append(found.time[1:], 0) > found.time)
     for k, ((rank, time, amount), shown) in enumerate(zip(columns, is_line.tolist(), strict=True)):
         if shown:
             number = time // s.scale if time % s.scale == 0 else time / s.scale
@@ -148,7 +155,7 @@ def memory_text(s: Simulation, model: ModelDescription | None = None, state: Opt
 
 
 def _quoted(text: str) -> str:
-    """Return a field of CSV."""
+    """Return a text without quotes as a field of CSV."""
     return f'"{text}"' if "," in text else text
 
 
@@ -158,7 +165,7 @@ def _path_cells(s: Simulation, step: Step) -> list[str]:
 
 
 def costs_text(s: Simulation) -> str:
-    """Return what the tasks and messages of a simulation take, by the letters of the tasks."""
+    """Return the durations of a simulation as text: tasks by their letters, messages and, with a profile, all-reduces."""
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
     parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]
@@ -179,8 +186,8 @@ def _span(s: Simulation, values: Sequence[int]) -> str:
 
 
 def _short(program: Program, path: Ints) -> str:
-    """Return the names of the tasks of a path as text, of a long one only the first and the last ones."""
-    if len(path) <= 6:
+    """Return the names of the tasks of a path as text; of more than MAX_PATH only the first three and the last two."""
+    if len(path) <= MAX_PATH:
         return ", ".join(task_names(program, path))
     return ", ".join([*task_names(program, path[:3]), "...", *task_names(program, path[-2:])])
 

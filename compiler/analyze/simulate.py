@@ -30,9 +30,10 @@ class Simulation:
 
     timeline: a bar for every row of the program, in their order. makespan: until the last task and the last all-reduce have
     ended. busy: time spent computing. wall_bubbles: makespan - busy, idle time up to the optimizer step. own_bubbles: last end
-    - first start - busy, as the zero-bubble papers count. synced: by group of a stage, when its last weight gradient ends.
-    durations: what took how long; lengths: of each row, 0 for all but tasks. waits: what waited for what. node_start, node_end:
-    of transfers and collectives, which are numbered after the rows (`Waits`).
+    - first start - busy, as the zero-bubble papers count, over the tasks that take time; 0 for a rank without one. synced: by
+    group of a stage, when its last weight gradient ends. durations: what took how long; lengths: of each row, 0 for all but
+    tasks. waits: what waited for what. node_start, node_end: of transfers and collectives, which are numbered after the rows
+    (`Waits`).
     """
 
     program: Program
@@ -65,7 +66,7 @@ class Simulation:
 
     @property
     def bubble_ratio(self) -> float:
-        """Return the idle share of all ranks' time, in [0, 1): idle over total, as in Chimera (SC'21, table 2)."""
+        """Return the idle share of all ranks' time, in [0, 1]: idle over total, as in Chimera (SC'21, table 2)."""
         return sum(self.wall_bubbles) / (len(self.busy) * self.makespan) if self.makespan else 0.0
 
     @property
@@ -78,7 +79,10 @@ class Simulation:
 
     @property
     def departures(self) -> Ints:
-        """Return when each message is on its way, in the order of `waits.send`: both ends are posted, and its turn has come."""
+        """Return from when on each message is on its way, in the order of `waits.send`.
+
+        Then both its ends are posted, and it is the next one of its channel or its queues.
+        """
         w = self.waits
         if len(w.transfer):
             return self.node_start[w.transfer - len(self.program)]
@@ -86,7 +90,10 @@ class Simulation:
 
     @property
     def collective_times(self) -> tuple[Ints, Ints]:
-        """Return when each of `Program.collectives` began and ended; those that take no time begin at their last launch."""
+        """Return when each of `Program.collectives` began and ended.
+
+        Where collectives have no nodes (`Waits`), each takes no time and begins at its last launch.
+        """
         p, first = self.program, self.waits.collective
         if first is not None:
             return self.node_start[first - len(p) :], self.node_end[first - len(p) :]
@@ -97,7 +104,7 @@ class Simulation:
 
     @property
     def separate_bars(self) -> tuple[Ints, Ints]:
-        """Return when each row starts and ends; the tasks of an overlapped pair, which run as one, follow each other."""
+        """Return when each row starts and ends. Here the tasks of an overlapped pair, which run as one, follow each other."""
         start, end = self.timeline.start.copy(), self.timeline.end.copy()
         first = np.flatnonzero(self.program.table.flags & OVERLAP)
         end[first] = start[first + 1] = start[first] + self.lengths[first]
@@ -115,8 +122,9 @@ def simulate(
 ) -> Simulation:
     """Return the times of a verified program on its machine.
 
-    costs: F, B, I, W, R and hop instead of the program's own; a float is read as its decimal text: 0.1 is 1/10. durations:
-    in the place of all costs, such as those of a profile. Raises ChimeraError E002 for an invalid cost.
+    costs: any of F, B, I, W, R and hop instead of the program's own; a float is read as its decimal text: 0.1 is 1/10.
+    durations: in the place of all costs, such as those of a profile. Raises ChimeraError E002 for an invalid cost, and for
+    costs that could not be added up exactly.
     """
     if durations is None:
         durations = cost_durations(program, costs)

@@ -35,13 +35,17 @@ def viewed(
     measured: Timeline | None = None,
     most: int | None = None,
 ) -> Panel:
-    """Return the data of a program for the viewer, as JSON has it.
+    """Return the data of a program for the viewer, as a value for JSON.
 
-    Times are integers, of which `scale` make one unit. name: of the schedule or of its file. ordered: of a compiled schedule,
-    for the lines of its text. measured: a bar for every row of the program, in their order. most: of a program with more
-    instructions the data has only those that start before the time `until`, at most so many; not together with measured.
-    `slot`: the longest time that divides the start and the end of every task. Raises ChimeraError E705, E706 as
-    `partition_for`.
+    name: of the schedule or of its file. ordered: of a compiled schedule, for the lines of its text. model: for memory in
+    bytes; with None it is in activations. state: of the optimizer, counted in these bytes. measured: a bar for every row of the
+    program, in their order. most: None for all instructions; of a program with more, the data has only those that start before
+    a time `until`, at most so many. most and measured exclude each other.
+
+    In the data, times are integers, of which `scale` make one unit. `until` is None if the data has all instructions. `slot` is
+    the longest time that divides the start and the end of every task.
+
+    Raises ChimeraError E705, E706 as `partition_for`, if a model is given.
     """
     assert most is None or measured is None, "a measured timeline has a bar for every instruction"
     p, h, t = s.program, s.program.header, s.program.table
@@ -50,10 +54,10 @@ def viewed(
     kept = np.ones(len(p), bool) if until is None else start < until
     number = np.cumsum(kept) - 1  # of each row that is kept, its number among them
     edges, w, bars = data_edges(p, TaskIndex.of(p), hop=0), s.waits, idle_bars(s)
-    edge = kept[edges.source] & kept[edges.target]
-    message = kept[w.send] & kept[w.receive]
-    value = message[w.message] & kept[w.consumer]
-    idle = np.full(len(bars.start), True) if until is None else bars.start < until
+    kept_edges = kept[edges.source] & kept[edges.target]
+    kept_messages = kept[w.send] & kept[w.receive]
+    kept_values = kept_messages[w.message] & kept[w.consumer]
+    kept_idle = np.full(len(bars.start), True) if until is None else bars.start < until
     path = [x for x in critical_path(s) if kept[x.row]]
     over_time = memory_over_time(p, s.timeline, model, state)
     began, ended = s.collective_times
@@ -85,16 +89,18 @@ def viewed(
         **{x: column(getattr(t, x)[kept]) for x in ("op", "value", "pipe", "stage", "operand", "peer", "flags")},
         "start": column(start[kept]),
         "end": column(end[kept]),
-        "edges": _columns(source=number[edges.source[edge]], target=number[edges.target[edge]]),
+        "edges": _columns(source=number[edges.source[kept_edges]], target=number[edges.target[kept_edges]]),
         "messages": _columns(
-            send=number[w.send[message]],
-            receive=number[w.receive[message]],
-            leaves=s.departures[message],
-            arrives=s.arrivals[message],
+            send=number[w.send[kept_messages]],
+            receive=number[w.receive[kept_messages]],
+            leaves=s.departures[kept_messages],
+            arrives=s.arrivals[kept_messages],
         ),
-        "values": _columns(message=(np.cumsum(message) - 1)[w.message[value]], consumer=number[w.consumer[value]]),
+        "values": _columns(
+            message=(np.cumsum(kept_messages) - 1)[w.message[kept_values]], consumer=number[w.consumer[kept_values]]
+        ),
         "causes": list(CAUSES),
-        "idle": _columns(**{x: getattr(bars, x)[idle] for x in ("rank", "start", "end", "cause")}),
+        "idle": _columns(**{x: getattr(bars, x)[kept_idle] for x in ("rank", "start", "end", "cause")}),
         "path": {
             "kind": [x.kind for x in path],
             "row": column(number[_ints([x.row for x in path])]),
@@ -118,9 +124,9 @@ def _columns(**numbers: Any) -> dict[str, Column]:
 
 
 def _text(p: Program, ordered: Ordered, kept: Mask) -> dict[str, Any]:
-    """Return the lines of the schedule that placed the rows: the distinct ones, and the index of its line for each row kept.
+    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row kept the index of its line.
 
-    `Ordered.origins` says which line that is for an instruction that is no task.
+    `Ordered.origins` says which line that is for an instruction that is no task. The index is -1 for a row without a line.
     """
     origin = ordered.origins(p)
     known = origin >= 0
@@ -137,10 +143,10 @@ def _text(p: Program, ordered: Ordered, kept: Mask) -> dict[str, Any]:
 
 
 def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
-    """Return the measured bars. `factor`: what a measured integer of time is in the simulation's integers.
+    """Return the measured bars. `factor`: by what a measured time is multiplied to be in the simulation's integers.
 
-    The first measured bar is moved to the start of the first predicted one. `makespan`: until the iteration ended, with its
-    all-reduces. `unitOfCost`: `Beside.unit_of_cost`.
+    Measured times count from the start of the first measured bar. `makespan`: until the iteration ended, with its all-reduces.
+    `unitOfCost`: `Beside.unit_of_cost`.
     """
     factor, unit_of_cost = time_factor(s, measured)
     begin = int(measured.start.min()) if len(measured) else 0

@@ -57,7 +57,7 @@ Messages, all-reduce and memory are bytes of the rank with most of them; memory 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the comparison, and return the exit status: 1 if no schedule can run at the setting."""
+    """Print the comparison, and return the exit status: 1 if no schedule can run at the setting, or that of findings."""
     options = compare_parser().parse_args(argv)
     try:
         if options.columns is not None:
@@ -77,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
 def _product(
     options: argparse.Namespace, setting: Setting, rows: Sequence[Compared], picture_inches: float | None, argv: Sequence[str]
 ) -> str | bytes:
+    """Return what --emit names. picture_inches: the width of a picture; argv: the words of the command line, for the page."""
     match options.emit:
         case "timeline":
             colour = coloured(options.color, sys.stdout) and not options.output
@@ -90,6 +91,7 @@ def _product(
 
 
 def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
+    """Return the setting and a row for each schedule: in the given order, or of the whole library the fastest first."""
     check_model_options(options)
     schedules = {name: find(name) for name in options.schedules or names()}
     check_inputs_not_overwritten(options.output, schedules.values(), options)
@@ -111,8 +113,8 @@ def _for_model(options: argparse.Namespace) -> ForModel | None:
         if options.optimizer not in (None, "none"):
             raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
         return None
-    # An unknown model, or a profile of another model, is refused here, once for all rows. A description may not fit the
-    # --micro-batch of some schedules: that is the reason in their rows.
+    # An unknown model, or a profile of another model, is refused here, once for all rows. Whether a description fits the
+    # --micro-batch depends on the schedule: if not, the row of this schedule has the reason.
     model_of(options, profile)
 
     def describe(program: Program) -> tuple[Program, ModelDescription]:
@@ -156,7 +158,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _json(setting: Setting, rows: Sequence[Compared]) -> str:
-    """Return the numbers of all rows. Fractions that are no integers become floats."""
+    """Return the setting and all rows as JSON. Fractions that are no integers become floats."""
     costs = {name: _number(cost) for name, cost in setting.all_costs().items()}
     sizes = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches}
     timed = {"unit": setting.unit} if setting.unit else {"costs": costs}
@@ -168,7 +170,10 @@ EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table":
 
 
 def _draw(setting: Setting, rows: Sequence[Compared], width: int | None, colour: bool) -> str:
-    """Return the timelines of all schedules, drawn to one scale. width: the characters of the longest one."""
+    """Return the timelines of all schedules that can run, drawn to one scale, and the reasons of the others.
+
+    width: the characters of a line of the longest timeline; None for the default of `draw_overview`.
+    """
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
 
     shown = [row.figures for row in rows if row.figures]
@@ -203,7 +208,10 @@ def _picture(setting: Setting, rows: Sequence[Compared], form: str, picture_inch
 
 
 def _html(options: argparse.Namespace, rows: Sequence[Compared], command: Sequence[str], setting: Setting) -> str:
-    """Return the page with all schedules that can run, one above another on one axis of time, and the reasons of the others."""
+    """Return the page with all schedules that can run, one above another on one axis of time, and the reasons of the others.
+
+    command: the words of the command line without -p and its values; the page adds the setting's sizes.
+    """
     from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
 

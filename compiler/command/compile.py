@@ -38,7 +38,7 @@ from chimerac.compiler.verify import findings, is_about_order
 
 
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
-    """Compile, print the product, and return the exit status. verbs: suggested for a schedule of a similar name."""
+    """Write the product of a command line, and return the exit status. verbs: suggested for a schedule of a similar name."""
     parser = make_parser()
     options, rest = parser.parse_known_args(argv)
     try:
@@ -67,9 +67,10 @@ def _refuse_rest(
 def product(
     options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str], argv: Sequence[str] = ()
 ) -> str | bytes:
-    """Return the product of a command line. Raises ChimeraError.
+    """Return the product of a command line. Raises ChimeraError for findings, and SystemExit if no schedule is given.
 
-    verbs: suggested for a schedule of a similar name; argv: the words of the command line, which the viewer's page shows.
+    verbs: suggested for a schedule of a similar name; argv: the words of the command line, which the viewer's page shows
+    without -p and its values.
     """
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
@@ -121,10 +122,13 @@ def product(
 
 
 def _check_is_read(options: argparse.Namespace, emitter: Emitter) -> None:
-    """Raise ChimeraError E002 for an option that does not change the product of the emitter."""
-    named = {"--ranks": options.ranks, "--picture-width": options.picture_width, "--memory-curve": options.memory_curve or None}
-    named |= {"--profile": options.profile, "--measured": options.measured}
-    for option, given in named.items():
+    """Raise ChimeraError E002 for an option that neither the emitter nor another given option reads.
+
+    --memory reads --model and --optimizer, and --profile reads --model.
+    """
+    values = {"--ranks": options.ranks, "--picture-width": options.picture_width}
+    values |= {"--memory-curve": options.memory_curve or None, "--profile": options.profile, "--measured": options.measured}
+    for option, given in values.items():
         if given is not None and option not in emitter.reads:
             raise refuse("E002", f"{option} is for {readers(option)}")
     if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
@@ -140,7 +144,10 @@ def _check_is_read(options: argparse.Namespace, emitter: Emitter) -> None:
 
 
 def _measured(path: str, program: Program) -> Timeline:
-    """Return the timeline of --measured. Raises ChimeraError E001, E611 to E614."""
+    """Return the timeline of --measured: a bar for every row of the program, in their order.
+
+    Raises ChimeraError E001, E611 to E614.
+    """
     from chimerac.chimera_ir.timeline_form import timeline_from_json  # start-up: 2 ms, for this option only
 
     return timeline_from_json(read(path), path).of(program)
@@ -150,7 +157,8 @@ def _measured(path: str, program: Program) -> Timeline:
 class Opened:
     """The verified program of a command line.
 
-    Of a schedule also its tasks in order, and a function that compiles it with full recomputation; None for a compiled program.
+    ordered: the tasks of a schedule in order; recomputing: compiles the schedule with recomputation on all stages. Both are
+    None for a program that was not compiled from a schedule.
     """
 
     program: Program
@@ -159,7 +167,10 @@ class Opened:
 
 
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
-    """Return the program of the schedule, or of the compiled program, that the options name."""
+    """Return the verified program of the schedule, the compiled program or torch's CSV file that the options name.
+
+    verbs: suggested for a schedule of a similar name. Raises ChimeraError.
+    """
     source = stdin() if options.schedule == "-" else find_schedule(options.schedule, verbs)
     check_inputs_not_overwritten(options.output, [source], options)
     machine: Machine = options.arrange or options.machine or "window"
@@ -187,11 +198,11 @@ def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: C
 
 def _arranged_program(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
-    if not all(map(is_about_order, findings(program))):  # arranging does not correct it
+    if not all(map(is_about_order, findings(program))):  # raises the findings that arranging does not correct
         verify_program(program)
     result = arranged(program, machine)
     if result is None:
-        verify_program(program.with_header(machine=machine))  # raises if its tasks wait for each other
+        verify_program(program.with_header(machine=machine))  # raises if the tasks wait for each other
         message = f"--for {machine}: the tasks of this program's replicas cannot be put in one order"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify_program(result)

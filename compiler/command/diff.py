@@ -27,7 +27,10 @@ MAX_SHOWN = 8  # instructions of a rank in each list, unless --all is given
 
 
 class _Side(NamedTuple):
-    """One of the two programs. held: the most that each rank holds, by what it is, such as activations; bytes with a model."""
+    """One of the two programs.
+
+    held: for each count, such as `activations`, the most that each rank holds; with a model also for `bytes`.
+    """
 
     program: Program
     simulation: Simulation
@@ -41,6 +44,9 @@ def run(argv: Sequence[str]) -> int:
         if options.a == options.b == "-":
             raise refuse("E002", "both programs are -, and stdin has only one", help="give the path of the other one")
         check_model_options(options)
+        if options.model is None and (options.optimizer not in (None, "none") or options.zero):
+            option = "--zero" if options.zero else "--optimizer"
+            raise refuse("E002", f"{option} counts bytes of a model: give --model NAME, too")
         a, b = (_side(path, options) for path in (options.a, options.b))
         found = diff(a.program, b.program)
         write_product("\n".join(_lines(found, a, b, options.all)) + "\n", options.output)
@@ -51,10 +57,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _side(path: str, options: argparse.Namespace) -> _Side:
-    own = argparse.Namespace(**{**vars(options), "schedule": path})
+    """Return one of the two programs with its simulation and what its ranks hold. path: A or B of the command line."""
+    own_options = argparse.Namespace(**{**vars(options), "schedule": path})
     profile = profile_of(options)
     costs = costs_of(options.costs)
-    program = program_of(own, parameters_of(options.parameters), ()).program
+    program = program_of(own_options, parameters_of(options.parameters), ()).program
     model = model_for(program, options, profile)
     if model is not None:
         program = with_partition(program, model, options)
@@ -104,11 +111,12 @@ def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
     change = t.bubble_ratio - s.bubble_ratio
     yield ["bubble ratio", f"{s.bubble_ratio:.4f}", f"{t.bubble_ratio:.4f}", f"{change:+.4f}" if change else "", ""]
     for name in a.held:
-        x, y = max(a.held[name]), max(b.held[name])
-        yield _row(name, f"{x:,}", f"{y:,}", x, y)
+        most_a, most_b = max(a.held[name]), max(b.held[name])
+        yield _row(name, f"{most_a:,}", f"{most_b:,}", most_a, most_b)
 
 
 def _row(name: str, text_a: str, text_b: str, a: float, b: float) -> list[str]:
+    """Return a row of the table: two numbers as texts, their difference, and the difference in percent of a."""
     if a == b:
         return [name, text_a, text_b, "", ""]
     return [name, text_a, text_b, number_text(b - a, flags="+,"), f"{100 * (b / a - 1):+.1f} %" if a else ""]
@@ -125,10 +133,12 @@ def _bubble(side: _Side, rank: int) -> str:
 
 
 def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, shows_all: bool) -> Iterator[str]:
-    """Yield the instructions of a rank that moved, that only a has and that only b has."""
+    """Yield the instructions of a rank that moved, that only a has and that only b has, with their places in its streams."""
     yield f"rank {rank.rank}"
     begin_a, begin_b = (int(p.offsets[rank.rank]) if rank.rank < p.world else 0 for p in (a, b))
-    moved = [f"  ~ {a.text(row)}: from {row - begin_a} to {other - begin_b}" for row, other in _first(rank.moved, shows_all)]
+    moved = [
+        f"  ~ {a.text(row_a)}: from {row_a - begin_a} to {row_b - begin_b}" for row_a, row_b in _first(rank.moved, shows_all)
+    ]
     removed = [
         f"  - {a.text(row)}: at {row - begin_a}" + (f", in b on rank {found.gone_to[row]}" if row in found.gone_to else "")
         for row in _first(rank.removed, shows_all)
@@ -137,15 +147,16 @@ def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, show
         f"  + {b.text(row)}: at {row - begin_b}" + (f", in a on rank {found.come_from[row]}" if row in found.come_from else "")
         for row in _first(rank.added, shows_all)
     ]
-    for lines, count, what in (
+    for lines, count, description in (
         (moved, len(rank.moved), "moved"),
-        (removed, len(rank.removed), "only in a"),
-        (added, len(rank.added), "only in b"),
+        (removed, len(rank.removed), "are only in a"),
+        (added, len(rank.added), "are only in b"),
     ):
         yield from lines
         if count > len(lines):
-            yield f"    ... and {count - len(lines)} more that {'' if what == 'moved' else 'are '}{what}; --all shows them"
+            yield f"    ... and {count - len(lines)} more that {description}; --all shows them"
 
 
 def _first(values: Sequence[T], shows_all: bool) -> Sequence[T]:
+    """Return the first MAX_SHOWN values, or all."""
     return values if shows_all else values[:MAX_SHOWN]

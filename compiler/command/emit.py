@@ -28,12 +28,16 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 class EmitOptions:
     """The options that emitters read.
 
-    costs: of --cost; durations: by --profile, in the place of costs; model: of --model; state: of --optimizer and --zero;
-    output: the path of -o. columns: the width of a timeline, None for no limit; colour: whether it has colours. ranks: those
-    that are drawn, None for all; inches: the width of a picture, None for one that fits its numbers; memory_curve: draw it.
+    costs: of --cost; durations: by --profile, in the place of costs; None without it. model: of --model, None without it;
+    state: of the optimizer, by --optimizer, --zero, --precision and --profile. output: the path of -o, None for stdout.
+
+    columns: the width of a timeline, None for the default of its drawing; colour: whether a timeline has colours. ranks: those
+    that are drawn, None for the default of a drawing; inches: the width of a picture, None for one that fits its numbers;
+    memory_curve: whether a picture has the memory curve.
+
     measured: of --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as it
-    was given; command: the words of the command line without the values of parameters; ordered: of a schedule, None for a
-    compiled program.
+    was given; command: the words of the command line without -p and its values; ordered: the tasks of a schedule in order,
+    None for a program that was not compiled from a schedule.
     """
 
     costs: Mapping[str, Fraction]
@@ -56,9 +60,9 @@ class EmitOptions:
 class Emitter:
     """One product of --emit.
 
-    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: which of
-    --cost, --profile, --model, --optimizer and the options of drawings it depends on. The command refuses these options for
-    other products.
+    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none. reads: the options
+    that it depends on, out of --cost, --profile, --model, --optimizer, --measured and the options of drawings. An option that
+    neither the product nor another given option reads is refused (`_check_is_read` in compile.py).
     """
 
     what: str
@@ -223,13 +227,13 @@ EMITTERS: Mapping[str, Emitter] = {
 
 
 def readers(option: str) -> str:
-    """Return the choices of --emit that read an option, for messages."""
+    """Return the choices of --emit that read an option, as text for messages."""
     *first, last = [f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def check_output(emit: str, output: str | None) -> None:
-    """Raise ChimeraError E002 if the product is not written in the format of the path's suffix, or not to a terminal."""
+    """Raise ChimeraError E002 for a path with a suffix that the product does not have, and for bytes to a terminal."""
     if emit in PICTURES:
         check_picture_output(emit, output)
     if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):

@@ -12,7 +12,7 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from chimerac.chimera_ir.files import check_not_overwritten, read, write, write_stderr, write_stdout
 
-# Options that name a file that is read: the attribute of each.
+# Options that may name a file that is read -> their attributes in the parsed options.
 INPUTS = {
     "model": "model",
     "profile": "profile",
@@ -24,14 +24,14 @@ MIN_COLUMNS = 20  # of a timeline
 
 
 def stdin() -> Source:
-    """Return the text on stdin. Raises ChimeraError E001 if it is closed or cannot be read."""
+    """Return the text on stdin as a source. Raises ChimeraError E001 if stdin is closed or cannot be read."""
     if sys.stdin is None:
         raise refuse("E001", "<stdin> is closed")
     return Source("<stdin>", read("<stdin>", sys.stdin.buffer))
 
 
 def write_product(product: str | bytes, path: str | None) -> None:
-    """Write a product to a file, or to stdout if the path is None. Raises ChimeraError E003."""
+    """Write a product to a file, or to stdout if the path is None. Raises ChimeraError E003, and as `write_stdout`."""
     if path is None:
         write_stdout(product)
     else:
@@ -39,7 +39,7 @@ def write_product(product: str | bytes, path: str | None) -> None:
 
 
 def check_is_file(output: str | None, on_stdout: str) -> None:
-    """Raise ChimeraError E002 if -o is `-`, because stdout gets something else. on_stdout: names it in the message."""
+    """Raise ChimeraError E002 if -o is `-`. on_stdout: what stdout gets instead, for the message."""
     if output == "-":
         raise refuse("E002", f"-o -: stdout gets {on_stdout}", help="give the path of a file")
 
@@ -53,7 +53,10 @@ def check_inputs_not_overwritten(output: str | None, schedules: Iterable[Source]
 
 
 def print_findings(error: ChimeraError, colour: str = "auto") -> int:
-    """Print findings and return the exit status. On a terminal the last line names the command that explains their codes."""
+    """Print findings and return the exit status: 2 if all are about the command line or files (E0xx), else 1.
+
+    On a terminal the last line names the command that explains their codes.
+    """
     text = render(error.diagnostics, coloured(colour, sys.stderr))
     if sys.stderr is not None and sys.stderr.isatty():
         text += f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n"
@@ -67,7 +70,10 @@ def suffix(path: str | None) -> str:
 
 
 def coloured(choice: str, stream: object) -> bool:
-    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that support them."""
+    """Return whether a stream gets colours. choice: of --color.
+
+    'auto' is for a terminal, unless NO_COLOR is set or TERM is dumb.
+    """
     if choice != "auto":
         return choice == "always"
     is_terminal = bool(getattr(stream, "isatty", lambda: False)())
@@ -86,7 +92,10 @@ def check_columns(chosen: int, has_width: bool, readers: str) -> None:
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that products are drawn for: the chosen one, else the terminal's; None if they go elsewhere."""
+    """Return the width that a product is drawn for: the chosen one, else the terminal's; None if it goes elsewhere.
+
+    chosen: of --columns; output: the path of -o.
+    """
     if chosen is not None:
         return chosen
     is_terminal = not output and sys.stdout is not None and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""The schedule of the command line. For a command of other tools, such as `run`, the help says what does the same here."""
+"""The schedule of the command line. For a command of other tools, such as `run`, a finding says what does the same here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.compiler.library import find
 
-# What to write -> the words that other tools have for it. {} is the schedule.
+# What to write here -> the words that other tools have for it. {} is the schedule.
 _WORDS = {
     "python interpreter/run.py {}": ("run", "train", "launch", "exec", "execute", "start"),
     "chimerac {}": ("verify", "check", "compile", "build", "validate", "lint"),
@@ -24,9 +24,10 @@ OTHER_WORDS = {word: command for command, words in _WORDS.items() for word in wo
 
 
 def find_schedule(name: str, verbs: Collection[str], rest: Sequence[str] = ()) -> Source:
-    """Return the text of a schedule, of a file or of the library.
+    """Return the text of a file, or of the library's schedule of that name.
 
-    verbs: suggested for a similar name; rest: the words after it. Raises ChimeraError E001 if there is none.
+    verbs: suggested for a similar name. rest: the words of the command line after the name: if the name is a command of another
+    tool, the first of them is its schedule. Raises ChimeraError E001 for a text that is not found or cannot be read.
     """
     try:
         return find(name, verbs)

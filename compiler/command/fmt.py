@@ -13,12 +13,12 @@ from chimerac.compiler.command.verbs import format_parser
 def run(argv: Sequence[str]) -> int:
     """Format schedules, and return the exit status: the largest of all files.
 
-    A file has 0 if it is formatted now, 1 if --check names it, and the status of its findings if it has some. A file with
-    findings does not keep the others from being formatted.
+    The status of a file is 0 if it is formatted now, 1 if --check names it, and that of its findings if it has some. After a
+    file with findings the others are still formatted.
     """
     options = format_parser().parse_args(argv)
     status = 0
-    for name in dict.fromkeys(options.files):  # stdin can be read only once
+    for name in dict.fromkeys(options.files):  # each once: stdin can be read only once
         try:
             status = max(status, _format_one(name, options.check))
         except ChimeraError as error:

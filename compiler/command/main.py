@@ -1,7 +1,8 @@
 """The command chimerac: it runs one of the verbs, or compiles a schedule.
 
-Products go to stdout, findings to stderr. Exit status: 0; 1 for findings; 2 for an invalid command line or a file that cannot
-be read or written; 130 after Ctrl-C.
+Products go to stdout or to the file of -o, and findings to stderr. Exit status: 0; 1 for findings; 2 for an invalid command
+line or a file that cannot be read or written; 130 after Ctrl-C. `compare`, `diff` and `fmt` also have 1 for some results, and
+`diff` has 2 for all findings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv else ""
     try:
-        return VERBS[verb](argv[1:]) if verb in VERBS else compile.run(argv, VERBS)  # ./fmt is a file named fmt
+        return VERBS[verb](argv[1:]) if verb in VERBS else compile.run(argv, VERBS)  # a file named fmt is given as ./fmt
     except BrokenPipeError:  # the reader, such as head, has closed its end
         discard_output(sys.stdout)
         return 0

@@ -1,4 +1,4 @@
-"""The options about a model, which several commands have: description, partition, optimizer, and its times on hardware."""
+"""The options about a model, which several commands have: its description, its partition, and its times on hardware."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from chimerac.compiler.command.values import layer_counts
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 
-# The options that need --model, by their attributes.
+# The attributes of the options that need --model, besides --precision.
 NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile")
 
 
 def check_model_options(options: argparse.Namespace) -> None:
-    """Raise ChimeraError: E002 for options that need --model, exclude each other or have no possible value; E717 for --link."""
+    """Raise ChimeraError E002 or E717 for wrong options about a model.
+
+    E002: an option without another one that it needs, two options that exclude each other, or a value out of range. E717: a
+    text of --link that is no link.
+    """
     if not options.model:
         if given := [name for name in NEED_MODEL if getattr(options, name) is not None]:
             option = f"--{given[0].replace('_', '-')}"
@@ -41,7 +45,10 @@ def check_model_options(options: argparse.Namespace) -> None:
 
 
 def profile_of(options: argparse.Namespace) -> Profile | None:
-    """Return the profile of --profile. Raises ChimeraError E715 unless its sequences and precision are those of the options."""
+    """Return the profile of --profile; None without it.
+
+    Raises ChimeraError as `find_profile`, and E715 if --seq-len or --precision is not that of the profile.
+    """
     if options.profile is None:
         return None
     profile = find_profile(options.profile, options.model)
@@ -60,10 +67,10 @@ def model_of(
     samples: Callable[[int], int] = lambda given: given,
     micro_batch: int | None = None,
 ) -> ModelDescription | None:
-    """Return the description of --model, for micro-batches of its own size.
+    """Return the description of --model, in the precision of --precision; None without --model.
 
-    samples, micro_batch: as for `find_model`. profile: its sequence length is the default of a preset. Raises ChimeraError as
-    `find_model`, and E714 for a profile of another model.
+    profile: its sequence length is the default of a preset. samples, micro_batch: as for `find_model`; without them the
+    micro-batches have the model's own size. Raises ChimeraError as `find_model`, and E714 for a profile of another model.
     """
     if options.model is None:
         return None
@@ -75,14 +82,20 @@ def model_of(
 
 
 def model_for(program: Program, options: argparse.Namespace, profile: Profile | None) -> ModelDescription | None:
-    """Return the description of --model, for the size of the program's micro-batches. Raises ChimeraError as `model_of`."""
+    """Return the description of --model for the size of the program's micro-batches; None without --model.
+
+    Raises ChimeraError as `model_of`, and E804 as `Header.samples`.
+    """
     return model_of(options, profile, program.header.samples, options.micro_batch)
 
 
 def durations_for(
     program: Program, model: ModelDescription | None, profile: Profile | None, options: argparse.Namespace
 ) -> Durations | None:
-    """Return the durations by --profile and --link; None without a profile. Raises ChimeraError as `profiled_durations`."""
+    """Return the durations by --profile and --link; None without a profile. Raises ChimeraError as `profiled_durations`.
+
+    model: as `model_for` returns it.
+    """
     if model is None or profile is None:
         return None
     return profiled_durations(program, model, profile, _network(options))
@@ -94,7 +107,11 @@ def _network(options: argparse.Namespace) -> Network | None:
 
 
 def with_partition(program: Program, model: ModelDescription, options: argparse.Namespace) -> Program:
-    """Return the program with the partition of --split or --partition, else with its own or the balanced one."""
+    """Return the program with the partition of --split or --partition, else with its own or the balanced one.
+
+    Raises ChimeraError: E001 and E707 for the file of --partition, E002 and E708 for --split, and E705, E706 as
+    `partition_for`.
+    """
     stages, given = program.header.stages, program.partition
     if options.split is not None:
         given = split_by_counts(model.name, len(model.layers), layer_counts(options.split), stages)

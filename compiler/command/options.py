@@ -24,7 +24,7 @@ def path_or_stdout(text: str) -> str | None:
 
 
 def integer_option(text: str) -> int:
-    """Return the integer of an option. Unlike int(), it accepts only a sign and digits from 0 to 9, without `_`."""
+    """Return the integer of an option. Raises ArgumentTypeError unless it is 1 to 18 digits, with or without a sign."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         shown = text if len(text) <= 40 else f"{text[:37]}..."
         raise argparse.ArgumentTypeError(f"'{shown}' is not an integer of at most 18 digits")
@@ -36,7 +36,7 @@ def add_partition(p: argparse.ArgumentParser) -> None:
 
 
 def add_columns(p: argparse.ArgumentParser, of: str) -> None:
-    """Add --columns. of: what has this width."""
+    """Add --columns. of: what has this width, for the help."""
     p.add_argument("--columns", metavar="N", type=integer_option, help=f"width of {of}, default the terminal's")
 
 
@@ -66,12 +66,14 @@ def add_times(p: argparse.ArgumentParser) -> None:
     add_link(p)
     add_partition(p)
     p.add_argument("--measured", metavar="PATH",
-                   help="the times of a run, from run.py --timeline PATH: the timeline and the report show them beside the "
-                   "predicted ones")  # fmt: skip
+                   help="the times of a run, from run.py --timeline PATH: products such as the timeline and the report show "
+                   "them beside the predicted ones")  # fmt: skip
 
 
 def add_ranks(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--ranks", metavar="LIST", help="draw these ranks only, in a timeline or a picture: 0,4..7; default all")
+    p.add_argument("--ranks", metavar="LIST",
+                   help="draw these ranks only, in a timeline or a picture: 0,4..7; default all, of a timeline with --measured "
+                   "the first ones")  # fmt: skip
 
 
 def add_color(p: argparse.ArgumentParser) -> None:
@@ -120,9 +122,8 @@ def add_description(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--micro-batch", metavar="b", type=integer_option, help="samples of a micro-batch, default 4; for a --model by name"
     )
-    p.add_argument(
-        "--seq-len", metavar="L", type=integer_option, help="tokens of a sample, default the model's; for a --model by name"
-    )
+    p.add_argument("--seq-len", metavar="L", type=integer_option,
+                   help="tokens of a sample, default the profile's, else the model's; for a --model by name")  # fmt: skip
     p.add_argument("--precision", choices=PRECISIONS, default="float32",
                    help="of weights, gradients, activations and messages of --model, default float32; with bfloat16 or "
                    "float16 the optimizer's state is in float32, and so is a second copy of the weights")  # fmt: skip

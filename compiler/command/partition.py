@@ -17,7 +17,7 @@ from chimerac.compiler.command.verbs import partition_parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the table and write the partition; return the exit status."""
+    """Print the table, write the partition if -o names a file, and return the exit status."""
     parser = partition_parser()
     options = parser.parse_args(argv)
     if options.schedule is None or options.model is None:
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compile_command(options: argparse.Namespace) -> str:
-    """Return the command that compiles the schedule with the partition that was written."""
+    """Return the command that compiles the schedule with the partition that was written, to a program in p.json."""
     words = ["chimerac", options.schedule]
     for parameter in options.parameters:
         words += ["-p", parameter]

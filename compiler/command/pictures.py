@@ -1,4 +1,4 @@
-"""Options of pictures: where one is written, its width and its ranks (E002)."""
+"""Options of pictures: where one is written, its width, and the ranks that it and a timeline show (E002)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANKS = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
 
 
 def check_picture_output(emit: str, output: str | None) -> None:
-    """Raise ChimeraError E002 for a path with the suffix of another format, and for bytes to a terminal."""
+    """Raise ChimeraError E002 for a path with another suffix than that of the format, and for bytes to a terminal."""
     found = suffix(output).lower()
     if found not in ("", f".{emit}"):
         help = f"give --emit {found[1:]}" if found[1:] in PICTURES else f"let the path end in .{emit}"
@@ -27,7 +27,7 @@ def check_picture_output(emit: str, output: str | None) -> None:
 
 
 def inches(text: str | None) -> float | None:
-    """Return the width that --picture-width gives, in inches; None without it."""
+    """Return the width that --picture-width gives, in inches; None without it. Raises ChimeraError E002."""
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *(in|cm|mm)", text.strip())
@@ -39,7 +39,10 @@ def inches(text: str | None) -> float | None:
 
 
 def ranks_of(text: str | None, world: int) -> tuple[int, ...] | None:
-    """Return the global ranks that --ranks lists, such as 0,4..7, ascending; None without it. world: how many there are."""
+    """Return the global ranks that --ranks lists, such as 0,4..7, ascending; None without it. Raises ChimeraError E002.
+
+    world: how many global ranks there are.
+    """
     if text is None:
         return None
     chosen: set[int] = set()

@@ -37,7 +37,10 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # of run.py, by the precision 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the result and write the plan; return the exit status."""
+    """Print the result, write the plan if -o names a file, and return the exit status.
+
+    After Ctrl-C the result is the best so far, and the status is 130.
+    """
     options = plan_parser().parse_args(argv)
     try:
         return _run(options)
@@ -56,8 +59,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.output is not None:
         write_product(plan.file(), options.output)
         write_stderr(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}\n")
-    if result.left:
-        write_stderr(f"interrupted: the best so far; {result.left:,} configurations were not tried\n")
+    if result.is_interrupted:
+        what = f"the best so far; {result.left:,} configurations were" if result.left else "its neighbours were"
+        write_stderr(f"interrupted: {what} not tried\n")
         return INTERRUPTED
     return 0
 
@@ -96,7 +100,7 @@ def _problem(options: argparse.Namespace) -> Problem:
 
 
 def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
-    """Return the values of -p that are tried, by parameter. known: the parameters of all schedules."""
+    """Return the values of -p that are tried, by parameter. known: all parameters that any of the schedules has."""
     found = {}
     for name, text in named_values("-p", options.parameters, "f").items():
         if name == "N":
@@ -108,6 +112,7 @@ def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
 
 
 def _numbers(option: str, text: str) -> list[int]:
+    """Return the numbers of an option that lists them. Raises ChimeraError E002."""
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,10}", word) and 1 <= int(word) <= 2**31 for word in words):
         expected = f"expected numbers from 1 to {2**31}, for instance {option} 1,2,4"
@@ -116,7 +121,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _progress(stack: ExitStack) -> Callable[[int, int], None]:
-    """Return what draws the progress: a bar on stderr if it is a terminal."""
+    """Return the function that draws the progress: a bar on stderr if it is a terminal. stack: removes the bar at its end."""
     if sys.stderr is None or not sys.stderr.isatty():
         return lambda done, total: None
     from tqdm import tqdm  # start-up: 0.1 s, only for a terminal
@@ -143,10 +148,11 @@ class _Plan:
 
     @property
     def start(self) -> str:
+        """Return the beginning of a command line that runs run.py on all ranks."""
         return f"torchrun --nproc-per-node {self.problem.ranks} interpreter/run.py"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of run.py."""
+        """Return the settings of run.py for the best configuration."""
         c, p = self.best.configuration, self.problem
         found: dict[str, Any] = {
             "schedule": c.schedule,
@@ -162,20 +168,20 @@ class _Plan:
         return found | {"dtype": DTYPES[p.profile.precision], "zero": self.best.zero}
 
     def command(self) -> list[str]:
-        """Return the parts of the command line that runs the best configuration."""
-        words = []
+        """Return the parts of the command line that runs the best configuration. No line should break within a part."""
+        parts = []
         for name, value in self.settings().items():
             option = "--" + name.replace("_", "-")
             match value:
                 case dict():
-                    words += [f"-p {key}={number}" for key, number in value.items()]
+                    parts += [f"-p {key}={number}" for key, number in value.items()]
                 case list():
-                    words.append(f"{option} {','.join(map(str, value))}")
+                    parts.append(f"{option} {','.join(map(str, value))}")
                 case bool():
-                    words += [option] if value else []
+                    parts += [option] if value else []
                 case _:
-                    words.append(shlex.quote(value) if name == "schedule" else f"{option} {shlex.quote(str(value))}")
-        return [self.start, *words]
+                    parts.append(shlex.quote(value) if name == "schedule" else f"{option} {shlex.quote(str(value))}")
+        return [self.start, *parts]
 
     def file(self) -> str:
         """Return the plan as a config file of run.py: YAML, with a JSON value for each key."""
@@ -185,12 +191,12 @@ class _Plan:
         return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in self.settings().items())]) + "\n"
 
     def text(self) -> str:
-        """Return the table, the throughput by D and the command line."""
+        """Return the counts, the table, the throughput by D and the command line."""
         command = _joined(self.command(), " ", " \\")
         return "\n".join([*self._counts(), "", *self._table(), "", *self._drawing(), "", *command]) + "\n"
 
     def json(self) -> str:
-        """Return the same as JSON."""
+        """Return the same as JSON, and the settings of run.py."""
         result, p = self.result, self.problem
         found = {
             "model": p.model,
@@ -240,14 +246,14 @@ class _Plan:
 
     def _counts(self) -> Iterator[str]:
         result, p = self.result, self.problem
-        large = sum(not o.can_run and not o.reason for o in result.outcomes.values())
-        tried = sum(o.can_run for o in result.outcomes.values())
+        too_large = sum(not o.can_run and not o.reason for o in result.outcomes.values())  # found after compiling
+        simulated = sum(o.can_run for o in result.outcomes.values())
         yield f"{p.model} on {count_text(p.ranks, 'rank')} of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
         parts = [
             f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",
-            f"{result.too_large + large:,} that do not fit ({result.too_large:,} of them not compiled)",
+            f"{result.too_large + too_large:,} that do not fit ({result.too_large:,} of them not compiled)",
             f"{result.too_slow:,} slower in any case",
-            f"{tried:,} simulated",
+            f"{simulated:,} simulated",
             *([f"{result.left:,} not tried"] if result.left else []),
         ]
         yield from _joined([f"{result.total:,} configurations: {parts[0]}", *parts[1:]], ", ", ",")
@@ -272,7 +278,7 @@ class _Plan:
         return "-" if o.makespan is None else f"{samples_per_second(self.problem.batch, o.makespan):.1f}"
 
     def _reason(self, o: Outcome) -> str:
-        """Return why a configuration is not the best one."""
+        """Return what a configuration loses by: memory, or the part of its time that most exceeds that of the best."""
         if o.makespan is None:
             return f"memory: {_size(o.memory - self.problem.limit)} too much"
         assert self.best.makespan is not None, "it runs"
@@ -289,15 +295,18 @@ class _Plan:
     def _drawing(self) -> Iterator[str]:
         by_ranks: Mapping[int, Outcome] = self.result.by_ranks
         speeds = {d: samples_per_second(self.problem.batch, o.makespan or 1) for d, o in by_ranks.items()}
-        most = max(speeds.values())
+        fastest = max(speeds.values())
         yield "samples/s of the best configuration for each D"
         for d, o in by_ranks.items():
-            bar = "#" * max(1, round(BAR * speeds[d] / most))
+            bar = "#" * max(1, round(BAR * speeds[d] / fastest))
             yield f"D={d:<5} {bar:<{BAR}} {speeds[d]:>10.1f}  {_title(o.configuration)}"
 
 
 def _joined(parts: Sequence[str], between: str, end: str) -> list[str]:
-    """Return parts as lines of at most COLUMNS characters, where that is possible. end: of every line but the last."""
+    """Return parts as lines of at most COLUMNS characters, where that is possible.
+
+    between: joins two parts of a line. end: added to every line but the last.
+    """
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(between) + len(part) + len(end) <= COLUMNS:

@@ -1,4 +1,4 @@
-"""`chimerac search`: an order of the tasks of a placement with a proved bound, or a text that is good at many sizes."""
+"""`chimerac search`: a fast order for a schedule's placement, with a proved bound, or a text that is good at several sizes."""
 
 from __future__ import annotations
 
@@ -36,24 +36,27 @@ from chimerac.compiler.search.given import Given, given_from_durations, given_fr
 if TYPE_CHECKING:
     from chimerac.compiler.search.texts import EvaluatedText
 
-ATTEMPTS = 4  # searches with lower and lower limits, until the found order needs no more bytes than --memory
-MOST_SECONDS = 7 * 24 * 3600
-SEEDS = 2**31
+ATTEMPTS = 4  # with --memory: searches, each with lower limits, until the found order needs no more bytes than that
+MOST_SECONDS = 7 * 24 * 3600  # the largest value of --time
+SEEDS = 2**31  # the number of values of --seed
 SIZES, HOPS, TRIES = ("D=4,N=16", "D=8,N=32"), ("0", "0.1", "0.5"), 300  # the defaults of --sizes, --hops and --tries
 MOST_HOP = 1000  # the largest value of --hops, and the largest denominator of one
-SPLIT = {"split": True, "fused": False, None: None}  # whether every backward is split; None: as in the schedule
-# Options that only a search for a text has.
+# By --split or --fused: whether every backward is split; None without these options: as in the schedule.
+SPLIT = {"split": True, "fused": False, None: None}
+# Options that only a search for a text has, by their attributes.
 OF_TEXTS = ("sizes", "hops", "tries")
-OF_ORDERS: dict[str, object] = {  # options that a search for a text does not have, and their defaults
+# Options that only a search for an order has, by their attributes, with their defaults.
+OF_ORDERS: dict[str, object] = {
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
-    "model": None, "profile": None, "memory": None, "optimizer": None,
+    "model": None, "profile": None, "memory": None, "optimizer": None, "zero": False, "precision": "float32",
+    "micro_batch": None, "seq_len": None, "partition": None, "link": None,
 }  # fmt: skip
-# What a message calls these options; the others have the name of their attribute.
-OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split and --fused"}
+# What a message calls an option that does not have the name of its attribute.
+OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split or --fused"}
 
 
 def run(argv: Sequence[str]) -> int:
-    """Search, write the schedule and its certificate, and return the exit status; 130 after Ctrl-C, with the best so far."""
+    """Search, write the result, and return the exit status; 130 after Ctrl-C, where the result is the best so far."""
     options = search_parser().parse_args(argv)
     try:
         if not 0 <= options.seed < SEEDS:
@@ -69,8 +72,9 @@ def _search_texts(options: argparse.Namespace) -> int:
 
     for name, default in OF_ORDERS.items():
         if getattr(options, name) != default:
-            option = OPTIONS.get(name, f"--{name}")
-            raise refuse("E002", f"{option} is for a search of orders, not with --texts", help="give --sizes and --hops")
+            option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            help = "leave it out; with --texts, --sizes and --hops take the place of -p and --hop"
+            raise refuse("E002", f"{option} is for a search of orders, not with --texts", help=help)
     tries = TRIES if options.tries is None else options.tries
     if tries < 1:
         raise refuse("E002", f"--tries {tries}: expected 1 or more")
@@ -88,10 +92,12 @@ def _print_score(found: EvaluatedText) -> None:
 
 
 def _size(text: str) -> dict[str, int]:
+    """Return the parameters of one value of --sizes, such as D=4,N=16. Raises ChimeraError E002."""
     return {name: integer(name, value, "--sizes") for name, value in named_values("--sizes", text.split(","), "D").items()}
 
 
 def _hop(text: str) -> Fraction:
+    """Return one value of --hops. Raises ChimeraError E002."""
     value = cost_from_text("hop", text, "--hops")
     if value > MOST_HOP or value.denominator > MOST_HOP:
         raise refuse("E002", f"--hops {text}: expected 0 to {MOST_HOP}, in parts of at least 1/{MOST_HOP}")
@@ -99,6 +105,7 @@ def _hop(text: str) -> Fraction:
 
 
 def _source(options: argparse.Namespace) -> Source:
+    """Return the text of the schedule. Raises ChimeraError: E001 if it cannot be read, E002 if -o would write over an input."""
     source = stdin() if options.schedule == "-" else find(options.schedule)
     check_inputs_not_overwritten(options.output, [source], options)
     return source
@@ -140,7 +147,7 @@ def _search_orders(options: argparse.Namespace) -> int:
         state = search(problem, known, seconds, options.seed, progress.show)
         progress.close()
         assert state.best is not None, "a search ends with an order"
-        # The last attempt also tries slower orders. They may need fewer bytes than the best one.
+        # If the best order of the last attempt needs too much, slower ones are tried: they may need fewer bytes.
         is_last = memory is not None and (state.is_interrupted or attempt == ATTEMPTS - 1)
         for order in [*state.pool, one_after_another(problem)] if is_last else [state.best]:
             state.best = order
@@ -152,7 +159,7 @@ def _search_orders(options: argparse.Namespace) -> int:
         if memory is None or memory.fits(found):
             break
         if is_last:
-            memory.check(found)
+            memory.check(found)  # raises, since the order does not fit
         memory.lower(found)
     write_product(text, options.output)
     if certificate_path is not None:
@@ -185,29 +192,32 @@ def _seconds(text: str) -> float:
 def _check_paths(options: argparse.Namespace) -> str | None:
     """Return the path of the certificate: '-' for stdout, None where none is written.
 
-    Raises ChimeraError E002 if one file would be written over another, or both outputs go to stdout, E003 for folders that do
-    not exist.
+    Raises ChimeraError: E002 if two of the schedule, the file of --costs and the two outputs are the same file, or if both
+    outputs go to stdout; E003 if the folder of an output does not exist.
     """
     path: str | None = options.certificate
     if path is None and options.output is not None:
         path = f"{options.output.removesuffix('.sched')}.json"
-    named = [x for x in (options.schedule, options.costs_path, options.output, path) if x not in (None, "-")]
+    named = [name for name in (options.schedule, options.costs_path, options.output, path) if name not in (None, "-")]
     if path == "-" and options.output is None:
         raise refuse("E002", "--certificate -: stdout gets the schedule", help="give -o PATH for the schedule")
-    paths = [os.path.realpath(x) for x in named]
-    for k, x in enumerate(named):
+    paths = [os.path.realpath(name) for name in named]
+    for k, name in enumerate(named):
         if paths[k] in paths[:k]:
-            raise refuse("E002", f"{x} is named twice: one of them would be written over", help="give another path")
-    for x in (options.output, path):
-        check_folder(x)
+            raise refuse("E002", f"{name} is named twice: one of them would be written over", help="give another path")
+    for output in (options.output, path):
+        check_folder(output)
     return path
 
 
 def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
-    """Return a verified program with the placement, and the statements of its schedule that a found one repeats."""
+    """Return a verified program with the placement, and the statements that the found schedule repeats: sync, tied and size.
+
+    Raises ChimeraError with the findings about the schedule, and E002 for -p with a compiled program.
+    """
     source = _source(options)
     parameters = parameters_of(options.parameters)
-    sync = "eager"
+    sync = "eager"  # of a found schedule if a compiled program is given, which does not name its policy
     if is_program(source):
         if parameters:
             raise refuse("E002", "a compiled program is fixed; -p is for schedules")
@@ -223,7 +233,10 @@ def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
 
 
 def _given_by_options(options: argparse.Namespace) -> Given:
-    """Return the costs and limits of the options, each of which replaces that of the file."""
+    """Return the costs, links and limits of --costs, replaced where another option gives the same, and the kind of backward.
+
+    Raises ChimeraError: E001 or E002 for the file, E002 for a cost that is given twice or that no search uses.
+    """
     given = Given() if options.costs_path is None else given_from_json(read(options.costs_path), options.costs_path)
     costs = dict(costs_of(options.costs))
     if options.hop is not None:
@@ -243,7 +256,8 @@ def _given_by_options(options: argparse.Namespace) -> Given:
 
 
 def _check_memory_options(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 for options about memory that need --memory, or exclude it."""
+    """Raise ChimeraError E002: --optimizer or --zero without --memory; --model without --memory and --profile; --limit with
+    --memory."""
     if options.memory is None:
         if options.optimizer is not None or options.zero:
             raise refuse("E002", f"{'--zero' if options.zero else '--optimizer'} is for --memory: give it, too")
@@ -254,7 +268,11 @@ def _check_memory_options(options: argparse.Namespace) -> None:
 
 
 def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:
-    """Return the program with a partition of --model. Raises ChimeraError E002 for options that give other times."""
+    """Return the program with a partition of --model.
+
+    Raises ChimeraError: E002 for --hop and --costs with a profile, which has other times; others as `model_for` and
+    `with_partition`.
+    """
     for option, value in (("--hop", options.hop), ("--costs", options.costs_path)):
         if value is not None and profile is not None:
             raise refuse("E002", f"--profile and {option} both say how long messages take: give one of them")
@@ -264,19 +282,20 @@ def _with_partition(program: Program, profile: Profile | None, options: argparse
 
 
 def _durations(program: Program, profile: Profile, options: argparse.Namespace) -> Durations:
+    """Return the durations by --profile and --link. Raises ChimeraError as `durations_for`."""
     found = durations_for(program, model_for(program, options, profile), profile, options)
     assert found is not None, "--profile is given"
     return found
 
 
 def _milliseconds(program: Program, profile: Profile, options: argparse.Namespace) -> Fraction:
-    """Return the makespan of a program by the simulator, whose messages occupy links and whose all-reduces take time."""
+    """Return the simulated makespan in milliseconds. Unlike in the search, messages occupy links and all-reduces take time."""
     s = simulate(program, durations=_durations(program, profile, options))
     return Fraction(s.makespan, s.scale)
 
 
 def _given_by_profile(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
-    """Return the costs and links of a profile, with the limit and the kind of backward of the options."""
+    """Return the costs and links of a profile, with the limit of --limit and the kind of backward of --split or --fused."""
     given = given_from_durations(program, _durations(program, profile, options))
     return replace(given, limits=None if options.limit is None else _limit(options.limit), split=SPLIT[options.backward])
 

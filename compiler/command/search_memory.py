@@ -1,4 +1,4 @@
-"""--memory of `chimerac search`: a limit in bytes becomes limits of the search, which are lowered while a result needs more."""
+"""--memory of `chimerac search`: a limit in bytes becomes limits of the search, lowered while a found order needs more."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_
 
 
 class SearchMemory:
-    """The limit of --memory: the most bytes that a rank of a program with a partition of --model may hold.
+    """The limit of --memory.
 
-    most: these bytes; limits: what a search limits instead, lowered after each search whose result needs more bytes.
+    model: the description of --model; state: of the optimizer; most: the bytes that a rank may need; limits: what a search
+    limits instead, lowered after a search whose order needs more bytes.
     """
 
     def __init__(self, model: ModelDescription, state: OptimizerState, most: int, limits: MemoryLimits) -> None:
@@ -28,9 +29,11 @@ class SearchMemory:
 
     @staticmethod
     def of(program: Program, profile: Profile | None, options: argparse.Namespace, split: bool | None) -> SearchMemory | None:
-        """Return the limit of --memory; None without one. Raises ChimeraError as `memory_limits`.
+        """Return the limit of --memory; None without this option.
 
-        split: whether every backward is split; None: as in the program.
+        program: with a partition of --model; split: whether every backward is split; None: as in the program.
+
+        Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have; others as `model_for`, `memory_limits`.
         """
         if options.memory is None:
             return None
@@ -40,21 +43,21 @@ class SearchMemory:
         return SearchMemory(model, state, most, memory_limits(program, model, state, most, split))
 
     def within(self, given: Given) -> Given:
-        """Return what is given with these limits. Raises ChimeraError E002 if limits are given already."""
+        """Return `given` with these limits added. Raises ChimeraError E002 if it has limits or activations already."""
         if given.activations is not None or given.limits is not None:
             raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)
 
     def fits(self, program: Program) -> bool:
-        """Return whether no rank of a found program needs more bytes."""
+        """Return whether every rank of a found program needs at most the bytes of --memory."""
         return not any(excess(program, self.model, self.state, self.most))
 
     def check(self, program: Program) -> None:
-        """Raise ChimeraError E461 if a rank of a found program needs more bytes."""
+        """Raise ChimeraError E461 if a rank of a found program needs more than the bytes of --memory."""
         check_memory(program, self.model, self.most, state=self.state)
 
     def lower(self, program: Program) -> None:
-        """Lower the limits by what the ranks of a found program need too much."""
+        """Lower the limit of each rank by the bytes above --memory that it needs in a found program; tell the user."""
         over = excess(program, self.model, self.state, self.most)
         rank = max(range(len(over)), key=lambda r: over[r])
         write_stderr(f"rank {rank} would need {self.most + over[rank]:,} bytes: searching again with lower limits\n")

@@ -1,4 +1,4 @@
-"""What `chimerac search` says on stderr: its progress, and a summary, which the found schedule has as comments too."""
+"""The progress of `chimerac search` for stderr, and a summary of its result, for stderr and as comments of the schedule."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
 
-LINE_EVERY_S = 5.0  # between two lines of progress where there is no terminal
+LINE_EVERY_S = 5.0  # the least time between two lines of progress, where there is no bar
 
 
 def figure(value: Fraction) -> str:
-    """Return a time or a bound with six significant digits."""
+    """Return the text of a time, with six significant digits."""
     return number_text(value, 6)
 
 
 def summary(state: State, program: Program, problem: Problem, unit: str) -> list[str]:
-    """Return what was found, line by line. unit: of the costs, after a space; '' if it has no name."""
+    """Return the lines of the summary. unit: what follows the makespan, such as ' ms'; '' if the costs have no named unit."""
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
     gap = "proved optimal" if state.is_proved else f"bound {figure(bound)}, gap {float(1 - bound / makespan):.2%}"
@@ -48,7 +48,11 @@ def summary(state: State, program: Program, problem: Problem, unit: str) -> list
 
 
 class Progress:
-    """The best makespan, the bound and the gap as they change: a bar on a terminal, else a line now and then."""
+    """Shows the best makespan, the bound and the gap as they change.
+
+    On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written now and then. seconds: the
+    time that the search may take.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.begun = seconds, time.monotonic()
@@ -61,7 +65,7 @@ class Progress:
             self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
 
     def show(self, state: State) -> None:
-        """Show a state: on a terminal at once, else if the last line is old enough and differs."""
+        """Show a state: beside the bar at once; as a line only if the last one is old enough and differs."""
         assert state.best is not None, "a search reports states that have an order"
         elapsed = time.monotonic() - self.begun
         best, bound = (Fraction(x) / state.problem.scale for x in (state.best.makespan, state.bound))

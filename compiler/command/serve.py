@@ -20,8 +20,8 @@ from chimerac.compiler.library import entries, find, names
 from chimerac.compiler.playground.offered import Content, Product
 from chimerac.compiler.playground.server import Playground
 
-FIRST = "schedules/chimera.sched"  # the page opens with it, if no other is given
-# The suffixes of files; those of other products are .txt.
+FIRST = "schedules/chimera.sched"  # the page opens with it if no schedule is given
+# By product: the suffixes of its files. The file of a product that is neither here nor in NAMED_BY_SUFFIX ends in .txt.
 SUFFIXES = {
     "json": (".json",),
     "schema": (".schema.json",),
@@ -36,7 +36,7 @@ NAMED_BY_SUFFIX = ("svg", "png", "pdf", "html")  # products whose names are the 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Serve until Ctrl-C, and return the exit status: 130."""
+    """Serve until Ctrl-C, and return the exit status: 130, or that of findings about the command line."""
     options = serve_parser().parse_args(argv)
     try:
         server = server_for(options.port, content(options.schedule))
@@ -55,7 +55,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def content(schedule: str | None) -> Content:
-    """Return what the page offers. Raises ChimeraError E001 if the schedule of the command line cannot be read."""
+    """Return what the page offers. schedule: of the command line; None for `FIRST`.
+
+    Raises ChimeraError: E001 if this schedule cannot be read, E002 if it is too long.
+    """
     texts = {name: find(name).text for name in names()}
     source = find(FIRST if schedule is None else schedule)
     if len(source.text) > TEXT:
@@ -66,7 +69,7 @@ def content(schedule: str | None) -> Content:
 def products() -> list[Product]:
     """Return what the page offers for download, from the table of emitters.
 
-    Without torch-comms, whose programs are arranged with --for, which the page has not.
+    torch-comms is left out: its programs must end on the machine `serial`, and with most settings of the page they do not.
     """
     return [
         Product(name, suffix, emitter.what.partition(";")[0])

@@ -15,7 +15,11 @@ COLUMNS = 120  # of a timeline as text
 
 
 def export(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a product for download: the name of its file, and its bytes in base64. Raises ChimeraError."""
+    """Return a product for download: the name of its file, and its bytes in base64.
+
+    request: the product (`emit`), the suffix of its file, the text, and the fields of a `Setting`. Raises ChimeraError with the
+    findings about the text, the costs or the product.
+    """
     emitter = EMITTERS[request["emit"]]
     if emitter.make is None:
         assert emitter.make_alone is not None, "an emitter has `make` or `make_alone`"

@@ -18,7 +18,7 @@ PARTS: Mapping[str, Callable[[Guide], int]] = {
     "autotune": autotune.run,
     "train": train.run,
 }
-assert tuple(PARTS) == tuple(TOUR_PARTS), "the command line names the parts"
+assert tuple(PARTS) == tuple(TOUR_PARTS), "the help of the command line names these parts, in this order"
 
 
 def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
@@ -34,6 +34,7 @@ def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
 
 
 def _run(guide: Guide, part: str | None) -> int:
+    """Run the part, or all parts from one that the reader chooses; return the last status that is not 0, else 0."""
     if part is not None:
         return PARTS[part](guide)
     guide.say(

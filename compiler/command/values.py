@@ -1,4 +1,4 @@
-"""The values of options as texts: names with values, numbers, bytes, costs, and the state of an optimizer (E002)."""
+"""Parsing the values of options: named values, integers, bytes, numbers of layers, costs, and an optimizer's state (E002)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimerac.compiler.given import cost_from_text
 def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str, str]:
     """Return the values of an option NAME=VALUE by name. Raises ChimeraError E002.
 
-    given: the texts NAME=VALUE; example: a name for the message about a text that has none.
+    given: texts that should be NAME=VALUE; example: the name that the message shows for a text without one.
     """
     found: list[Diagnostic] = []
     values: dict[str, str] = {}
@@ -61,7 +61,10 @@ def integer(name: str, value: str, option: str = "-p") -> int:
 
 
 def number_of_bytes(text: str) -> int:
-    """Return the bytes of --memory: 1000, 1.5GB (10^9), 24GiB (2^30). Raises ChimeraError E002."""
+    """Return the number of bytes that --memory gives, such as 1000, 1.5GB or 24GiB: 1 GB is 10^9, 1 GiB is 2^30 bytes.
+
+    Raises ChimeraError E002.
+    """
     unit_bytes = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
     found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
     if not found:
@@ -70,9 +73,10 @@ def number_of_bytes(text: str) -> int:
 
 
 def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
-    """Return the state of --optimizer, --zero and --precision. Raises ChimeraError E002.
+    """Return the optimizer's state by --optimizer, --zero and --precision.
 
-    profile: its optimizer is used where none is given.
+    profile: its optimizer is used if --optimizer is not given. Raises ChimeraError E002 for an unknown optimizer, and for
+    --zero without one.
     """
     # factor: bytes of the optimizer's state for each byte of a gradient.
     if optimizer is None and profile is not None:
@@ -85,7 +89,7 @@ def state_of(optimizer: str | None, zero: bool, precision: str = "float32", prof
     elif optimizer in OPTIMIZERS:
         factor = Fraction(OPTIMIZERS[optimizer])
     elif re.fullmatch(r"[0-9]{1,4}", optimizer):
-        factor = Fraction(int(optimizer), 4)
+        factor = Fraction(int(optimizer), 4)  # bytes for each float32 parameter, whose gradient has four
     else:
         raise _unknown_optimizer(optimizer)
     # For a gradient of two bytes, the optimizer keeps its state in four bytes, and a copy of the weight in four more.
@@ -105,5 +109,5 @@ def layer_counts(text: str) -> list[int]:
 
 
 def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
-    """Return the costs of --cost. Raises ChimeraError E002."""
+    """Return the costs of --cost, by name. Raises ChimeraError E002."""
     return {name: cost_from_text(name, value) for name, value in named_values("--cost", given, "F").items()}

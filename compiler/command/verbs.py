@@ -1,4 +1,7 @@
-"""The verbs of the command: the options and the help of each."""
+"""The verbs of the command: the options and the help of each.
+
+A parser also sets the attributes of options that its verb lacks and that functions shared by several verbs read.
+"""
 
 from __future__ import annotations
 
@@ -133,16 +136,19 @@ def search_parser() -> argparse.ArgumentParser:
                    help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
     p.add_argument("--limit", metavar="L",
                    help="the most activations that a rank may hold, in the unit of the file's activations; default: as many as "
-                   "the schedule itself; with --texts a formula such as D, or none")  # fmt: skip
+                   "the schedule itself; with --texts a formula such as D, or none for no limit; default there: the "
+                   "schedule's own, or D")  # fmt: skip
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
-    p.add_argument("--time", metavar="SECONDS", help="end after this time, default 60")
+    p.add_argument("--time", metavar="SECONDS", help="end a search after this time, default 60; with --memory it may be "
+                   "repeated up to three times")  # fmt: skip
     p.add_argument("--seed", metavar="K", type=shared.integer_option, default=0, help="of the random numbers, default 0")
     shared.add_output(p, "write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", type=shared.output_path,
-                   help="where the certificate goes, default that of -o with .json at its end; - is stdout")  # fmt: skip
+                   help="where the certificate goes; - is stdout; default: the path of -o, with .json in the place of .sched; "
+                   "without -o none is written")  # fmt: skip
     shared.add_description(p)
     shared.add_memory(p)
     shared.add_profile(p)
@@ -196,7 +202,7 @@ def tour_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac tour", description=TOUR, epilog=f"parts:\n{parts}",
                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     p.add_argument("part", nargs="?", metavar="PART", choices=tuple(TOUR_PARTS), help="one part; without it, all of them")
-    p.add_argument("--yes", action="store_true", help="ask nothing: take the first of all choices")
+    p.add_argument("--yes", action="store_true", help="ask nothing: take the first choice of every question")
     return p
 
 

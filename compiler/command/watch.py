@@ -18,10 +18,10 @@ from chimerac.compiler.command.verbs import watch_parser
 from chimerac.compiler.library import find
 
 POLL_S = 0.15  # between two looks at the file
-QUIET_S = 0.05  # a file that changes more often is still being written
+QUIET_S = 0.05  # a file that has changed within this time may still be being written
 MAX_CHECKS = 20  # of a file, QUIET_S apart; after them it is shown even if it still changes
 OTHER_LINES = 2  # of a terminal: the one with the name of the file, and the one of the cursor
-CLEAR = "\x1b[H\x1b[2J"
+CLEAR = "\x1b[H\x1b[2J"  # moves the cursor to the top and clears the screen
 
 State = tuple[int, int, int] | None  # of a file: the time of its last change, its size and its inode; None where there is none
 
@@ -44,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _watch(options: argparse.Namespace, parser: argparse.ArgumentParser, path: str) -> NoReturn:
-    """Show the file, and again after every change of it or of the terminal's size, until Ctrl-C."""
+    """Show the product of the file, and again after every change of the file or of the terminal's size, until Ctrl-C."""
     shown: object = ()
     while True:
         state, size = _settled(path), shutil.get_terminal_size()
@@ -63,7 +63,10 @@ def _state(path: str) -> State:
 
 
 def _settled(path: str) -> State:
-    """Return the state of a file that is not being written now. A missing file may be about to be replaced, too."""
+    """Return the state of a file, after waiting until it seems to be written completely.
+
+    A file that does not exist may be about to be replaced, so this waits for it too.
+    """
     before = _state(path)
     for _ in range(MAX_CHECKS):
         if before is not None and time.time_ns() - before[0] > QUIET_S * 1e9:
@@ -89,7 +92,10 @@ def _text(options: argparse.Namespace, parser: argparse.ArgumentParser, path: st
 
 
 def _show(path: str, text: str, options: argparse.Namespace) -> None:
-    """Write a text below a line with the file and the time. On a terminal it replaces the one before, cut to its height."""
+    """Write a text below a line with the file and the time.
+
+    On a terminal the text is cut to the terminal's height, and replaces what was shown before.
+    """
     head = f"{visible(path)}  {time.strftime('%H:%M:%S')}"
     if sys.stdout is None or not sys.stdout.isatty():
         write_stdout(f"--- {head}\n{text}")

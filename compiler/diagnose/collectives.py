@@ -18,7 +18,7 @@ MAX_SHORTENED = 60  # groups of a cycle; in a longer one no shorter cycle is sea
 
 
 def explain_collectives(finding: Diagnostic, index: ProgramIndex) -> Diagnostic:
-    """Return a finding E453 with a cycle of collectives, and help."""
+    """Return the finding E453 with a cycle of collectives as its notes, and with help."""
     pairs = shortest(cycle_of_groups(index))
     notes = [f"rank {index.rank[x]}: {index.program.text(x)} before {index.program.text(y)}" for x, y in pairs]
     moves = [(y, x, "before") for x, y in pairs] + [(x, y, "after") for x, y in pairs]
@@ -36,22 +36,23 @@ def shortest(rows: RowsByRank) -> list[tuple[int, int]]:
     """
     import networkx as nx  # start-up: 117 ms, and few findings need it
 
-    names = list(rows)
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    is_short = len(names) <= MAX_SHORTENED
-    for a, following in consecutive_pairs(names):
-        for b in names if is_short else (following,):
-            pair = next(((x, rows[b][rank]) for rank, x in rows[a].items() if rows[b].get(rank, -1) > x), None)
-            if pair:
-                graph.add_edge(a, b, pair=pair)
-    best = names
-    for a, b in graph.edges if is_short else ():
-        best = min(best, nx.shortest_path(graph, b, a), key=len)  # there is a path: the groups of a cycle reach each other
-    return [graph.edges[a, b]["pair"] for a, b in consecutive_pairs(best)]
+    groups = list(rows)
+    graph: nx.DiGraph[str] = nx.DiGraph()  # an edge: on some rank the first group comes before the second
+    is_short = len(groups) <= MAX_SHORTENED
+    for group, next_group in consecutive_pairs(groups):
+        for later in groups if is_short else (next_group,):
+            pairs = ((row, rows[later][rank]) for rank, row in rows[group].items() if rows[later].get(rank, -1) > row)
+            if pair := next(pairs, None):
+                graph.add_edge(group, later, pair=pair)
+    best = groups
+    for group, later in graph.edges if is_short else ():
+        # There is a path back, since the groups of a cycle reach each other.
+        best = min(best, nx.shortest_path(graph, later, group), key=len)
+    return [graph.edges[group, later]["pair"] for group, later in consecutive_pairs(best)]
 
 
 def _move_help(index: ProgramIndex, moved: int, other: int, side: str) -> str:
-    """Return the help to move a row right before or right after another row, or '' if a check of collectives then fails.
+    """Return the help to move a row right before or right after another row; '' if the check of collectives still fails then.
 
     side: 'before' or 'after'.
     """

@@ -37,7 +37,8 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()
     source_lanes, work = lane[source].tolist(), 0
     first_of_lane = np.searchsorted(target, np.searchsorted(lane, lane[target]))
-    starts = np.argsort(np.arange(len(target)) - first_of_lane, kind="stable").tolist()  # the first wait of each lane first
+    # The first waits of all lanes come first, then the second ones, and so on.
+    starts = np.argsort(np.arange(len(target)) - first_of_lane, kind="stable").tolist()
     for start in starts:  # a breadth-first search for the way back to this wait
         if len(best) <= 1 or work > MAX_WORK:
             break
@@ -93,7 +94,7 @@ def cycle_fact(ranks: Sequence[int]) -> str:
 
 
 def shown(lines: Sequence[str], what: str) -> list[str]:
-    """Return the first lines, and one that says how many more there are. what: they are about, for instance 'waits'."""
+    """Return the first lines, and one that says how many more there are. what: the word for them, for instance 'waits'."""
     return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 

@@ -42,7 +42,8 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         notes.append(f"rank {rank} runs {' before '.join(names)}, which {task_name(program, int(target[wait]))} needs")
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
-    spans = [ordered.span(row) for row in rows]  # every second one is of a task that comes too early
+    # Per wait two spans: of the task that is needed, and of the task that runs before it on the same rank, and so too early.
+    spans = [ordered.span(row) for row in rows]
     distinct = sorted(set(ranks))
     drawn = distinct[:MAX_SHOWN]
     stops = {rank: f"then {task_name(program, _stop(program, timing, rank))}" for rank in drawn}
@@ -56,7 +57,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
                 span=spans[1],
                 label=f"orders {task_name(program, rows[1])}",
                 notes=("\n".join(shown(notes, "waits")), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
-                help=help or "move the task that is needed first" + (" on one of these ranks" if len(distinct) > 1 else ""),
+                help=help or "move the needed task earlier" + (" on one of these ranks" if len(distinct) > 1 else ""),
                 about=tuple(rows),
             )
         ]
@@ -86,7 +87,10 @@ def _stop(program: Program, timing: Timing, rank: int) -> int:
 
 
 def _another_order(program: Program) -> str:
-    """Return the help that says which tasks must come earlier so that the order runs; '' if none was found."""
+    """Return the help that names tasks to move earlier so that the order runs, if necessary without overlapped pairs.
+
+    Return '' if no such moves were found.
+    """
     repaired = repair_order(program)
     if repaired is not None:
         _, moves = repaired

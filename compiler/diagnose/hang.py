@@ -57,7 +57,7 @@ def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, sour
 
 
 def explain_hang(index: ProgramIndex) -> Diagnostic:
-    """Return the finding for a program that cannot terminate on the machine of its header."""
+    """Return the finding E440 for a program that cannot terminate on the machine of its header, with help."""
     hang = hang_on(index, index.header.machine)
     assert hang is not None, "the program terminates"
     cycle = _cycle(index, hang)
@@ -73,7 +73,10 @@ def explain_hang(index: ProgramIndex) -> Diagnostic:
 
 
 def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
-    """Return the numbers of the waits in the shortest cycle. The source of each comes after the target of the next."""
+    """Return the numbers of the waits in a cycle, as short as `shortest_cycle` finds.
+
+    The source of each wait is the target of the next one, or comes after that target in its stream.
+    """
     waits = hang.waits
     unsatisfied = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
     # A stream is a lane, and so is each completion.
@@ -83,7 +86,7 @@ def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
 
 
 def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
-    """Yield the lines that describe the cycle: what waits, reason, for what, and what that comes after."""
+    """Yield the lines that describe the cycle. For each wait: what waits, why, for what, and what the latter comes after."""
     waits = hang.waits
     for k, (wait, following) in enumerate(consecutive_pairs(cycle)):
         if k == MAX_SHOWN:
@@ -100,9 +103,9 @@ def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
 
 
 def _queue_rank(index: ProgramIndex, hang: Hang, later: int, earlier: int) -> int:
-    """Return a rank on which one transfer was posted before another."""
+    """Return a rank whose stream posts `earlier` before `later`. Both are nodes of transfers or collectives."""
     pairs = product(_rows(index, hang, later), _rows(index, hang, earlier))
-    return next(int(index.rank[a]) for b, a in pairs if index.rank[a] == index.rank[b] and a < b)
+    return next(int(index.rank[first]) for second, first in pairs if index.rank[first] == index.rank[second] and first < second)
 
 
 def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
@@ -135,7 +138,7 @@ def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
 
 
 def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
-    """Return a timeline of what these ranks run before they hang, each with the instruction at which it stops."""
+    """Return a timeline of what these ranks run before they hang, each with the instruction at which it stops, if any."""
     p = index.program
     timing = task_times(p)
     done = hang.done[: len(p)]
@@ -153,7 +156,7 @@ def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A move of one instruction in words, the program after it, and how that program hangs."""
+    """A move of one instruction. text: the move in words; program: after it; hang: the state in which that program hangs."""
 
     text: str
     program: Program
@@ -161,7 +164,8 @@ class _Move:
 
 
 def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
-    """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
+    """Return the help: moves of instructions under which every check holds, else a larger window with which the program ends,
+    else the other machines on which it ends, else `NOTHING_FOUND`. All of it was tried."""
     p, h = index.program, index.header
     moves: list[str] = []
     budget, current_hang = MAX_TRIED // len(p), hang  # budget: changed programs that may be verified
@@ -186,7 +190,8 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
             break
         moves.append(best.text)
         p, current_hang = best.program, best.hang
-    for window in range(h.window + 1, h.window + 1 + LARGER_WINDOWS) if hang.machine not in ("posted", "rendezvous") else ():
+    window_matters = hang.machine not in ("posted", "rendezvous")
+    for window in range(h.window + 1, h.window + 1 + LARGER_WINDOWS) if window_matters else ():
         if hang_on(ProgramIndex(index.program.with_header(window=window)), hang.machine) is None:
             return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"
     ends = [machine_name(m, h.window) for m, terminates in machines(index).items() if terminates]
@@ -196,9 +201,9 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
 
 
 def _moves(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the cycle, on one rank.
+    """Yield moves of one row: (row, the row to put it next to). The two are on one rank, and neighbours in the cycle.
 
-    First the later one moves right before the earlier one, then the earlier one right after the later one.
+    First come all moves of the later row right before the earlier one, then all of the earlier row right after the later one.
     """
     rows = [_rows(index, hang, node) for node in _nodes(hang, cycle)]
     pairs = [

@@ -28,12 +28,12 @@ from chimerac.compiler.verify.index import ProgramIndex
 
 
 def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
-    """Return the findings about a text that the parser refuses, with help."""
+    """Return the findings about a text that the parser refuses: with help if it is a syntax error, else as they are."""
     return explain_text(source) if isinstance(error, ParseError) else error
 
 
 def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraError:
-    """Return the findings of the pass that ended a compilation, with help."""
+    """Return the findings of the pass that ended a compilation, with help where diagnose knows some."""
     schedule, spec, ordered, program = results.schedule, results.spec, results.ordered, results.program
     if schedule is None:
         return help_with_text(error, results.source)
@@ -59,7 +59,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
 
 
 def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
-    """Return the findings of the verifier about a program from elsewhere, with help."""
+    """Return the findings of the verifier about a program that was not compiled here; those about an order get help."""
     found = _with_explanations(error, program)
     if not all(map(is_about_order, found.diagnostics)):
         return found

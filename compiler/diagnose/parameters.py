@@ -16,7 +16,7 @@ from chimerac.compiler.syntax.walk import names_in
 from chimerac.compiler.tasks import checked_times
 
 MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
-MAX_PAIR_CHANGE = 8  # the largest sum of changes of two parameters at once
+MAX_PAIR_CHANGE = 8  # the same for two parameters that change at once: the largest sum of the two changes, without signs
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement, without the compilations
 MAX_TRIED = 400_000  # tasks compiled in the search for one requirement
@@ -36,7 +36,8 @@ def suggest_parameters(
 ) -> ChimeraError:
     """Return the findings about requirements that are not met, with values of parameters with which the schedule compiles.
 
-    given: the parameters of the compilation; budget: operations of all trials together; recompute: as in `resolve`.
+    A finding for which no such values are found has no help. given: the parameters of the compilation; budget: operations of
+    all trials together; recompute: as in `resolve`.
     """
 
     def helped(d: Diagnostic) -> Diagnostic:
@@ -52,8 +53,8 @@ def suggest_parameters(
 class _Trial:
     """Compiles a schedule with other parameters.
 
-    given: the parameters of the compilation; budget, recompute: as in `resolve`; searched: operations without compilations;
-    compiled, tasks: how many compilations, and their tasks.
+    given: the parameters of the compilation; budget, recompute: as in `resolve`; searched: operations so far, without those of
+    compilations; compiled: how many compilations so far; tasks: how many tasks these had together.
     """
 
     schedule: n.Schedule
@@ -65,7 +66,10 @@ class _Trial:
     tasks: int = 0
 
     def works(self, changed: Values) -> bool:
-        """Return whether the schedule meets its requirements and compiles with these parameters changed."""
+        """Return whether the schedule meets its requirements and compiles with these parameters changed.
+
+        Once a limit of the search is reached, return False without trying.
+        """
         if self.searched > MAX_SEARCH or self.compiled >= MAX_COMPILED or self.budget.left <= 0:
             return False
         parameters, before = {**self.given, **changed}, self.budget.spent
@@ -88,20 +92,24 @@ class _Trial:
 
 
 def _help(schedule: n.Schedule, s: n.Require, given: Values, trial: _Trial) -> str:
-    """Return the help with the nearest values of one parameter, else of two, with which the schedule compiles; '' if none."""
+    """Return the help with values with which the schedule compiles: the nearest ones of one parameter, else of two.
+
+    s: the requirement that is not met. Return '' if no such values are found.
+    """
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     current = parameter_values(schedule, given, trial.budget)
     if current is None:
         return ""
     names = set(names_in(s.condition))
-    # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
+    # Of the parameters that a requirement names, it is taken to be about the one that is declared last: `N % D == 0` is about N
+    # if `param N` comes after `param D`.
     involved = [p for p in params if p in names][::-1]
     for name in involved:
         value = current[name]
         ranges = (range(value - 1, max(-1, value - MAX_CHANGE - 1), -1), range(max(0, value + 1), value + MAX_CHANGE + 1))
-        found = [next((v for v in values if trial.works({name: v})), None) for values in ranges]
-        if any(v is not None for v in found):
-            return "give " + " or ".join(f"-p {name}={v}" for v in found if v is not None)
+        nearest = [next((v for v in values if trial.works({name: v})), None) for values in ranges]  # below, above
+        if any(v is not None for v in nearest):
+            return "give " + " or ".join(f"-p {name}={v}" for v in nearest if v is not None)
     for pair in _pairs(involved, params):
         for shift in _SHIFTS:
             changed = {name: current[name] + by for name, by in zip(pair, shift, strict=True)}
@@ -113,7 +121,8 @@ def _help(schedule: n.Schedule, s: n.Require, given: Values, trial: _Trial) -> s
 def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
     """Return the pairs of parameters to change together, each pair in the order of the text.
 
-    involved: the parameters that the requirement names, the last one first. Each pair has that one and another parameter.
+    involved: the parameters that the requirement names, the one declared last first. Every pair has this one and another
+    parameter.
     """
     others = [*involved[1:], *(name for name in params if name not in involved)]
     pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]

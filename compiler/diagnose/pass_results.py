@@ -16,11 +16,12 @@ from chimerac.compiler.syntax.nodes import Schedule
 
 @dataclass(slots=True)
 class PassResults:
-    """The input of a compilation, and the result of every pass; None for a pass that has not finished.
+    """The input of a compilation, and the results of its passes.
 
     parameters: those that are given, by name; width: the number of replicas; machine: the one that the program is for; arrange:
     whether transfers and collectives are arranged for it; budget: of the compilation; recompute: the stages to recompute,
-    instead of those that the schedule names.
+    instead of those that the schedule names; None: those of the schedule. schedule, spec, ordered, program: what `parse`,
+    `resolve`, `order_tasks` and `lower` returned; None for a pass that has not returned.
     """
 
     source: Source

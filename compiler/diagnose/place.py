@@ -29,11 +29,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is between two braces.
+    """What is between two braces, with the head before them.
 
-    source: the text; head: the tokens before the opening brace that belong to it; brace, close: the indices of the opening and
-    the closing brace among the tokens, close None while the block is open; indent: spaces before the line with its opening
-    brace.
+    source: the text; head: the tokens before the opening brace that belong to the block, such as `order ticks`; brace, close:
+    the indices of the opening and the closing brace among the tokens, close None while the block is open; indent: the spaces at
+    the beginning of the line with the opening brace.
     """
 
     source: Source
@@ -44,7 +44,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """The kind of its contents: 'pipe', 'ticks', 'greedy' or 'listing'."""
+        """The kind of its contents: 'pipe', 'ticks', 'greedy' or 'listing'. A block in a listing is of the kind 'listing'."""
         first = self.head[0].text
         return self.head[1].text if first == "order" else "pipe" if first == "pipe" else "listing"
 
@@ -151,7 +151,7 @@ class Place:
         return None
 
     def open_brackets(self, symbols: str = "([") -> list[int]:
-        """Return the indices of the brackets that are open at the error within its block."""
+        """Return the indices of those of `symbols` that are open at the error within its block."""
         found: list[int] = []
         for k in range(self.blocks[-1].brace + 1 if self.blocks else 0, self.at):
             text = self.tokens[k].text

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
 MAX_WORK = 500_000  # tasks and dependencies examined, and list entries moved, in the search for a suggestion
-MAX_SHOWN = 8  # moves in one suggestion
+MAX_SHOWN = 8  # moves that a suggestion shows
 
 
 class _SearchLimitError(Exception):
@@ -19,10 +19,10 @@ class _SearchLimitError(Exception):
 
 
 class _Ranks:
-    """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row.
+    """A simulation of ranks that run their tasks in order. A unit is a task or an overlapped pair, numbered by its first row.
 
-    rank: of each row. needs: by unit, the units that it waits for. remaining: by rank the units that have not run, the next one
-    at the end. done: by unit, whether it has run. order: by rank the units that have run. work: what MAX_WORK limits.
+    rank: of each row. needs: by unit, the units that it waits for. remaining: by rank, the units that have not run, the next
+    one at the end. done: by unit, whether it has run. order: by rank, the units that have run. work: what MAX_WORK limits.
     """
 
     def __init__(self, tasks: Program) -> None:
@@ -43,7 +43,7 @@ class _Ranks:
         self.work = 0
 
     def first_unmet(self, unit: int) -> int | None:
-        """Return a unit that this one waits for; None if it can run."""
+        """Return a unit that has not run and that this one waits for; None if this one can run."""
         self.work += 1 + len(self.needs[unit])
         if self.work > MAX_WORK:
             raise _SearchLimitError
@@ -68,10 +68,10 @@ class _Ranks:
     def next_to_advance(self, preferred: set[int]) -> int | None:
         """Return a unit that can run now and that a rank waits for, directly or through other units.
 
-        Return None if overlapped pairs wait for each other. Units of preferred ranks come first, then those that are
-        earliest in their rank's remaining order.
+        Units of preferred ranks come first, then those that are earliest in their rank's remaining order. Return None if
+        there is no such unit, which can happen only if overlapped pairs wait for each other.
         """
-        found: list[tuple[bool, int, int]] = []
+        candidates: list[tuple[bool, int, int]] = []
         for remaining in self.remaining:
             unit, seen = remaining[-1] if remaining else None, set[int]()
             while unit is not None and (needed := self.first_unmet(unit)) is not None:
@@ -80,15 +80,15 @@ class _Ranks:
             if unit is not None:
                 own_remaining = self.remaining[self.rank[unit]]
                 self.work += len(own_remaining) // 8  # `index` compares about eight entries in the time of one dependency
-                found.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
-        return min(found)[2] if found else None
+                candidates.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
+        return min(candidates)[2] if candidates else None
 
 
 def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
-    """Return a program of tasks without the deadlock, and the moves that lead to it.
+    """Return a program of tasks without the deadlock, and the moves that lead to it; no moves if the tasks do not deadlock.
 
-    A move is (row that moves earlier, row before which it moves). tasks: those of one replica, which wait for each other in a
-    cycle. Return None if no such program is found within MAX_WORK.
+    A move is (row that moves earlier, row before which it moves). tasks: those of one replica. Return None if no such program
+    is found: the search takes more than MAX_WORK, or overlapped pairs wait for each other.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []

@@ -17,15 +17,15 @@ from chimerac.compiler.verify import findings, is_about_order
 
 
 def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
-    """Return the findings of the verifier about `program`, each with the lines of the schedule that it is about."""
+    """Return the findings of the verifier about `program`, with the lines of the schedule for the limits and rows they name."""
     return ChimeraError([_with_source_lines(d, spec, ordered, program) for d in error.diagnostics])
 
 
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
-    """Return the findings about a program that hangs. If arranging it for its machine makes it terminate, their help says so.
+    """Return the findings of the verifier. If arranging the program for its machine corrects it, help of E440 and E453 says so.
 
-    arranged: the program arranged for its machine. keep: whether help that suggests a move stays, before the new one; False for
-    a compiled schedule, whose transfers cannot be moved by hand.
+    arranged: the program arranged for its machine. keep: whether the help of a finding stays before the new one; False for a
+    compiled schedule, whose transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
@@ -40,9 +40,9 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
 
 
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
-    """Return the findings about a program that hangs, with help if they have none: which tasks could come earlier.
+    """Return the findings about a program. If one of them has found no help for a hang, it gets moves of tasks as help.
 
-    tasks: those of the program. If they do not wait for each other in a cycle, there is no such help.
+    tasks: those of the program. If they do not wait for each other in a cycle, the findings stay as they are.
     """
     repaired = repair_order(tasks)
     if repaired is None:
@@ -56,7 +56,7 @@ def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
 
 
 def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:
-    """Return a finding with the span of the limit, or with notes about the lines that order the rows, that it is about."""
+    """Return a finding with the span of the limit that it names, or with notes on the lines that order the rows it names."""
     limit = next((name for name in spec.limits if f"limits.{name}" in d.about), None)
     if limit is not None:
         return replace(d, span=spec.limits[limit], label=f"{limit} <= {spec.header.limits[limit]}")

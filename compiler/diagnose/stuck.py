@@ -17,7 +17,7 @@ MAX_SHOWN = 8  # ranks that the finding names
 
 
 def explain_stuck(state: Scheduler) -> Diagnostic:
-    """Return the finding with the ranks whose limits are full."""
+    """Return the finding E305 with the ranks whose limits are full, and with help."""
     h, notes = state.spec.header, []
     full = list(_full_limits(state))  # (rank, task, limit)
     for rank, task, limit in full:
@@ -40,7 +40,7 @@ def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
         if waiting:
             index, task = min(waiting, key=lambda w: state.priority[w[1]])
             limit = blocking_limit(state, task, *divmod(index, cells))
-            assert limit is not None, "a task that no limit forbids has started"
+            assert limit is not None, "a ready task that no limit forbids would have started"
             yield rank, task, limit
 
 
@@ -49,7 +49,7 @@ def _help(state: Scheduler, first: Counter) -> str:
     found = _sufficient_limits(state, first.span)
     backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
     advice = f"limit {backward} instead, a count that every backward lowers"
-    is_lowered = min(first.weights) < 0
+    is_lowered = min(first.weights) < 0  # whether some task lowers what the limit counts
     if not found:
         room = "let each limit be at least the number of pipes times stages that it counts"
         return room if is_lowered else f"{advice}; and {room}"

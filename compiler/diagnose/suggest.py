@@ -1,6 +1,7 @@
-"""The edits that are tried for an order that deadlocks, leaves tasks out, or has two tasks of a rank on one tick.
+"""The edits that are tried for an order that deadlocks, has too few or too many tasks, or two tasks of a rank on one tick.
 
-For two tasks on one tick, edits that keep the order among tasks of one kind come first. Larger amounts are tried last.
+For two tasks on one tick, edits that keep the order among tasks of one kind come first. Edits that shift ticks by large amounts
+are tried only if no other edit helps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MAX_NOTED = 5  # findings with the same cause that notes list
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
     """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: the spans of the rules that put the tasks of the cycle too early; written: the tasks in the original order.
+    early: the spans of the rules that put the tasks of the cycle too early; written: the tasks in the original order; None: how
+    many tasks an edit reorders does not count.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
@@ -45,16 +47,17 @@ def _rules_and_fills(order: n.Ticks) -> list[n.Rule | n.Fill]:
 def suggest_edit_of_order(
     error: ChimeraError, schedule: n.Schedule, spec: Spec, trials: Trials, budget: Budget
 ) -> ChimeraError:
-    """Return the findings about an order with two tasks of a rank on one tick, or with tasks that are missing or duplicated.
+    """Return the findings about an order with two tasks of a rank on one tick, or with missing, duplicated or unknown tasks.
 
-    If an edit that was tried corrects them all, the first has it as its help, and the others become notes of the first.
-    budget: of the operations that computing the original order may take.
+    If an edit that was tried corrects them all, only the first finding remains, with the edit as its help. The messages of the
+    others become its notes, but not those of other tasks on one tick. budget: of the operations that computing the original
+    order may take.
     """
     first, *others = error.diagnostics
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     help = ""
     if isinstance(order, n.Ticks) and first.code == "E303":
-        others = []  # an edit that separates the first two separates the others too
+        others = []  # an edit is suggested only if it separates the tasks of these findings too
         written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
         rules = _rules_and_fills(order)
         help = trials.best(tick_edits(schedule, rules, directions="+-"), original=written, keep_order=True)

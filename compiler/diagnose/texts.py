@@ -1,4 +1,4 @@
-"""All syntax errors of a text in one run, each with help (E101, E102).
+"""The syntax errors of a text in one run, as many as can be told apart, with help (E101, E102).
 
 An error with a known correction is corrected; otherwise the statement around it is blanked. Then the text is parsed again.
 """
@@ -28,7 +28,7 @@ _STARTS = re.compile(
 
 
 def explain_text(source: Source) -> ChimeraError:
-    """Return every syntax error of a text that can be distinguished from the others; there must be one."""
+    """Return the syntax errors of a text that can be told apart, at most MAX_SYNTAX_ERRORS; there must be one."""
     tokens = count_tokens(source)
     max_errors = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
@@ -64,10 +64,11 @@ class _Reader:
 
 
 class _Draft:
-    """A text whose errors are corrected or blanked one by one, so that all of them are found.
+    """A text whose errors are corrected or blanked one by one, so that the later ones are found.
 
-    last: the line and column of the last error that was blanked; changes: line, column, and the lengths before and after;
-    blanked: a statement was removed, which may cause other errors.
+    source: the original text; text: what it has become. last: the line and column of the last error that was blanked; changes:
+    of each correction the line, the column, and the lengths before and after it; blanked: whether a statement was blanked,
+    which may cause other errors.
     """
 
     def __init__(self, source: Source) -> None:
@@ -97,7 +98,7 @@ class _Draft:
         return replace(d, span=span)
 
     def _column(self, line: int, column: int) -> int:
-        """Return the column in the original text of a place in this one."""
+        """Return the column in the original text, of a place in the text as it is now."""
         for changed_line, at, before, after in reversed(self.changes):
             if line == changed_line and column >= at + after:
                 column += before - after

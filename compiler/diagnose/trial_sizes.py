@@ -1,4 +1,4 @@
-"""The sizes at which an edited text of a schedule is tried: as given, larger ones, and the defaults."""
+"""The sizes at which an edited text of a schedule is tried: the given one, larger ones, and that of the default parameters."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.values import parameter_values
 from chimerac.compiler.syntax import nodes as n
 
-MAX_TASKS_FOR_LARGER_SIZE = 20_000  # schedules with more tasks are tried only at the given size
-MAX_DIFFERENT = 2  # sizes with another ratio of two parameters
+MAX_TASKS_FOR_LARGER_SIZE = 20_000  # a schedule with more tasks at the given size is tried only there
+MAX_DIFFERENT = 2  # how many sizes with another ratio of two parameters are tried
 
 Sizes = Mapping[str, int]
 
@@ -27,7 +27,7 @@ class TrialSize:
     """A size at which edited texts are tried.
 
     parameters: of the schedule; tasks: what a trial counts as, in tasks; original: the program of the original text, which an
-    edit must not change, None if the text does not compile; required: whether an edited text must compile.
+    edit must not change, None if that text does not compile at this size; required: whether an edited text must compile.
     """
 
     parameters: Sizes
@@ -43,9 +43,10 @@ def trial_sizes(
     recompute: StageChoice | None,
     compile_original: Callable[[Sizes], Program | None],
 ) -> Sequence[TrialSize]:
-    """Return the sizes at which edits are tried, the given one first; the original text does not compile there.
+    """Return the sizes at which edits are tried. The first one is the given size, at which the original text does not compile.
 
-    given: the header at the given size. compile_original: returns the program of the original text; None if it has none.
+    given: the header at the given size; budget, recompute: as in `resolve`; compile_original: returns the program of the
+    original text at a size, None if it does not compile there.
     """
     found = [TrialSize(given.parameters, _tasks(given))]
     if _tasks(given) > MAX_TASKS_FOR_LARGER_SIZE:
@@ -63,6 +64,7 @@ def trial_sizes(
             found.append(TrialSize(parameters, _tasks(given), compile_original(parameters)))
             break
     others = _with_other_ratios(given, first_parameters(schedule), header_at)
+    # At the size of the defaults, parameters that have no default keep their given values.
     needed = {s.name.name for s in schedule.statements if isinstance(s, n.Param) and s.default is None}
     defaults = parameter_values(schedule, {k: v for k, v in given.parameters.items() if k in needed}, budget)
     for header in (*others, None if defaults is None else header_at(defaults)):

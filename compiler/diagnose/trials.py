@@ -1,7 +1,7 @@
 """Trials: edited texts of a schedule are compiled, and the best one is suggested.
 
-An edit must run at the given size and at a larger one. At sizes where the original text compiles, the edited text must compile
-to the same program. Edits that also run at sizes with another ratio of the parameters come first.
+An edit must run at the given size and, if the schedule allows it, at a doubled one. At sizes where the original text compiles,
+the edited text must compile to the same program. Edits that also run at the other sizes (trial_sizes.py) come first.
 
 Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the
 fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes
@@ -40,7 +40,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a text compiles to. makespan: of the tasks; activations: the peak; tasks: the program before it is lowered."""
+    """What a text compiles to. makespan: of the tasks; activations: the most of any rank; tasks: before they are lowered."""
 
     makespan: int
     activations: int
@@ -53,9 +53,9 @@ class Trials:
     """The search for an edit under which a schedule's order runs, with a bound on its work.
 
     attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
-    first; option_text: the part of the help that names the option with which texts are compiled; limited: the text has limits,
-    which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far: for every text
-    tried, the tasks of its size, and its characters.
+    first; option_text: the part of the help that names the option with which texts are compiled, '' without one; limited: the
+    text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far:
+    for every text tried, the tasks of its size, and its characters.
     """
 
     attempt: Callable[[str, Sizes], TrialResult | None]
@@ -128,22 +128,22 @@ class Trials:
         original: the tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one
         kind.
         """
-        found: list[tuple[tuple[int, ...], _Tried, Edit]] = []
-        for number, edit in ((number, edit) for number, group in enumerate(edits) for edit in group):
+        candidates: list[tuple[tuple[int, ...], _Tried, Edit]] = []
+        for group_number, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
             if self.ended:  # nothing more is compiled, and a long text has very many edits
                 break
             tried = self._tried(edited(edit))
             if tried is not None:
                 result = tried.result
                 all_kinds, same_kind = _reordered(original, result.tasks) if original is not None else (0, 0)
-                rest = (number, result.activations) if keep_order else (result.activations, number)
+                rest = (group_number, result.activations) if keep_order else (result.activations, group_number)
                 key = (len(tried.failing), same_kind if keep_order else 0, result.makespan, *rest, all_kinds)
-                found.append((key, tried, edit))
+                candidates.append((key, tried, edit))
                 if take_first and not tried.failing:
                     break
-        if not found:
+        if not candidates:
             return ""
-        _, tried, edit = min(found, key=lambda x: x[0])
+        _, tried, edit = min(candidates, key=lambda x: x[0])
         lines = [
             f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
@@ -157,10 +157,12 @@ class Trials:
             return None
         failing = []
         for size in others:
-            other = self.compiled(text, size)
-            if (other is None and (size.required or self.ended)) or (other and size.original not in (None, other.program)):
+            compiled = self.compiled(text, size)
+            if compiled is None and (size.required or self.ended):
                 return None
-            if other is None:
+            if compiled is not None and size.original not in (None, compiled.program):
+                return None
+            if compiled is None:
                 failing.append(size)
         return _Tried(result, failing)
 
@@ -168,8 +170,8 @@ class Trials:
         """Return the end of the help: with which sizes an edit was tried, and what its effect was."""
         running = [x for x in self.sizes if x.original is None and x not in tried.failing]
         same = [x for x in self.sizes if x.original is not None]
-        larger = len(running) - 1
-        without_limits = f", at the larger size{'s' * (larger > 1)} without the limits" if self.limited and larger else ""
+        others = len(running) - 1  # besides the given size
+        without_limits = f", at the other size{'s' * (others > 1)} without the limits" if self.limited and others else ""
         named = any(x.parameters for x in running)
         text = f"; tried{f' {_listed(running)}' if named else ''}{without_limits}: it then runs{self.option_text}, "
         text += f"makespan {tried.result.makespan}, activations {tried.result.activations}"
@@ -204,7 +206,8 @@ def _keys(p: Program) -> Ints:
 def _reordered(original: Program, other: Program) -> tuple[int, int]:
     """Return how many pairs of neighbours in `other` are in the opposite order in `original`.
 
-    The first number counts neighbours in the stream of a rank, the second neighbours among its tasks of one kind.
+    The first number counts neighbours in the stream of a rank, the second neighbours among its tasks of one kind. Both are 0 if
+    the programs have different tasks.
     """
     before, after = _keys(original), _keys(other)
     if len(before) != len(after) or (np.sort(before) != np.sort(after)).any():

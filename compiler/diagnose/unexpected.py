@@ -1,6 +1,7 @@
 """The finding about a syntax error: the fact, the place, what is expected there, and a change that helps (E101, E102).
 
-A change is suggested only if the parser gets further in the changed text than in the original one.
+A change is applied (texts.py), so that later errors are found, only if the parser gets further with it. Help may also name a
+similar word or a missing brace with which the parser does not get further.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def changed(p: Place, change: Change) -> str:
 
 
 def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
-    """Return the finding about a syntax error. meaningless: its character, if no token of the language has it; else ''."""
+    """Return the finding about a syntax error.
+
+    meaningless: the character at the error, if no token of the language has it; else ''.
+    """
     if p.ended and not p.blocks:
         return SyntaxFinding(_end(p))
     if (p.ended or _brace_is_missing(p)) and "}" in p.allowed:
@@ -106,7 +110,7 @@ def _closes_another(p: Place, block: Block, close: int) -> bool:
 
 
 def _last_token_of(p: Place, block: Block) -> int:
-    """Return the last token of a block that is not closed, as the indentation suggests."""
+    """Return the index of the last token of a block that is not closed, as the indentation suggests."""
     for k in range(block.brace + 1, p.at):
         if p.tokens[k - 1].line < p.tokens[k].line and p.tokens[k].column - 1 <= block.indent:
             return k - 1
@@ -127,7 +131,7 @@ def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
 
 
 def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
-    """Return a help text, and the change that it suggests, if it suggests one."""
+    """Return a help text, '' if there is none, and the change that it suggests, if the parser gets further with it."""
     text = p.text()
     if text not in p.keywords and (near := _most_similar(text, p.allowed & p.keywords)):
         return _did_you_mean(p, p.at, near, read)

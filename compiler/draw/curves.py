@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
-    """Draw what each rank holds over time, all ranks to one scale, and return the axes.
+    """Draw what each rank holds over time, all ranks to one scale, and return the axes, one for each part of the time.
 
-    top: the upper edge of the title, which is above the curves; right: where the curves end. Both are in inches from the upper
-    left corner of the sheet.
+    top: the upper edge of the title, which is above the curves, in inches below that of the sheet. right: where the curves end,
+    in inches from the left edge of the sheet.
     """
     sheet.text(MARGIN, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
     top += LINE
@@ -46,19 +46,20 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
 
 
 def _visible(times: Sequence[float], amounts: Sequence[int]) -> tuple[list[float], list[int]]:
-    """Return at most two points of a curve for each time: the largest amount at it, if that is a peak, and the last amount.
+    """Return at most two points of a curve for each time.
 
-    So a dip that lasts no time is not drawn.
+    These are the largest amount at this time, if it is larger than the amounts before and after, and the last amount. So a peak
+    that lasts no time is drawn, and a dip is not.
     """
-    found: list[tuple[float, int]] = []
+    points: list[tuple[float, int]] = []
     k = 0
     while k < len(times):
         end = k
         while end < len(times) and times[end] == times[k]:
             end += 1
-        before = found[-1][1] if found else 0
+        before = points[-1][1] if points else 0
         if (most := max(amounts[k:end])) > max(before, amounts[end - 1]):
-            found.append((times[k], most))
-        found.append((times[k], amounts[end - 1]))
+            points.append((times[k], most))
+        points.append((times[k], amounts[end - 1]))
         k = end
-    return [time for time, _ in found], [amount for _, amount in found]
+    return [time for time, _ in points], [amount for _, amount in points]

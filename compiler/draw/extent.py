@@ -9,14 +9,14 @@ import numpy as np
 
 from chimerac.compiler.draw.panels import Boxes, Panel
 
-FONT = 7.0  # points, of the numbers in boxes
-LEAST_FONT = 5.0
+FONT, LEAST_FONT = 7.0, 5.0  # points: the largest and the smallest size of the numbers in boxes
 POINTS_PER_INCH = 72
 DIGIT = 0.64  # the width of a digit, as a part of the font's size
-COMFORTABLE = 0.22  # inches of a short task, where the width of the picture is free
-LEAST = 0.03  # inches of a short task; below, a part of the time is left out
-READABLE = 0.16  # inches of a short task in a picture that leaves out a part of the time
-NARROWEST, WIDEST = 3.3, 13.0  # inches of the time axis, where the width of the picture is free
+# The widths of a short task (see `extent`) in inches:
+COMFORTABLE = 0.22  # wanted at least, where no width of the picture is given
+LEAST = 0.03  # if it would be narrower, a part of the time is left out
+READABLE = 0.16  # in a picture that leaves out a part of the time
+NARROWEST, WIDEST = 3.3, 13.0  # inches of the time axis, where no width of the picture is given
 MAX_ROWS = 128  # ranks of all panels together
 BREAK = 0.2  # inches between the two parts of a time axis
 
@@ -34,24 +34,25 @@ class Extent:
 
     @property
     def left_out(self) -> tuple[float, float] | None:
-        """Return from when to when nothing is drawn; None if all is drawn."""
+        """Return the beginning and the end of the time that is not drawn; None if all is drawn."""
         return None if len(self.parts) == 1 else (self.parts[0][1], self.parts[1][0])
 
     def shows(self, start: float, end: float) -> bool:
-        """Return whether anything from `start` to `end` is drawn."""
+        """Return whether a part of the time from `start` to `end` is drawn."""
         return any(start < b and end > a for a, b in self.parts)
 
 
 def text_inches(text: str, points: float) -> float:
-    """Return about the width of a text in inches, as if all its characters were digits. points: the size of its font."""
+    """Return the approximate width of a text in inches: as if all its characters were digits. points: the size of its font."""
     return DIGIT * points / POINTS_PER_INCH * len(text)
 
 
 def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None) -> Extent:
-    """Return the extent of panels with one time axis. inches: the width of the axis; None for as wide as the tasks need.
+    """Return the extent of panels with one time axis.
 
-    A short task is one at the tenth percentile of the lengths. Where it would be narrower than `LEAST`, the middle of the
-    iteration is left out.
+    boxes: of each panel, those of the ranks that are drawn. inches: the width of the axis; None for as wide as the tasks need,
+    from NARROWEST to WIDEST. A short task is as long as the tenth percentile of the boxes. If it would be narrower than
+    `LEAST`, the middle of the iteration is left out.
     """
     longest = max((p.length for p in panels), default=0.0)
     lengths = np.concatenate([b.end - b.start for b in boxes] or [np.zeros(0)])
@@ -69,11 +70,11 @@ def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None
 
 
 def font_size(boxes: Sequence[Boxes], drawn: Extent) -> float:
-    """Return the largest size in points at which nine of ten numbers fit into their boxes, from LEAST_FONT to FONT."""
-    needs = [
+    """Return the largest size in points at which nine of ten numbers fit into their boxes, limited to LEAST_FONT .. FONT."""
+    shares = [  # of each number in a font of one point: the part of the width of its box that it takes
         text_inches(number, 1.0) / max((end - start) * drawn.inches_per_unit - 0.03, 1e-9)
         for b in boxes
         for number, start, end in zip(b.number, b.start.tolist(), b.end.tolist(), strict=True)
     ]
-    fits = 1 / float(np.quantile(needs, 0.9)) if needs else FONT
+    fits = 1 / float(np.quantile(shares, 0.9)) if shares else FONT
     return min(max(fits, LEAST_FONT), FONT)

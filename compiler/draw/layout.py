@@ -12,17 +12,18 @@ from chimerac.compiler.draw.extent import BREAK, Extent, extent, font_size, text
 from chimerac.compiler.draw.legend import legend, notes, wrapped
 from chimerac.compiler.draw.panels import Boxes, Panel, all_reduces_of, boxes_of
 
-ROW, ROW_WITH_STAGE = 0.22, 0.3  # inches: the height of a box
+# All sizes are in inches, except those of fonts.
+ROW, ROW_WITH_STAGE = 0.22, 0.3  # the height of a box
 GAP = 0.05  # between two rows
 LANE = 0.09  # below the boxes of a rank, for all-reduces
 CURVE = 0.24  # the height of a rank's memory curve
-TITLE, SMALL = 8.0, 6.5  # points
+TITLE, SMALL = 8.0, 6.5  # points: the sizes of fonts, of titles and of most other texts
 LINE = 0.15  # the height of a line of text
 MIDDLE = 0.65 * LINE  # from the upper edge of a line of text to its middle
 MARGIN = 0.06  # from the left edge of the picture to its texts, and below the last line
 SPACE = 0.04  # above the first panel, above the curves of a panel, above the legend
-BELOW_TITLE = 0.05
-BELOW_PANEL = 0.08  # if there are several
+BELOW_TITLE = 0.05  # below the title and the facts of a panel
+BELOW_PANEL = 0.08  # below each panel, if there are several
 BESIDE_NAME = 0.05  # from the name of a rank to its row
 
 
@@ -30,11 +31,14 @@ class Layout:
     """Where the parts of a picture are, in inches.
 
     chosen: the ranks of each panel that are drawn. time_label: what is written below the time axis. inches: the width of the
-    picture; None for one in which the numbers fit. Raises ChimeraError E002 for a width that has no room for the boxes.
+    picture; None for one in which the numbers fit, within limits. Raises ChimeraError E002 for a width that has no room for the
+    boxes.
 
-    left, right: the widths of what is beside the time axis; axis: the width of the axis; width: of the picture. row: the height
-    of a box; lane: of what is below it for all-reduces. font: the size of the numbers, in points. boxes: those of each panel of
-    which a part is drawn. entries, notes: the legend, and what is written below it.
+    boxes, all_reduces, usual_digits: one entry for each panel. boxes: without those at times that are not drawn; usual_digits:
+    by Op of a task, how long its numbers usually are. extent: which times are drawn, and how wide. left, right: the widths of
+    what is beside the time axis; axis: the width of the axis; width: of the picture. row: the height of a box; lane: of the
+    space below it for all-reduces, 0 if there are none. font: the size of the numbers, in points. entries, notes: the legend,
+    and what is written below it.
     """
 
     def __init__(self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None) -> None:
@@ -56,7 +60,7 @@ class Layout:
         self.lane = LANE if any(len(s.rank) for s in self.all_reduces) else 0.0
         self.usual_digits = [_usual_digits(p, b) for p, b in zip(panels, self.boxes, strict=True)]
         self.entries = legend(panels, self.lane > 0, any(any(b.stage) for b in self.boxes))
-        self.notes = notes(panels, all_boxes, self.extent, self._hides_numbers())
+        self.notes = notes(panels, chosen, all_boxes, self.extent, self._hides_numbers())
 
     @property
     def pitch(self) -> float:
@@ -80,26 +84,33 @@ class Layout:
         return LINE * self.head_lines(panel) + BELOW_TITLE + len(ranks) * self.pitch + curves + below
 
     def has_number(self, panel: int, k: int) -> bool:
-        """Return whether box k of a panel is wide enough for its number, and for those of most tasks of its kind."""
+        """Return whether box k of a panel is wide enough for its number, and for the usual numbers of its kind of task.
+
+        panel: its index.
+        """
         b = self.boxes[panel]
         usual = self.usual_digits[panel][int(self.panels[panel].program.table.op[b.row[k]])]
         return self.fits(max(b.number[k], "0" * usual, key=len), float(b.start[k]), float(b.end[k]), self.font)
 
     def fits(self, text: str, start: float, end: float, points: float) -> bool:
-        """Return whether a text is narrower than the time from start to end, in units."""
+        """Return whether a text is narrower than the time from start to end.
+
+        start, end: in units. points: the size of the font.
+        """
         return text_inches(text, points) + 0.01 <= (end - start) * self.extent.inches_per_unit
 
     def _hides_numbers(self) -> bool:
-        return any(not self.has_number(number, k) for number, b in enumerate(self.boxes) for k in range(len(b)))
+        """Return whether a box is drawn without its number."""
+        return any(not self.has_number(panel, k) for panel, b in enumerate(self.boxes) for k in range(len(b)))
 
 
 def _usual_digits(panel: Panel, boxes: Boxes) -> dict[int, int]:
-    """Return for each kind of task the length that nine of ten of its numbers do not exceed."""
+    """Return by Op of a task the length that about nine of ten of its numbers do not exceed."""
     ops = panel.program.table.op[boxes.row].tolist()
     lengths: dict[int, list[int]] = {}
     for op, number in zip(ops, boxes.number, strict=True):
         lengths.setdefault(op, []).append(len(number))
-    return {op: sorted(found)[int(0.9 * (len(found) - 1))] for op, found in lengths.items()}
+    return {op: sorted(of_op)[int(0.9 * (len(of_op) - 1))] for op, of_op in lengths.items()}
 
 
 def _of_ranks(boxes: Boxes, ranks: Sequence[int]) -> Boxes:
@@ -113,5 +124,6 @@ def _shown(boxes: Boxes, drawn: Extent) -> Boxes:
 
 
 def _taken(boxes: Boxes, kept: Ints) -> Boxes:
+    """Return the boxes with these indices."""
     columns = (boxes.rank[kept], boxes.row[kept], boxes.start[kept], boxes.end[kept], boxes.half[kept])
     return Boxes(*columns, *(tuple(texts[k] for k in kept.tolist()) for texts in (boxes.number, boxes.stage)))

@@ -20,9 +20,9 @@ BEFORE_TEXT, AFTER_TEXT = 0.02, 0.14  # inches: the spaces around the text of an
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """A box of this colour, or a mark, which is a character. hatch: of the box, as matplotlib writes it."""
+    """A box with a colour and perhaps a hatch, or a mark, which is a character. hatch: in the notation of matplotlib."""
 
-    WIDTH: ClassVar[float] = 0.17  # inches
+    WIDTH: ClassVar[float] = 0.17  # inches, with the space after it
 
     colour: str = ""
     hatch: str = ""
@@ -38,20 +38,24 @@ class Entry:
 
 
 def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> list[list[Entry]]:
-    """Return the legend in groups: the kinds of tasks; the pipes of a single panel; marks, and what the numbers are."""
+    """Return the legend in three groups: the kinds of tasks; the pipes; marks, and what the numbers are.
+
+    The group of the pipes is empty if there are several panels, or only one pipe. has_all_reduces: all-reduces are drawn;
+    has_stages: boxes show their stages.
+    """
     tables = [p.program.table for p in panels]
     used = [form.op for form in FORMS if form.letter and any((t.op == form.op).any() for t in tables)]
     hues = min(max((len(p.program.header.pipes) for p in panels), default=1), len(PIPES))
     letters = {op: FORMS[op].letter for op in used}
     tasks = [Entry(tuple(_swatch(k, op) for k in range(hues)), f"{x} {WORDS[x]}") for op, x in letters.items()]
-    named, marks = [], []
+    of_pipes, marks = [], []
     pipes = panels[0].program.header.pipes if len(panels) == 1 else ()
     if len(pipes) > 1:
         for k, pipe in enumerate(pipes[:MAX_PIPES]):
             ids = ids_text(pipe.micro_batches) or "none"
-            named.append(Entry(tuple(_swatch(k, op) for op in used), f"pipe {pipe.name}: micro-batches {ids}"))
+            of_pipes.append(Entry(tuple(_swatch(k, op) for op in used), f"pipe {pipe.name}: micro-batches {ids}"))
         if len(pipes) > MAX_PIPES:
-            named.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
+            of_pipes.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
     if has_all_reduces:
         has_marks = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
         swatch = Swatch(mark="▲") if has_marks else Swatch("#ffffff", ALL_REDUCE_HATCH)
@@ -62,24 +66,28 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
     marks.append(Entry((), f"numbers are micro-batches{stage}"))
     if any(p.counts_idle for p in panels):
         marks.append(Entry((), "numbers in red italics count idle slots"))
-    return [tasks, named, marks]
+    return [tasks, of_pipes, marks]
 
 
 def _swatch(pipe: int, op: Op) -> Swatch:
     return Swatch(shade(pipe, op), RECOMPUTE_HATCH if op == Op.RECOMPUTE else "")
 
 
-def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], drawn: Extent, hides_numbers: bool) -> list[str]:
-    """Return sentences about what is not drawn. hides_numbers: some boxes are drawn without their numbers."""
+def notes(
+    panels: Sequence[Panel], chosen: Sequence[Sequence[int]], boxes: Sequence[Boxes], drawn: Extent, hides_numbers: bool
+) -> list[str]:
+    """Return sentences about what is not drawn.
+
+    chosen: the ranks of each panel that are drawn. boxes: the boxes of these ranks, also at times that are not drawn.
+    hides_numbers: some boxes are drawn without their numbers.
+    """
     found = []
     if drawn.left_out is not None:
         low, high = drawn.left_out
         missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], drawn)
         found.append(f"The time from {number_text(low)} to {number_text(high)} is not drawn{missing}.")
-    if any(len(b.row) for b in boxes) and any(
-        len(set(b.rank.tolist())) < p.program.world for p, b in zip(panels, boxes, strict=True)
-    ):
-        shown = [f"{len(set(b.rank.tolist()))} of {p.program.world}" for p, b in zip(panels, boxes, strict=True)]
+    if any(len(ranks) < p.program.world for p, ranks in zip(panels, chosen, strict=True)):
+        shown = [f"{len(ranks)} of {p.program.world}" for p, ranks in zip(panels, chosen, strict=True)]
         found.append(f"Ranks drawn: {', '.join(dict.fromkeys(shown))}.")
     if hides_numbers:
         found.append("Boxes that are too narrow have no number.")
@@ -87,34 +95,35 @@ def notes(panels: Sequence[Panel], boxes: Sequence[Boxes], drawn: Extent, hides_
 
 
 def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
-    """Return in words which micro-batches do not appear."""
+    """Return the rest of a sentence: the micro-batches of which no task is drawn; '' if there are none."""
     p = panel.program
-    every: set[int] = set()
+    all_ids: set[int] = set()
     shown: set[int] = set()
     for row, start, end in zip(boxes.row.tolist(), boxes.start.tolist(), boxes.end.tolist(), strict=True):
         ids = p.micro_batch_lists[int(p.table.operand[row])]
-        every.update(ids)
+        all_ids.update(ids)
         if drawn.shows(start, end):
             shown.update(ids)
-    missing = sorted(every - shown)
+    missing = sorted(all_ids - shown)
     return f", nor any task of micro-batches {ids_text(missing)}" if missing else ""
 
 
 def wrapped(text: str, inches: float, points: float) -> list[str]:
-    """Return a text as lines of about this width, of 20 characters at least. points: the size of the font."""
+    """Return a text as lines of about this width, or of 20 characters if that is more. points: the size of the font."""
     return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / POINTS_PER_INCH))), break_long_words=False) or [""]
 
 
 def flowed(groups: Sequence[Sequence[Entry]], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
-    """Return the lines of a legend: entries with where they begin, in inches from the left.
+    """Return the lines of a legend: entries, each with the place where it begins, in inches from the left.
 
-    If not all fit into one line, each group begins a line. inches: the width of a line; points: the size of the font.
+    If not all entries fit into one line, each group begins a line. inches: the width of a line; points: the size of the font.
     """
     whole = _lines([entry for group in groups for entry in group], inches, points)
     return whole if len(whole) == 1 else [line for group in groups if group for line in _lines(group, inches, points)]
 
 
 def _lines(entries: Sequence[Entry], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
+    """Return entries in lines of this width, each with the place where it begins."""
     lines: list[list[tuple[float, Entry]]] = [[]]
     x = 0.0
     for entry in entries:

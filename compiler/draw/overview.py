@@ -1,4 +1,4 @@
-"""Timelines of several programs to one scale: a line of characters per rank, each for an equal part of the time."""
+"""Several timelines to one scale: a line per rank, in which each character stands for an equal part of the time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.draw.timeline import background, paint
 
-MAX_RANKS = 16  # of a program that are drawn
-COLUMNS = 100  # characters of a line
+MAX_RANKS = 16  # of a program that are drawn by default
+COLUMNS = 100  # characters of a line by default
 
 
 def draw_overview(
@@ -27,10 +27,11 @@ def draw_overview(
 ) -> str:
     """Return the drawing of a timeline that ends at `end`, in units.
 
-    A character is the letter of the task that takes most of its part of the time, or a dot where the rank is idle for most of
-    it. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the borders included.
-    columns: default COLUMNS. ranks: those to draw, default the first MAX_RANKS. colour: with the background colours of
-    `draw_timeline`; a character then has the colour of the pipe that takes most of its part of the time.
+    A character is the letter of the kind of task that takes the most of its part of the time, or a dot if the rank is idle for
+    longer than that. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the
+    borders included. columns: default COLUMNS; a small number is raised, so that `longest` has at least 20 characters. ranks:
+    those to draw, default the first MAX_RANKS. colour: with the background colours of `draw_timeline`, and blanks in place of
+    dots. The colour of a letter is that of the pipe whose tasks of this kind take the most time.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")
@@ -48,12 +49,13 @@ def draw_overview(
 
 def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool) -> str:
     """Return the characters of a rank. used: their number; step: the time of each, in integers of the timeline."""
+    # By pipe, Op of the task and character: the share of the character's time that these tasks take.
     by_pipe = np.zeros((len(program.header.pipes), len(FORMS), used))
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
-        of_task = by_pipe[program.table.pipe[row], program.table.op[row]]
+        shares = by_pipe[program.table.pipe[row], program.table.op[row]]
         first, last = min(int(start / step), used - 1), min(int(end / step), used - 1)
         for k in range(first, last + 1):
-            of_task[k] += max(0.0, min(end, (k + 1) * step) - max(start, k * step)) / step
+            shares[k] += max(0.0, min(end, (k + 1) * step) - max(start, k * step)) / step
     filled = by_pipe.sum(axis=0)
     idle = 1 - filled.sum(axis=0)
     best = filled.argmax(axis=0)

@@ -30,8 +30,8 @@ class Messages:
 class MemoryCurve:
     """What each rank holds over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
 
-    The entries of a rank are in the order of their times. title: what the amounts are; unit: how many of them one unit of the
-    drawn numbers has; suffix: its name.
+    The entries of a rank are in the order of their times. title: what the amounts are; unit: the amount that is written as 1,
+    such as 1024 bytes; suffix: what is written after the number, such as ' KiB'.
     """
 
     rank: Ints
@@ -46,9 +46,9 @@ class MemoryCurve:
 class Panel:
     """A timeline with its program. Times are in the integers of the timeline.
 
-    title, facts: drawn above it, left and right. end: of the iteration. all_reduces: when each of `Program.collectives` began
-    and ended; None if only their launches are known: all-reduces are then drawn as marks. counts_idle: number the idle slots,
-    for tasks that take one unit each.
+    title, facts: texts above the timeline. end: of the iteration. messages, memory: None if they are not drawn. all_reduces:
+    when each of `Program.collectives` began and ended; None if only the launches are known, which are then drawn as marks.
+    counts_idle: number the idle slots (see `idle_slots_of`).
     """
 
     title: str
@@ -77,7 +77,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The boxes of the tasks that take time, as columns.
+    """The boxes of the tasks that take time, as columns: of row `row` of the program, on global rank `rank`.
 
     half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
     2 for the second. number: the text of the micro-batches; stage: '' unless a pipe has several stages on a rank.
@@ -123,7 +123,7 @@ def boxes_of(panel: Panel) -> Boxes:
 
 @dataclass(frozen=True, slots=True)
 class AllReduces:
-    """The all-reduces of the ranks that join them, as columns. One that takes no time is drawn as a mark."""
+    """All-reduces as columns, with one entry for each rank that joins one. One that takes no time is drawn as a mark."""
 
     rank: Ints
     start: Units
@@ -132,19 +132,23 @@ class AllReduces:
 
 
 def all_reduces_of(panel: Panel) -> AllReduces:
-    """Return the all-reduces of a panel. The name of one is its stage, or that of its tied parameters."""
+    """Return the all-reduces of a panel. The name of one is the number of its stage, or the name of its tied set."""
     p, bars = panel.program, panel.timeline
     launched = bars.take(p.table.op[bars.row] == Op.ALLREDUCE)
-    number = p.table.operand[launched.row]
+    collective = p.table.operand[launched.row]
     start = end = launched.end
     if panel.all_reduces is not None:
-        start, end = (times[number] for times in panel.all_reduces)
-    names = tuple(p.collectives[k].group.removeprefix("stage ") for k in number.tolist())
+        start, end = (times[collective] for times in panel.all_reduces)
+    names = tuple(p.collectives[k].group.removeprefix("stage ") for k in collective.tolist())
     return AllReduces(launched.rank, panel.units(start), panel.units(end), names)
 
 
 def idle_slots_of(panel: Panel) -> list[tuple[int, int, int]]:
-    """Return (rank, slot, number) of every idle slot, numbered from 1 on each rank: slots of one unit, up to the end."""
+    """Return (rank, slot, count) of every idle slot. count: from 1 on each rank.
+
+    A slot is one unit of time, from time `slot` to `slot` + 1, up to the end of the iteration. In the timeline a unit must be
+    the integer 1.
+    """
     p, bars = panel.program, panel.timeline
     bars = bars.take(p.table.is_task[bars.row] & (bars.end > bars.start))
     found = []
@@ -152,5 +156,5 @@ def idle_slots_of(panel: Panel) -> list[tuple[int, int, int]]:
         own = bars.take(bars.rank == rank)
         busy = {slot for a, b in zip(own.start.tolist(), own.end.tolist(), strict=True) for slot in range(a, b)}
         idle = [slot for slot in range(panel.end) if slot not in busy]
-        found += [(rank, slot, number) for number, slot in enumerate(idle, 1)]
+        found += [(rank, slot, count) for count, slot in enumerate(idle, 1)]
     return found

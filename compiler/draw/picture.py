@@ -66,10 +66,11 @@ def draw_picture(
 
     time_label: what is written below the time axis, such as its unit. ranks: the global ranks to draw, default all; panels
     leave out those that they do not have. inches: the width of the picture; None for one in which the numbers fit, within
-    limits. remarks: sentences that are written below. An iteration that is too long for the width is drawn without its middle,
-    and the picture says so.
+    limits. remarks: sentences that are written below the legend. An iteration that is too long for the width is drawn without
+    its middle, and the picture says so.
 
-    Raises ChimeraError E002 without matplotlib, for more than `MAX_ROWS` ranks, and for a width that has no room for the boxes.
+    Raises ChimeraError E002 without matplotlib, for more than `MAX_ROWS` ranks of all panels together, and for a width that has
+    no room for the boxes.
     """
     check_is_available()
     chosen = [[r for r in range(p.program.world) if ranks is None or r in ranks] for p in panels]
@@ -114,8 +115,8 @@ def _drawn(layout: Layout) -> Figure:
     sheet = Sheet(layout.width, height, layout.left, layout.extent)
     top = SPACE
     axes: list[Axes] = []
-    for number, panel_height in enumerate(heights):
-        axes = _draw_panel(sheet, layout, number, top)
+    for index, panel_height in enumerate(heights):
+        axes = _draw_panel(sheet, layout, index, top)
         top += panel_height
     sheet.time_axis(axes)
     top += TICKS
@@ -132,12 +133,13 @@ def _drawn(layout: Layout) -> Figure:
     return sheet.figure
 
 
-def _draw_panel(sheet: Sheet, layout: Layout, number: int, top: float) -> list[Axes]:
-    """Draw a panel whose upper edge is `top` inches below that of the sheet, and return its lowest axes.
+def _draw_panel(sheet: Sheet, layout: Layout, index: int, top: float) -> list[Axes]:
+    """Draw a panel whose upper edge is `top` inches below that of the sheet.
 
-    number: the index of the panel in the layout.
+    index: of the panel in the layout. Return the axes of its lowest block, one for each part of the time: of the memory curves,
+    or of the rows if there are none.
     """
-    panel, ranks = layout.panels[number], layout.chosen[number]
+    panel, ranks = layout.panels[index], layout.chosen[index]
     sheet.text(MARGIN, top, panel.title, TITLE, weight="bold")
     if (lines := layout.head_lines(panel)) == 1:
         sheet.text(layout.left + layout.axis, top, panel.facts, ha="right")
@@ -150,10 +152,10 @@ def _draw_panel(sheet: Sheet, layout: Layout, number: int, top: float) -> list[A
     rows = [Row(rank=r, top=k * layout.pitch, lane=k * layout.pitch + layout.row) for k, r in enumerate(ranks)]
     for row in rows:
         sheet.text(layout.left - BESIDE_NAME, top + row.top + layout.row / 2 - MIDDLE, f"rank {row.rank}", ha="right")
-    drawn = Rows(layout, number, rows)
+    all_rows = Rows(layout, index, rows)
     for part, axes_of_part in enumerate(axes):
-        axes_of_part.set_gid(f"panel-{number}-part-{part}")
-        drawn.draw(axes_of_part, part)
+        axes_of_part.set_gid(f"panel-{index}-part-{part}")
+        all_rows.draw(axes_of_part, part)
     if panel.memory:
         axes = draw_curves(sheet, panel, panel.memory, ranks, top + height + SPACE, layout.width - layout.right)
     return axes

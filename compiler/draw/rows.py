@@ -29,11 +29,11 @@ class Row:
 
 
 class Rows:
-    """The rows of one panel. number: the index of the panel in the layout."""
+    """The rows of one panel. index: of the panel in the layout."""
 
-    def __init__(self, layout: Layout, number: int, rows: Sequence[Row]) -> None:
-        self.layout, self.number, self.rows = layout, number, rows
-        self.panel, self.boxes = layout.panels[number], layout.boxes[number]
+    def __init__(self, layout: Layout, index: int, rows: Sequence[Row]) -> None:
+        self.layout, self.index, self.rows = layout, index, rows
+        self.panel, self.boxes = layout.panels[index], layout.boxes[index]
 
     def draw(self, axes: Axes, part: int) -> None:
         """Draw what is in one part of the time. axes: of this part; part: its index in `Extent.parts`."""
@@ -42,7 +42,7 @@ class Rows:
         panel, rows = self.panel, self.rows
         begin, end = self.layout.extent.parts[part]
         low, high = max(begin, 0.0), min(end, panel.length)
-        if low < high:
+        if low < high:  # the frames of the rows
             edges = [[(low, y), (high, y)] for row in rows for y in (row.top, row.top + self.layout.row)]
             for x in (0.0, panel.length):
                 if begin <= x <= end:
@@ -50,7 +50,7 @@ class Rows:
             axes.add_collection(LineCollection(edges, colors=FRAME, linewidths=0.5, zorder=0.5, clip_on=False))
         self._messages(axes)
         for row in rows:
-            self._tasks(axes, f"panel-{self.number}-part-{part}-rank-{row.rank}", row)
+            self._tasks(axes, f"panel-{self.index}-part-{part}-rank-{row.rank}", row)
         self._all_reduces(axes)
         if panel.counts_idle:
             tops = {row.rank: row.top for row in rows}
@@ -62,7 +62,7 @@ class Rows:
                     )
 
     def _tasks(self, axes: Axes, gid: str, row: Row) -> None:
-        """Draw the boxes of a rank, in the order of their rows, and their texts. gid: the id of their group in an SVG."""
+        """Draw the boxes of a rank, in the order of the timeline, and their texts. gid: the id of their group in an SVG."""
         from matplotlib.collections import PolyCollection
 
         low, high = axes.get_xlim()
@@ -79,7 +79,7 @@ class Rows:
             colours.append(shade(pipe, op))
             if op == Op.RECOMPUTE:
                 hatched.append(shapes[-1])
-            if self.layout.has_number(self.number, k):
+            if self.layout.has_number(self.index, k):
                 self._number(axes, k, (top + bottom) / 2, op)
         axes.add_collection(
             PolyCollection(shapes, facecolors=colours, edgecolors=EDGE, linewidths=self._edge(), gid=gid, zorder=2)
@@ -94,9 +94,9 @@ class Rows:
         return 0.5 if self.layout.font > LEAST_FONT else 0.25
 
     def _number(self, axes: Axes, k: int, middle: float, op: int) -> None:
-        """Write the micro-batches of box k, and below them its stage, unless the edge of the axes cuts the box.
+        """Write the micro-batches of box k and, if there is room, its stage: below them, or after a point in half a box.
 
-        middle: of the box, in inches; op: of its task.
+        Nothing is written if the edge of the axes cuts the box. middle: of the box, in inches; op: of its task.
         """
         boxes = self.boxes
         start, end, number, stage = float(boxes.start[k]), float(boxes.end[k]), boxes.number[k], boxes.stage[k]
@@ -137,10 +137,10 @@ class Rows:
 
     def _all_reduces(self, axes: Axes) -> None:
         """Draw the all-reduces below the boxes of the ranks that join them: a bar where they take time, else a mark."""
-        found, lanes = self.layout.all_reduces[self.number], {row.rank: row.lane + LANE / 2 for row in self.rows}
+        all_reduces, lanes = self.layout.all_reduces[self.index], {row.rank: row.lane + LANE / 2 for row in self.rows}
         low, high = axes.get_xlim()
         marks: dict[tuple[int, float], list[str]] = {}  # at one time on one rank: one mark with several names
-        columns = (found.rank.tolist(), found.start.tolist(), found.end.tolist(), found.name)
+        columns = (all_reduces.rank.tolist(), all_reduces.start.tolist(), all_reduces.end.tolist(), all_reduces.name)
         for rank, start, end, name in zip(*columns, strict=True):
             if rank not in lanes or end < low or start > high:
                 continue

@@ -2,7 +2,7 @@
 
 The shades of a hue differ in lightness, so they differ in grey print and for the colour-blind: lightness (CIELAB) is 86 for F,
 60 for B, 72 for I, 42 for W and 95 for R, which is hatched too. In grey print the numbers of the micro-batches tell the pipes
-apart, since the legend says which micro-batches a pipe has.
+apart: the legend of one program says which micro-batches each pipe has.
 """
 
 from __future__ import annotations

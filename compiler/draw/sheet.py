@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EDGE, FRAME, FAINT = "#333333", "#b5b5b5", "#8a8a8a"
+EDGE, FRAME, FAINT = "#333333", "#b5b5b5", "#8a8a8a"  # lines: around boxes, around rows, and of messages and hatches
 MARK = 5.0  # points: the text of all-reduces, and of stages in boxes
 
 
@@ -33,7 +33,10 @@ class Sheet:
         self.figure.text(x / self.width, 1 - (top + MIDDLE) / self.height, text, fontsize=size, va="center", **how)
 
     def axes(self, top: float, height: float) -> list[Axes]:
-        """Return the axes of a block, one for each part of the time; their y axis is in inches from the block's upper edge."""
+        """Return new axes for a block, one for each part of the time. Their y axis is in inches below the block's upper edge.
+
+        top: the upper edge of the block, in inches below that of the figure. height: of the block.
+        """
         found, x = [], self.left
         for (start, end), width in zip(self.extent.parts, self.extent.widths(), strict=True):
             box = (x / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
@@ -48,10 +51,10 @@ class Sheet:
         return found
 
     def time_axis(self, axes: Sequence[Axes]) -> None:
-        """Draw the time axis below these axes: its numbers, and a mark at each side of a break."""
+        """Draw the time axis below these axes, which `axes` returned: its numbers, and a mark at each side of a break."""
         from matplotlib.ticker import MaxNLocator
 
-        sides = (None,) if len(axes) == 1 else ("upper", "lower")  # where no number is: beside the break
+        sides = (None,) if len(axes) == 1 else ("upper", "lower")  # the end of each part beside the break, where no number is
         for part, width, side in zip(axes, self.extent.widths(), sides, strict=True):
             longest = max(len(f"{x:g}") for x in part.get_xlim())
             part.xaxis.set_major_locator(
@@ -66,7 +69,10 @@ class Sheet:
             part.plot([x], [0], marker=[(-1, -2), (1, 2)], markersize=6, markeredgewidth=0.7, **mark)
 
     def legend_line(self, placed: Sequence[tuple[float, Entry]], top: float) -> None:
-        """Draw a line of the legend: entries with where they begin, in inches from the left."""
+        """Draw a line of the legend: entries, each with the place where it begins, in inches from the margin.
+
+        top: the upper edge of the line, in inches below that of the figure.
+        """
         from matplotlib.patches import Rectangle
 
         for start, entry in placed:

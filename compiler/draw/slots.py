@@ -15,9 +15,9 @@ from chimerac.compiler.draw.timeline import ids_text
 
 
 def draw_slots(program: Program, timeline: Timeline) -> str:
-    """Return a row for each rank, with a slot for each unit of time. Every task takes one unit; the idle slots are numbered.
+    """Return a row for each rank, with a slot for each unit of time. The idle slots are numbered.
 
-    Raises ValueError for tasks of another length.
+    Raises ValueError for tasks that do not take one unit. In the timeline a unit must be the integer 1.
     """
     bars = timeline.take(program.table.is_task[timeline.row])
     if (bars.end - bars.start != 1).any():
@@ -39,7 +39,7 @@ def draw_slots(program: Program, timeline: Timeline) -> str:
 
 
 def idle_slots(timeline: Timeline, program: Program) -> tuple[int, ...]:
-    """Return for each rank the units of time in which it runs no task, up to the last end of a task of any rank."""
+    """Return for each rank how many units of time it runs no task, up to the last end of a task of any rank."""
     bars = timeline.take(program.table.is_task[timeline.row])
     busy = np.zeros(program.world, np.int64)
     np.add.at(busy, bars.rank, bars.end - bars.start)

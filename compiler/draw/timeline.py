@@ -30,8 +30,8 @@ WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gr
 MAX_WIDTH = 50_000  # characters of a whole timeline of one rank
 MAX_SIZE = 2**28  # characters of a whole timeline of all ranks together
 MAX_PIPES = 8  # pipes that a legend names
-_FILLER = "\0"  # a character of a task before its label
-Line = tuple[str, bytes]  # the characters of a rank, and the background colour of each (see paint)
+_FILLER = "\0"  # stands for a character of a task before its label, until it is replaced
+Line = tuple[str, bytes]  # the characters of a rank, and their background colours (see paint)
 
 
 def draw_timeline(
@@ -46,10 +46,11 @@ def draw_timeline(
 ) -> str:
     """Return the drawing of the tasks of a timeline, from time 0 on.
 
-    ranks: those to draw, default all. columns: the width of a line; a longer timeline continues in further lines. A line
-    is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that divides all starts and
-    ends. stops: by rank, a text after its last character, which is not cut. bands: draw only so many of the last lines of each
-    rank. The legend is wrapped. Where a label has no room, only the letter of its task is drawn, and the legend says so.
+    ranks: those to draw, default all. columns: the width of a line, also of the legend; a longer timeline continues in further
+    lines. None: each rank has one line. A line is wider where it would hold fewer than 20 characters of tasks, or less than the
+    longest time that divides all starts and ends. colour: with background colours, and blanks in place of dots and dashes.
+    stops: by rank, a text after its last character, which is not cut. bands: draw only so many of the last lines of each rank.
+    Where a label has no room, only the letter of its task is drawn, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)
@@ -75,14 +76,15 @@ def draw_timeline(
     if bands is not None and len(starts) > bands:
         text.append(f"... {(len(starts) - bands) * band} characters of each rank before")
         starts = starts[-bands:]
-    for a in starts:
-        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_time)).rstrip())
+    for first in starts:
+        after = first + band
+        text.append((" " * margin + _ruler(range(first, min(after, width)), end, timeline.scale, per_time)).rstrip())
         for r, (characters, shades) in lines.items():
-            end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
-            text.append(f"{heads[r]:>{margin}}{paint(characters[a : a + band], shades[a : a + band])}|{end_of_rank}")
+            end_of_rank = f" {stops[r]}" if stops and after >= width else ""
+            text.append(f"{heads[r]:>{margin}}{paint(characters[first:after], shades[first:after])}|{end_of_rank}")
     places = ((labels[row], int(a * per_time), int(b * per_time)) for row, a, b in _times(bars))
-    cut = any(label not in _placed(label, first, last, band) for label, first, last in places)
-    return "\n".join([*text, *_legend(program, timeline.unit, cut, columns, colour)]) + "\n"
+    is_cut = any(label not in _placed(label, first, last, band) for label, first, last in places)
+    return "\n".join([*text, *_legend(program, timeline.unit, is_cut, columns, colour)]) + "\n"
 
 
 def _times(bars: Timeline) -> Iterator[tuple[int, int, int]]:
@@ -91,7 +93,7 @@ def _times(bars: Timeline) -> Iterator[tuple[int, int, int]]:
 
 
 def fused_bars(program: Program, timeline: Timeline) -> Mask:
-    """Return which bars are the second task of an overlapped pair whose first bar takes the time of both, as simulated."""
+    """Return which bars are the second task of an overlapped pair whose first bar, as simulated, takes the time of both."""
     before = np.maximum(timeline.row - 1, 0)
     second = (timeline.row > 0) & ((program.table.flags[before] & OVERLAP) != 0) & (program.rank_of[before] == timeline.rank)
     fused: Mask = second & (timeline.start == timeline.end)
@@ -101,7 +103,7 @@ def fused_bars(program: Program, timeline: Timeline) -> Mask:
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
     """Return the label of each bar, by row. fused: rows that are drawn with the row before them.
 
-    'F3' is the forward of micro-batch 3, 'F3.5' that of stage 5 where a pipe puts several stages on one rank, 'F3&B1' an
+    'F3' is the forward of micro-batch 3, 'F3.5' that on stage 5 where a pipe puts several stages on one rank, 'F3&B1' an
     overlapped pair.
     """
     with_stages, t = has_several_stages(program), program.table
@@ -119,7 +121,7 @@ def has_several_stages(program: Program) -> bool:
 
 
 def ids_text(ids: Sequence[int]) -> str:
-    """Return '3', '0-3' where ids ascend one by one, or '0,2,5': at most three such parts."""
+    """Return ids as text, such as '3', '0-3' or '0,2,5-7'; '' for none. After three parts, '...' stands for the rest."""
     cuts = [0, *(k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1), len(ids)]
     parts = [str(ids[a]) if b == a + 1 else f"{ids[a]}-{ids[b - 1]}" for a, b in pairwise(cuts[:4]) if b > a]
     return ",".join([*parts, "..."] if len(cuts) > 4 else parts)
@@ -128,9 +130,9 @@ def ids_text(ids: Sequence[int]) -> str:
 def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> tuple[Fraction, int]:
     """Return the characters per integer of time, and the characters of the longest time that divides all starts and ends.
 
-    It is the smallest scale at which every label fits and every task takes a whole number of characters. If that makes a
-    drawing wider than max_width, or much wider than its labels need because the costs have no large common divisor, tasks are
-    rounded to whole characters, and labels may be cut.
+    The first number is the smallest at which every label fits and every task takes a whole number of characters. If that makes
+    the drawing wider than max_width, or more than three times as wide as its labels need because the costs have no large common
+    divisor, tasks are rounded to whole characters, labels may be cut, and the second number is 1.
     """
     step = int(np.gcd.reduce(np.concatenate([bars.start, bars.end]), initial=0)) or 1
     longest: dict[int, int] = {}  # duration -> characters of the longest label of a task that takes so long
@@ -146,9 +148,10 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
 def _line(
     program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, band: int, colour: bool
 ) -> Line:
-    """Return a rank's characters and their colours. Idle time is dotted, with colours blank; a task ends with a blank.
+    """Return a rank's characters and their colours. Idle time is dotted, or blank with colours. A task ends with a blank.
 
-    band: after so many characters the line is continued below; no label is cut there.
+    colour: with colours; without, the second result is empty. band: after so many characters the line is continued below; no
+    label is cut there.
     """
     parts: list[str] = []
     shades, size = bytearray(), 0
@@ -170,7 +173,7 @@ def _line(
 def _placed(label: str, first: int, last: int, band: int) -> str:
     """Return a label for the characters `first` to `last`, with fillers before it where it would be cut by the end of a band.
 
-    If it has no room, it becomes its letter: a part of a number would be another number.
+    If it has no room, return only the letter of its task, or '': a part of a number would be another number.
     """
     cut = (first // band + 1) * band if band else last
     if len(label) <= min(last, cut) - first:
@@ -190,7 +193,10 @@ def background(pipe: int, op: int) -> int:
 
 
 def paint(text: str, shades: bytes) -> str:
-    """Return characters in their colours, 0 for none. Those without a colour at the end of a line may be left out."""
+    """Return characters in their colours.
+
+    shades: the background colour of each character, 0 for none. Characters after the end of `shades` have none.
+    """
     if not any(shades):
         return text
     parts, begin = [], 0
@@ -204,17 +210,17 @@ def paint(text: str, shades: bytes) -> str:
 def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     """Return the times above a band of characters. Numbers begin at least ten characters apart and do not touch.
 
-    scale: integers of time in a unit.
+    end: of the timeline, in integers of time. scale: how many of these make a unit. per_time: characters for one of them.
     """
-    total, each = Fraction(end, scale), scale * per_time  # characters for a unit
+    total, per_unit = Fraction(end, scale), scale * per_time  # the time in units; the characters of a unit
     distances = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
-    power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * each >= 10 or s > total))
-    line, first, last = "", ceil(band.start / each / step), min(total, band.stop / each) // step
+    power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * per_unit >= 10 or s > total))
+    line, first, last = "", ceil(band.start / per_unit / step), min(total, band.stop / per_unit) // step
     for t in (k * step for k in range(first, last + 1)):
-        place = int(t * each) - band.start
+        place = int(t * per_unit) - band.start
         if (0 <= place < len(band) or (not len(band) and t == 0)) and (not line or place > len(line)):
             line = f"{line:<{place}}" + _decimal(t, -power)
-    return line or _decimal(band.start / each, 2 - power)  # a short band without a mark: the time at which it begins
+    return line or _decimal(band.start / per_unit, 2 - power)  # a short band without a mark: the time at which it begins
 
 
 def _decimal(number: Fraction, decimals: int) -> str:
@@ -226,7 +232,7 @@ def _decimal(number: Fraction, decimals: int) -> str:
 
 
 def _legend(program: Program, unit: str, is_cut: bool, columns: int | None, colour: bool) -> list[str]:
-    """Return the lines of the legend. is_cut: a label had no room."""
+    """Return the lines of the legend. is_cut: a label had no room. columns: the width of a line; None: one line."""
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
     stage = ", then the stage" if has_several_stages(program) else ""
     parts = [*(f"{x} {WORDS[x]}" for x in used), f"numbers are micro-batches{stage}"]

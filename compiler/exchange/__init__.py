@@ -1,4 +1,4 @@
-"""Other tools' formats, and programs as texts of schedules: one file per format."""
+"""Programs in the formats of other tools, and as texts of schedules."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from chimerac.chimera_ir.diagnostics import Source
 
 
 def is_torch_csv(source: Source) -> bool:
-    """Return whether a text is a CSV of torch.distributed.pipelining, by the suffix of its path."""
+    """Return whether a text is a CSV of torch.distributed.pipelining: its path ends in .csv."""
     return source.name.endswith(".csv")

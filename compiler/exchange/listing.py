@@ -19,8 +19,8 @@ from chimerac.compiler.syntax.grammar import keywords
 def program_to_listing(program: Program) -> str:
     """Return the text of a schedule that compiles to the tasks of a program, in the same order.
 
-    Where transfers, all-reduces and FREEs are is not written: the compiler plans them again. Raises ChimeraError E624 for a
-    program whose tasks no listing can express.
+    The places of transfers, all-reduces and FREEs are not written: the compiler plans transfers and all-reduces again. Raises
+    ChimeraError E624 for a program that no listing can express, and E105 if the text is longer than a schedule may be.
     """
     _check(program)
     h = program.header
@@ -51,7 +51,7 @@ def program_to_listing(program: Program) -> str:
 
 
 def _check(program: Program) -> None:
-    """Raise ChimeraError E624 for a program whose tasks no listing can express."""
+    """Raise ChimeraError E624 for a program that no listing can express."""
     h, t = program.header, program.table
     if h.kind != "training":
         raise _refused(f"the program is of kind {h.kind}, and a schedule describes training", "give the training program")
@@ -75,7 +75,7 @@ def _check(program: Program) -> None:
 
 
 def _launches_at_end(program: Program) -> tuple[bool, bool]:
-    """Return whether every all-reduce comes after the tasks of its rank, and whether there is one."""
+    """Return whether all all-reduces come after the tasks of their ranks, and whether there are all-reduces."""
     rank, op = program.rank_of, program.table.op
     rows, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
     last = np.zeros(program.world, np.int64)
@@ -88,7 +88,7 @@ def _refused(fact: str, help: str) -> ChimeraError:
 
 
 def _recomputed(program: Program) -> str:
-    """Return the end of a stage clause that says which stages recompute."""
+    """Return the end of the stage clauses, which says which stages recompute; '' if none does."""
     chosen = program.recomputed_stages
     if len(chosen) in (0, program.header.stages):
         return " recompute" if chosen else ""
@@ -96,19 +96,20 @@ def _recomputed(program: Program) -> str:
 
 
 def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each task, or of each overlapped pair, of a rank. The micro-batch is left out where it is the next one.
+    """Yield the text of each task, or of each overlapped pair, of a rank.
 
-    names: of the pipes, in the listing.
+    The micro-batch is left out where a listing supplies it: the next one of the pipe and the stage, for a W the oldest pending
+    one. names: of the pipes, in the listing.
     """
     h, t = program.header, program.table
     ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}
     stage_counts = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
     has_one_pipe = sum(count > 0 for count in stage_counts.values()) == 1
-    # By pipe, stage and kind: the number of tasks so far that were written without their micro-batch.
+    # By pipe, stage and kind: how many tasks were written without their micro-batch so far.
     done: dict[tuple[int, int, str], int] = {}
-    # The pipes, stages and kinds whose micro-batches are written: one of them was not the next one.
+    # The pipes, stages and kinds whose micro-batches are written from now on, because a task was not the next one.
     written: set[tuple[int, int, str]] = set()
-    # By pipe and stage: the micro-batches of input gradients so far; the oldest goes when its weight gradient was written.
+    # By pipe and stage: the micro-batches of the input gradients so far, without the oldest whose weight gradients are written.
     pending: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)
     # The pipe, the stage and the micro-batches of each weight gradient so far.
     weight_gradients: set[tuple[int, int, tuple[int, ...]]] = set()
@@ -135,8 +136,8 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
             word = f"{letter}{where}" if has_one_pipe else f"{letter} {names[p]}{where}"
         else:
             written.add(key)
-            a, b = (m - ids[p][0] for m in (micro_batches[0], micro_batches[-1]))  # numbered within the pipe
-            word = f"{letter} {names[p]}({s}, {a if len(micro_batches) == 1 else f'{a} .. {b}'})"
+            first, last = (m - ids[p][0] for m in (micro_batches[0], micro_batches[-1]))  # numbered within the pipe
+            word = f"{letter} {names[p]}({s}, {first if len(micro_batches) == 1 else f'{first} .. {last}'})"
         parts.append(word)
         if not t.flags[row] & OVERLAP:
             yield " & ".join(parts)

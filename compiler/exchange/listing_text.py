@@ -11,17 +11,21 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.kinds import KINDS
 
 LINE_WIDTH = 110  # the most characters of a line of tasks
-MAX_PERIOD = 256  # the most tasks of the body of a loop
+MAX_PERIOD = 256  # the most tasks or overlapped pairs of the body of a loop, before repetitions within it are folded
 
 
 def pipe_names(given: Sequence[str]) -> list[str]:
-    """Return names for pipes that a listing may use: no member of a family, no kind, no word of the language."""
-    found: list[str] = []
-    for name in given:
-        word = re.sub(r"\W+", "_", name).strip("_") or "pipe"
+    """Return a name for each pipe that a listing may use. given: the pipes' own names.
+
+    A listing has no families of pipes, so down[0] becomes down_0. No name is a kind of task, a word of the language, or that of
+    another pipe.
+    """
+    names: list[str] = []
+    for own_name in given:
+        word = re.sub(r"\W+", "_", own_name).strip("_") or "pipe"
         candidates = (with_suffix(word, "_" * k) for k in count())
-        found.append(next(x for x in candidates if x not in found and x not in {*KINDS, *keywords()}))
-    return found
+        names.append(next(x for x in candidates if x not in names and x not in {*KINDS, *keywords()}))
+    return names
 
 
 def with_suffix(name: str, suffix: str) -> str:
@@ -30,7 +34,7 @@ def with_suffix(name: str, suffix: str) -> str:
 
 
 def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
-    """Return the stage clauses of a pipe: one for each run of stages whose ranks ascend, descend or stay.
+    """Return the stage clauses of a pipe: one for each run of stages whose ranks ascend by 1, descend by 1 or are equal.
 
     placement: the rank of each stage; suffix: the end of each clause.
     """
@@ -43,17 +47,21 @@ def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
             runs.append([s])
     clauses = []
     for run in runs:
-        a, slope = placement[run[0]], placement[run[1]] - placement[run[0]] if len(run) > 1 else 0
-        offset = a - slope * run[0]
+        first_rank = placement[run[0]]
+        slope = placement[run[1]] - first_rank if len(run) > 1 else 0
+        offset = first_rank - slope * run[0]
         sign = f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
-        where = {0: f"{a}", 1: f"s{sign}", -1: f"{offset} - s"}[slope]
+        where = {0: f"{first_rank}", 1: f"s{sign}", -1: f"{offset} - s"}[slope]
         span = "" if len(runs) == 1 else f" in {run[0]} .. {run[-1]}"
         clauses.append(f"stage s{span} on rank {where}{suffix}")
     return " ".join(clauses)
 
 
 def cost_formula(values: Sequence[int]) -> str:
-    """Return ' = 3' if all stages have one cost, else '(s) = ...' with the cost of each. values: the costs, by stage."""
+    """Return what follows the kind in a cost statement: ' = 3' if all stages have one cost, else '(s) = ' and a formula.
+
+    values: the costs, by stage.
+    """
     if len(set(values)) == 1:
         return f" = {values[0]}"
 
@@ -79,17 +87,18 @@ def task_lines(words: list[str]) -> list[str]:
             times, body = part
             lines, line = [*lines, *([line] if line else [])], ""
             inner = task_lines(body)
-            one = f"repeat {times} {{ {inner[0]} }}"
-            lines += [one] if len(inner) == 1 and len(one) <= LINE_WIDTH else [f"repeat {times} {{", *inner, "}"]
+            loop = f"repeat {times} {{ {inner[0]} }}"
+            lines += [loop] if len(inner) == 1 and len(loop) <= LINE_WIDTH else [f"repeat {times} {{", *inner, "}"]
     return [*lines, *([line] if line else [])]
 
 
 def folded(words: list[str]) -> list[str | tuple[int, list[str]]]:
-    """Return words from left to right, with (times, words) for words that repeat: each time the repetition that saves most.
+    """Return words from left to right, with (times, words) for consecutive words that repeat.
 
-    The words of a repetition may contain repetitions, which are not folded here.
+    Where several repetitions begin at a word, the one that saves most words is taken, if it saves more than one. The words of
+    a repetition may contain repetitions, which are not folded here.
     """
-    found: list[str | tuple[int, list[str]]] = []
+    parts: list[str | tuple[int, list[str]]] = []
     at, n = 0, len(words)
     while at < n:
         best, saved = (1, 1), 1
@@ -103,8 +112,8 @@ def folded(words: list[str]) -> list[str | tuple[int, list[str]]]:
                 best, saved = (times, period), (times - 1) * period
         times, period = best
         if times == 1:
-            found.append(words[at])
+            parts.append(words[at])
         else:
-            found.append((times, words[at : at + period]))
+            parts.append((times, words[at : at + period]))
         at += times * period
-    return found
+    return parts

@@ -1,8 +1,11 @@
 """The simulated iteration, and a measured one, as a Chrome trace that Perfetto opens (chimera_ir/trace_events.py).
 
-A task is a slice of its rank. A message is a slice of the sender's communication, from its beginning until it has arrived, with
-an arrow to the first task that reads it. An all-reduce is a slice of every member. Of a measured iteration the SENDs, the RECVs
-and the launches of all-reduces are slices, since nothing else was measured.
+A task is a slice of its rank. A message of the simulation is a slice of the sender's communication, from when it is on its way
+until it has arrived. An all-reduce of the simulation is a slice of every member.
+
+In a measured iteration only instructions have times. So its slices of communication are the instructions that are no tasks, and
+not the messages and all-reduces themselves. One more slice of each rank leads from its last instruction to the end of the
+iteration. In both iterations an arrow leads from the slice of a message or its SEND to the first task that reads the value.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ US_OF_COST = 1e3  # a unit of cost is drawn as a millisecond
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A slice of a rank's communication, in integers of time. message: its number, -1 for other slices."""
+    """A slice of a rank's communication, in integers of time.
+
+    message: of a message or its SEND, the index of the message in `messages(program)`; -1 for other slices.
+    """
 
     begin: int
     end: int
@@ -48,10 +54,10 @@ class _Bar:
 
 
 def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
-    """Return the trace of a simulation. measured: drawn below it as further processes, in the same time.
+    """Return the trace of a simulation. measured: drawn below it as further processes, on the same time axis.
 
-    A unit of cost is drawn as one millisecond. Beside a measured iteration its length is chosen so that all tasks together take
-    the measured time. `otherData` says how long it is.
+    A unit of cost is drawn as one millisecond. Beside an iteration that was measured in a unit of time, its length is chosen so
+    that all tasks together take the measured time. If the simulation's times are costs, `otherData` says how long it is.
     """
     program, all_messages = s.program, messages(s.program)
     unit_us = US_OF.get(s.unit, US_OF_COST)
@@ -68,7 +74,7 @@ def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
 
 
 def _predicted(s: Simulation, all_messages: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
-    """Yield the events of a simulation. us: microseconds of an integer of time; suffix: follows the names of the ranks."""
+    """Yield the events of a simulation. us: the microseconds of one integer of time; suffix: it follows the ranks' names."""
     p, t, w = s.program, s.program.table, s.waits
     start, end = s.separate_bars
     times = dict(zip(w.send.tolist(), zip(s.departures.tolist(), s.arrivals.tolist(), strict=True), strict=True))
@@ -84,7 +90,7 @@ def _predicted(s: Simulation, all_messages: Sequence[Message], us: float, suffix
 
 
 def _measured(program: Program, all_messages: Sequence[Message], measured: Timeline, us: float) -> Iterator[Event]:
-    """Yield the events of a measured iteration, whose processes follow those of the simulation."""
+    """Yield the events of a measured iteration, whose processes follow those of the simulation. us: as in `_predicted`."""
     start, end = measured.start.tolist(), measured.end.tolist()
     number_of = {m.send: number for number, m in enumerate(all_messages)}
     bars: dict[int, list[_Bar]] = defaultdict(list)
@@ -110,9 +116,9 @@ def _ranks(
 ) -> Iterator[Event]:
     """Yield the tracks, slices and arrows of all ranks. start, end: by row; bars: the communication of each rank.
 
-    us: microseconds of an integer of time; first: the process of rank 0; suffix: follows the names of the ranks.
+    first: the process of rank 0; us, suffix: as in `_predicted`.
     """
-    begins: dict[int, tuple[int, int, float]] = {}  # process, track and time of each message's slice
+    begins: dict[int, tuple[int, int, float]] = {}  # by message: process, track and begin of its slice
     is_task = p.table.is_task
     for rank in range(p.world):
         process, lanes = first + rank, _lanes(bars[rank])
@@ -131,12 +137,12 @@ def _ranks(
     for number, m in enumerate(all_messages):
         if is_task[m.reader]:
             reader = (first + m.receiver, TASKS, start[m.reader] * us)
-            arrow = first * len(all_messages) + number  # other numbers for the measured iteration than for the predicted one
+            arrow = first * len(all_messages) + number  # the measured iteration needs other ids than the predicted one
             yield from arrow_events(arrow, m.text.split(" <-")[0], begins[number], reader)
 
 
 def _lanes(bars: Sequence[_Bar]) -> list[list[_Bar]]:
-    """Return the bars on as few lanes as possible, so that those of a lane do not overlap."""
+    """Return the bars of as few lanes as possible, so that the bars of a lane do not overlap."""
     lanes: list[list[_Bar]] = []
     free: list[tuple[int, int]] = []  # when the last bar of each lane ends, and the lane
     for bar in sorted(bars, key=lambda b: (b.begin, b.end)):

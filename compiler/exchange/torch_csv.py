@@ -1,8 +1,9 @@
 """Schedules of torch.distributed.pipelining as CSV: written from programs, and read as programs.
 
 A line has the actions of a rank, separated by commas. `2F0` is the forward of stage 2 for micro-batch 0; B, I and W are the
-full backward and its halves. `(4F7;1B2)OVERLAP_F_B` is an overlapped pair. A file with communication also has SEND_F, RECV_F,
-SEND_B and RECV_B, with the stage of the rank that executes them. torch's `_PipelineScheduleRuntime._load_csv` reads both forms.
+full backward and its halves. `(4F7;1B2)OVERLAP_F_B` is an overlapped pair. A file with messages also has the actions SEND_F,
+RECV_F, SEND_B and RECV_B. Each names the stage that sends or receives: `2SEND_F0` is the SEND of what stage 2 computed.
+torch's `_PipelineScheduleRuntime._load_csv` reads files with and without messages.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
+from chimerac.compiler.size import check_sizes
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
 TASKS = {"F": Fwd, "B": Bwd, "I": BwdInput, "W": BwdWeight}
-OF_SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")  # torch's actions about FSDP and data parallelism, of a stage
+OF_SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")  # torch's actions of a stage for FSDP and data parallelism
 
 
 def program_to_csv(program: Program, with_communication: bool) -> str:
-    """Return the CSV of a program for torch.distributed.pipelining: its tasks alone, or also its messages.
+    """Return the CSV of a program for torch.distributed.pipelining. with_communication: also its messages, not only its tasks.
 
-    With messages it also has the actions that torch needs around them: UNSHARD before the first task of a stage, REDUCE_GRAD
-    and RESHARD after its last one. Raises ChimeraError E623 for a program that torch cannot express, or whose messages would
-    hang where torch executes those of a rank one after another, as over NCCL.
+    A file with messages also has the actions that torch then needs: UNSHARD before the first task of a stage, REDUCE_GRAD and
+    RESHARD after its last one.
+
+    Raises ChimeraError E623 for a program that torch cannot express. With messages it also raises E623 if these would hang
+    where torch executes the messages of a rank one after another, as over NCCL.
     """
     _check_expressible(program)
     if with_communication and not machines(ProgramIndex(program))["serial"]:
@@ -151,9 +155,9 @@ def _rank_cells(program: Program, rank: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A task or a message of a file. rank: its line; begin, end: where it is in the text.
+    """A task or a message of a file. rank: that of its line; begin, end: where it, or its pair, is in the text.
 
-    letter: that of a task, such as F, or the name of a message, such as SEND_F.
+    letter: of a task, such as F; of a message its name, such as SEND_F. overlap: it is the first task of an overlapped pair.
     """
 
     rank: int
@@ -173,11 +177,11 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     """Return the verified program of a CSV of torch.distributed.pipelining.
 
     The ranks, the stages, the micro-batches and the rank of each stage follow from the file. If it has tasks alone, transfers
-    and all-reduces are planned as for a schedule, for `width` replicas; with messages, these stay where they are, and there is
-    one replica. machine, arrange: as in `compile_schedule`. Actions about shards of parameters are left out.
+    and all-reduces are planned as for a schedule, for `width` replicas. A file with messages has one replica. Its messages stay
+    where they are, unless `arrange` is True. machine, arrange: as in `compile_schedule`. Actions of OF_SHARDS are left out.
 
-    Raises ChimeraError: E621 a line that is not of this format, E622 actions that are no schedule, E002 a width above 1 for a
-    file with messages, and E4xx of the verifier.
+    Raises ChimeraError: E621 a file that is not of this format, E622 actions that are no schedule, E002 a width above 1 for a
+    file with messages, E211 a width that is below 1 or too large, and E4xx of the verifier.
     """
     streams = _parse(source)
     cells = [cell for stream in streams for cell in stream]
@@ -191,6 +195,7 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     if excess := header.excess():
         raise refuse("E622", f"{source.name} has {excess}")
     program = program_of(header, ((_instruction(cell, placement) for cell in stream) for stream in streams))
+    check_sizes(source.name, header, program.costs, width)
     if has_messages:
         if arrange:
             program = arranged(program, machine) or program
@@ -205,7 +210,7 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
 
 
 def _name(source: Source) -> str:
-    """Return a name of the schedule, from that of the file."""
+    """Return a name for the schedule, made from the name of the file."""
     word = re.sub(r"[^A-Za-z0-9_]+", "_", PurePath(source.name).stem).strip("_")[: limits.NAME]
     return word if re.match(r"[A-Za-z_]", word) else f"s_{word}"[: limits.NAME].rstrip("_")
 
@@ -222,7 +227,7 @@ _EXPECTED = (
 
 
 def _parse(source: Source) -> list[list[_Cell]]:
-    """Return the actions of each line. Raises ChimeraError E621."""
+    """Return the tasks and messages of each line. Raises ChimeraError E621."""
     lines = source.text.rstrip().split("\n")
     if len(lines) > limits.RANKS:
         raise refuse("E621", f"{source.name} has {count_text(len(lines), 'line')}, one for each rank; at most {limits.RANKS}")
@@ -267,20 +272,21 @@ def _sizes(source: Source, cells: Sequence[_Cell]) -> tuple[list[int], int]:
     Raises ChimeraError E622 unless each task is there once, on one rank for each stage.
     """
     tasks: dict[tuple[int, str, int], _Cell] = {}
-    rank_of: dict[int, _Cell] = {}
+    first_task: dict[int, _Cell] = {}  # by stage
     for cell in cells:
         if cell.letter not in TASKS:
             continue
-        other = rank_of.setdefault(cell.stage, cell)
-        if other.rank != cell.rank:
-            fact = f"stage {cell.stage} is on rank {other.rank}, by {other.text}, and on rank {cell.rank}, by {cell.text}"
+        first = first_task.setdefault(cell.stage, cell)
+        if first.rank != cell.rank:
+            fact = f"stage {cell.stage} is on rank {first.rank}, by {first.text}, and on rank {cell.rank}, by {cell.text}"
             raise _no_schedule(source, fact, "give each stage one rank", cell)
         key = (cell.stage, cell.letter, cell.micro_batch)
         if key in tasks:
             raise _no_schedule(source, f"{cell.text} appears twice", "leave one of them out", cell)
         tasks[key] = cell
-    stages, micro_batches = max(rank_of, default=-1) + 1, max((m for _, _, m in tasks), default=-1) + 1
-    for s in range(stages):  # it ends at the first missing task, so after at most as many tasks as there are cells
+    stages, micro_batches = max(first_task, default=-1) + 1, max((m for _, _, m in tasks), default=-1) + 1
+    # Numbers in a file may be huge, but the loops end at the first missing task: after at most len(tasks) that are there.
+    for s in range(stages):
         for m in range(micro_batches):
             if (s, "F", m) not in tasks:
                 largest = f"the largest stage is {stages - 1} and the largest micro-batch {micro_batches - 1}"
@@ -290,7 +296,7 @@ def _sizes(source: Source, cells: Sequence[_Cell]) -> tuple[list[int], int]:
                 shown = " and ".join(f"{s}{letter}{m}" for letter in sorted(has)) or "none"
                 fact = f"stage {s} has for micro-batch {m} as backward: {shown}"
                 raise _no_schedule(source, fact, f"list {s}B{m}, or {s}I{m} and {s}W{m}", tasks[s, "F", m])
-    return [rank_of[s].rank for s in range(stages)], micro_batches
+    return [first_task[s].rank for s in range(stages)], micro_batches
 
 
 def _no_schedule(source: Source, fact: str, help: str, cell: _Cell | None = None) -> ChimeraError:
@@ -305,8 +311,8 @@ def _instruction(cell: _Cell, placement: Sequence[int]) -> Instruction:
         task: type[Task] = TASKS[cell.letter]
         return task(0, cell.stage, ids, overlap=cell.overlap)  # type: ignore[return-value]
     is_act, is_send = cell.letter.endswith("F"), cell.letter.startswith("SEND")
-    towards = 1 if is_act == is_send else -1  # the neighbour with which the stage exchanges the value
-    neighbour = cell.stage + towards
+    # Activations come from the previous stage and go to the next one, gradients the other way.
+    neighbour = cell.stage + (1 if is_act == is_send else -1)
     peer = placement[neighbour] if 0 <= neighbour < len(placement) else 0
     reader = max(neighbour, 0) if is_send else cell.stage
     return (Send if is_send else Recv)("act" if is_act else "grad", 0, reader, ids, peer)

@@ -1,15 +1,15 @@
 """The texts about error codes, read from one .toml file for each hundred codes.
 
-A file has `title`, what its findings are about, and for every code a table:
+`title` of a file says what its findings are about. For every code the file has a table:
 
     title      what is wrong, in one line
     why        its causes, and the reason for the rule
-    base       a correct example: a file of examples/
-    right      what is changed in it for this code: [old, new], ... (or [old, new, times]: `new` that many times)
-    wrong      what is changed in the correct example to make it wrong, in the same form
-    run        the command of the wrong example; `chimerac BASE` where it is left out
-    rerun      the command of the corrected example; that of `run` where it is left out
-    corrected  what was changed
+    base       a file of examples/, which has no mistake; left out if the example is only a command
+    right      changes of this file that make the corrected example: [old, new] or [old, new, times], where `new` is repeated
+    wrong      changes of the corrected example that make the wrong one, in the same form
+    run        the command of the wrong example; if it is left out, `chimerac BASE`
+    rerun      the command of the corrected example; if it is left out, that of `run`
+    corrected  in words, what is right in the corrected example
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Change = Sequence[Any]  # [old, new] or [old, new, times]
 class Entry:
     """The texts about one code: code, title, why, run, rerun and corrected as in the .toml file.
 
-    file: the name of its example, or '' if only a command is wrong; changes: those that make the corrected example from the
-    file, and those that make the wrong example from the corrected one.
+    file: `base`, '' if it is left out; changes: those that make the corrected example from this file, and those that make the
+    wrong example from the corrected one.
     """
 
     code: str
@@ -44,13 +44,13 @@ class Entry:
 
     @property
     def right(self) -> str:
-        """Return the text of the corrected example."""
+        """Return the text of the corrected example; '' if the example is only a command."""
         text = _here().joinpath("examples", self.file).read_text(encoding="utf-8") if self.file else ""
         return changed(text, self.changes[0])
 
     @property
     def wrong(self) -> str:
-        """Return the text of the wrong example."""
+        """Return the text of the wrong example; '' if the example is only a command."""
         return changed(self.right, self.changes[1])
 
 
@@ -103,7 +103,7 @@ def _entry(
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """Return the text after these changes, one after another: each replaces the first `old`, which must be there."""
+    """Return the text after these changes, one after another: each replaces the first `old`, which must be there, by `new`."""
     for old, new, *times in changes:
         assert old in text, old
         text = text.replace(old, new * (times[0] if times else 1), 1)

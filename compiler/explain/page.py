@@ -19,26 +19,31 @@ from chimerac.compiler.explain.entries import Entry, entries, hundreds
 
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 
-PROSE, WIDTH = 100, 105  # the most characters of a line of prose, and of an example, whose longer lines are cut
-MAX_EQUAL = 3  # the most consecutive equal lines of an example that are shown
+PROSE = 100  # the most characters of a line of prose, which is wrapped
+WIDTH = 105  # the most characters of a line of an example; longer lines are cut
+MAX_EQUAL = 3  # of equal lines in succession, this many are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
-    """Return the pages of these codes, or without any the list of all codes. A code may be written E303, e303 or error[E303].
+    """Return the pages of these codes; without any, the list of all codes. A code may be written E303, e303 or error[E303].
 
-    Raises ChimeraError E002 for a code that does not exist.
+    chimerac: runs the examples. Raises ChimeraError: E002 for a word that names no code, E003 as `run`.
     """
     return "\n".join(page(entries()[code_of(word)], chimerac) for word in words) if words else index()
 
 
 def index() -> str:
-    """Return all codes with their titles."""
+    """Return the list of all codes with their titles."""
     blocks = (f"{h.title}\n" + "".join(f"  {e.code}  {e.title}\n" for e in h.entries) for h in hundreds())
     return "\n".join(blocks) + "\nchimerac explain CODE shows more: why it happens, a wrong example and its correction\n"
 
 
 def code_of(word: str) -> str:
-    """Return the code that a word names. Raises ChimeraError E002, with the nearest codes, if it does not exist."""
+    """Return the code that a word names.
+
+    Raises ChimeraError E002 for a word that is not written like a code, and for a code that does not exist, with the nearest
+    ones.
+    """
     codes = sorted(entries())
     digits = re.fullmatch(r"\W*(?:error)?\W*[eE]?([0-9]{1,4})\W*", word)
     if not digits:
@@ -52,7 +57,7 @@ def code_of(word: str) -> str:
 
 
 def page(e: Entry, chimerac: Command) -> str:
-    """Return the page of a code: why it happens, a wrong example, what chimerac prints for it, and the corrected example."""
+    """Return the page of a code: why it happens, a wrong example with its command and output, and the correction."""
     parts = [f"{e.code}: {e.title}", textwrap.fill(e.why, PROSE, break_on_hyphens=False)]
     if e.file:
         parts.append(f"wrong, {e.file}:\n\n{_indented(shortened(e.wrong))}")
@@ -66,7 +71,7 @@ def _indented(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as it is shown: long lines are cut, and of many equal lines the first ones are kept."""
+    """Return a text as it is shown: lines longer than WIDTH are cut, and of equal lines in succession MAX_EQUAL are kept."""
     lines: list[str] = []
     for line, equal in groupby(text.splitlines()):
         number = len(list(equal))
@@ -77,19 +82,23 @@ def shortened(text: str) -> str:
 
 
 def transcript(e: Entry, chimerac: Command) -> str:
-    """Return the wrong command, and what it prints if it is a chimerac command, which is run here."""
+    """Return the command of the wrong example. A chimerac command is run here; what it prints on stderr follows."""
     printed = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
     return "".join(f"{line}\n" for line in _commands(e.run)) + printed
 
 
 def correction(e: Entry) -> str:
-    """Return the lines that differ between the wrong and the corrected example, marked - and +, with the lines around them."""
+    """Return the lines and the commands that differ between the wrong and the corrected example, marked - and +.
+
+    They are shown with one line of context on each side.
+    """
     wrong, right = [], []
     if e.wrong != e.right:
         wrong, right = shortened(e.wrong).splitlines(), shortened(e.right).splitlines()
     if e.run != e.rerun:
         wrong, right = wrong + _commands(e.run), right + _commands(e.rerun)
-    _, _, _, *lines = difflib.unified_diff(wrong, right, n=1, lineterm="")  # without the names of two files
+    # Without the first three lines: the names of two files, and the line numbers of the first change.
+    _, _, _, *lines = difflib.unified_diff(wrong, right, n=1, lineterm="")
     return "".join(f"{'  ...' if line.startswith('@@') else f'{line[0]} {line[1:]}'.rstrip()}\n" for line in lines)
 
 
@@ -100,7 +109,8 @@ def _commands(text: str) -> list[str]:
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
     """Run a command line on an example, in a temporary folder. Return the exit status and what it prints on stderr.
 
-    Paths below the current folder are printed relative to it. Raises ChimeraError E003 if the example cannot be written.
+    file, text: the name and the text of the example; no file is written if the name is ''. In what is printed, paths below the
+    caller's current folder are relative to it. Raises ChimeraError E003 if the folder or the example cannot be written.
     """
     printed = io.StringIO()
     try:

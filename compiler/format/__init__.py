@@ -1,7 +1,8 @@
 """text of a schedule -> the same text in the standard layout: indentation, spaces around operators, empty lines.
 
-Kept as the author wrote them: which statements share a line, where a block is broken, comments, and wider gaps that align
-columns. The formatter works on tokens and not on the tree, because the tree has no comments.
+Where lines do not become too long, these stay as the author wrote them: which statements share a line, whether a block is on
+one line, and wider gaps that align columns. Comments are kept. The formatter works on tokens, because the syntax tree has no
+comments. The tree only says where statements, clauses, rules and actions begin.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from chimerac.compiler.syntax import grammar
 
 
 def format_schedule(source: Source) -> str:
-    """Return the formatted text of a schedule. Raises ChimeraError with its syntax errors."""
+    """Return the formatted text of a schedule. Raises ChimeraError with the findings of `parse_source`."""
     tree = parse_source(source)
     tokens = tokens_of(source.text, tree)
     writer = Writer()

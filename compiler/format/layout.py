@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from chimerac.compiler.format.units import Block, Token, Unit
 
-WIDTH = 120
+WIDTH = 120  # characters of a line
 INDENT = 4
 
-# Before these tokens the author may leave a wider gap.
+# Before these tokens the author may leave a wider gap, which is kept.
 _ALIGNED = ("{", "on", "at", "when", "recompute", "=")
 
 
@@ -23,7 +23,10 @@ def _gap(before: Token, t: Token) -> int:
 
 
 def _one_line(u: Unit) -> bool:
-    """Return whether a unit can be on one line: it has no comment, and no block that the author wrote on several lines."""
+    """Return whether a unit can be on one line if that is long enough.
+
+    It can if it has no comment, and no block that the author wrote on several lines.
+    """
     if u.one_line is None:  # cached: it is needed again for every enclosing block
         u.one_line = all(
             (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
@@ -74,16 +77,19 @@ class _Line:
         """Append a token after a gap. aligned: the gap may be wider, as in the source."""
         column = self.length + gap
         match self.before, self.anchor:
-            case Token() as before, (start, token) if aligned and self.wide and before.line == t.line == token.line:
+            case Token() as before, (anchor_column, anchor) if aligned and self.wide and before.line == t.line == anchor.line:
                 if t.column - before.end > gap:
-                    column = max(column, start + t.column - token.column)
+                    column = max(column, anchor_column + t.column - anchor.column)
         self.append_text(" " * (column - self.length) + t.text)
         if self.anchor is None or self.anchor[1].line != t.line:
             self.anchor = column, t
         self.before = t
 
     def add_unit(self, u: Unit, gap: int, aligned: bool) -> None:
-        """Append a unit after a gap. Stops when the line is longer than WIDTH. aligned: as in `add`."""
+        """Append a unit after a gap. aligned: as in `add`.
+
+        Stops when the line is longer than WIDTH: then the caller does not use it.
+        """
         for k, part in enumerate(u.parts):
             if self.length > WIDTH:
                 return
@@ -139,7 +145,7 @@ class Writer:
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
-        """Write the units and comments of a block or of the file. opened: the opening brace of the block."""
+        """Write the units and comments of a block or of the file. opened: the opening brace of the block; None for the file."""
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
@@ -158,7 +164,7 @@ class Writer:
             before = item.last
 
     def beside(self, u: Unit, neighbour: Unit) -> bool:
-        """Write a unit on the line of its neighbour if it fits there; return whether it does."""
+        """Write a unit on the line of its neighbour, if it can be on one line and fits there; return whether it is written."""
         if not _one_line(u):
             return False
         line = self.line.copy()
@@ -169,7 +175,7 @@ class Writer:
         return True
 
     def unit(self, u: Unit, indent: int) -> None:
-        """Write a unit at the beginning of a line."""
+        """Write a unit at the beginning of a line: on this line if it can be on one line and fits, else on several."""
         if _one_line(u):
             for wide in (True, False):
                 if len(_flat(u, wide)) + indent <= WIDTH:
@@ -185,9 +191,10 @@ class Writer:
                 self.tokens(piece, indent, k == 0)
 
     def tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
-        """Write the tokens of a unit up to its next block: on one line if they fit, else with the line breaks of the source.
+        """Write the tokens of a unit up to its next block.
 
-        first: they begin the unit.
+        They are on one line if they fit and have no comment, else they have the line breaks of the source. first: they begin
+        the unit.
         """
         line = self.line.copy()  # all tokens on one line, without the wider gaps of the source
         for k, t in enumerate(tokens):

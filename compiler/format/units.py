@@ -16,11 +16,11 @@ _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 @dataclass(slots=True)
 class Token:
-    """A token.
+    """A token, which may be a comment.
 
     line, column: where it is in the source, from 1 and from 0; starts_unit: it begins a statement, clause, rule or action;
     starts_task: it begins a task of a listing; ends_operand: it ends an operand, so a minus sign after it subtracts; is_binary:
-    it is a + or - between two operands; is_tight: no spaces are written around it.
+    it is a + or - between two operands; is_tight: no spaces are written around it, except before a sign (layout.py).
     """
 
     text: str
@@ -79,11 +79,11 @@ def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
     greedy = deque(s.span for s in tree.statements if isinstance(s, n.Greedy))
     tokens: list[Token] = []
     conditions = 0  # `if`s of expressions in a greedy block that wait for their `then`
-    for found in grammar.tokens(text):
-        place = found.line or 0, found.column or 0
-        starts_unit = place in starts or found == "micro_batches"
-        ends_operand = found.type in _OPERANDS
-        t = Token(found.rstrip(), place[0], place[1] - 1, starts_unit, starts_task=place in tasks, ends_operand=ends_operand)
+    for lexed in grammar.tokens(text):
+        place = lexed.line or 0, lexed.column or 0
+        starts_unit = place in starts or lexed == "micro_batches"
+        ends_operand = lexed.type in _OPERANDS
+        t = Token(lexed.rstrip(), place[0], place[1] - 1, starts_unit, starts_task=place in tasks, ends_operand=ends_operand)
         while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
             greedy.popleft()
         if greedy and (greedy[0].line, greedy[0].column) < place:
@@ -164,8 +164,8 @@ def _task_spans(tree: n.Schedule) -> Iterator[Span]:
 
 
 def _tighten(words: list[Token]) -> None:
-    """Mark the operators that have no spaces around them: *, the / of a size, and unary minus; // within a sum; within square
-    brackets also //, % and binary + and -."""
+    """Mark the operators that are tight: *, the / of a size, and unary minus; // within a sum; within square brackets also
+    //, % and binary + and -."""
     brackets = 0
     before, after = _in_sums(words, -1), _in_sums(words, 1)
     for k, t in enumerate(words):
@@ -186,8 +186,9 @@ def _tighten(words: list[Token]) -> None:
 def _in_sums(words: list[Token], direction: int) -> list[bool]:
     """Return for every token whether a product at its place would be a term of a sum, judged by the tokens on one side of it.
 
-    direction: -1 for the tokens before, 1 for those after. Each result follows from that of the neighbour on that side, or
-    before an opening bracket from that of its closing bracket. So the time is linear.
+    direction: -1 for the tokens before, 1 for those after. Each result follows from that of the neighbour on that side, so the
+    time is linear. With direction 1, brackets that follow a token are skipped: its result is that of the closing one. With
+    direction -1, the result right after a closing bracket is False.
     """
     result = [False] * len(words)
     closed: list[int] = []  # the closing brackets whose opening ones have not been reached
@@ -211,8 +212,8 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
 def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Unit | Token]:
     """Yield the units of a block or a file, and the comments between them.
 
-    tokens: from the first one after the block's opening brace on; block: None for a file. Its closing brace ends the units,
-    and becomes its `close`.
+    tokens: from the first one after the block's opening brace on; block: None for a file. The closing brace of the block ends
+    its units, and becomes its `close`.
     """
     unit, waiting = None, []  # waiting: comments, which belong to the unit if it continues after them
     for t in tokens:

@@ -28,7 +28,8 @@ class Proposal:
 def proposals(text: Text, offset: int) -> list[Proposal]:
     """Return the words that may be written at an offset. Each replaces the part of a word that is before the offset.
 
-    After a syntax error above, the parser cannot tell what is allowed: then all keywords and names are proposed.
+    If there is a syntax error before the offset, the parser cannot tell what is allowed. Then all keywords are proposed, and
+    the names that hold at the offset. In a comment and in a text that is too large, nothing is proposed.
     """
     if len(text.text) > limits.TEXT or len(text.words) > MAX_WORDS:
         return []
@@ -42,14 +43,14 @@ def proposals(text: Text, offset: int) -> list[Proposal]:
     allowed = _terminals(text.text, start)
     texts = terminal_texts()
     keywords = (texts.get(terminal, "") for terminal in allowed) if allowed is not None else iter(KEYWORDS)
-    found = [Proposal(word, "keyword", KEYWORDS[word]) for word in sorted(keywords) if word in KEYWORDS]
+    result = [Proposal(word, "keyword", KEYWORDS[word]) for word in sorted(keywords) if word in KEYWORDS]
     if allowed is None or "NAME" in allowed:
-        found += _names(Names(text), before, start, allowed is None or "INT" in allowed)
-    return found
+        result += _names(Names(text), before, start, allowed is None or "INT" in allowed)
+    return result
 
 
 def _terminals(text: str, start: int) -> frozenset[str] | None:
-    """Return the terminals that are allowed at an offset; None if the text above it has a syntax error."""
+    """Return the terminals that are allowed at an offset; None if the parser refuses a token before it."""
     try:
         return terminals_after(text, start)
     except UnexpectedInput:
@@ -57,40 +58,43 @@ def _terminals(text: str, start: int) -> frozenset[str] | None:
 
 
 def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
-    """Yield the names that fit at an offset. before: the tokens above it; in_expression: a number may be written there."""
+    """Yield the words that fit at an offset where the grammar allows a name.
+
+    before: the tokens before the offset; in_expression: an expression may begin at the offset.
+    """
     last = before[-1].text if before else ""
-    kind = names.block_at(offset)  # of the block, such as 'ticks'
+    block = names.block_at(offset)  # the kind of the block, such as 'ticks'
     if last in _DEFINING:
         return
-    if (last == "stage" and kind == "pipe") or (last == "rank" and len(before) > 1 and before[-2].text == "for"):
+    if (last == "stage" and block == "pipe") or (last == "rank" and len(before) > 1 and before[-2].text == "for"):
         yield Proposal(last[0], "name", CONVENTIONS[last[0]])  # `s` for a stage, `r` for a rank
         return
-    # The word that begins the statement or the clause in which the offset is.
+    # The last word before the offset that can begin a statement or a clause.
     statement = next((w.text for w in reversed(before) if w.text in {*STATEMENTS, "prefer", "then", "group", "fill"}), "")
-    if last == "limit" and not kind:
+    if last == "limit" and not block:
         yield from (Proposal(word, "limit", about) for word, about in LIMITS.items())
         return
     tasks = [Proposal(word, "task", about) for word, about in TASK_KINDS.items()]
     if not in_expression:
-        if last in TASK_KINDS and kind in ("ticks", "listing"):
+        if last in TASK_KINDS and block in ("ticks", "listing"):
             yield from (Proposal(d.name, "pipe", d.statement) for d in names.found if d.what == "pipe")
-        elif last == "(" and kind == "ticks":
+        elif last == "(" and block == "ticks":
             yield Proposal("s", "name", CONVENTIONS["s"])
-        elif last == "," and kind == "ticks":
+        elif last == "," and block == "ticks":
             yield Proposal("m", "name", CONVENTIONS["m"])
         else:
             yield from tasks
             yield from [Proposal("hop", "task", OTHERS["hop"])] if statement == "cost" else []
         return
-    if statement == "limit" and kind == "greedy":
+    if statement == "limit" and block == "greedy":
         yield from tasks
-    if kind == "listing":
+    if block == "listing":
         yield from tasks
     yield from (
         Proposal(d.name, "name", d.statement)
         for d in names.holding_at(offset)
         if d.what not in ("pipe", "tied set") and d.end < offset
     )
-    if kind == "greedy":
+    if block == "greedy":
         yield from (Proposal(word, "name", about) for word, about in CONVENTIONS.items())
     yield from (Proposal(word, "function", meaning(word)) for word in ("min", "max"))

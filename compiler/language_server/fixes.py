@@ -16,27 +16,32 @@ _AT_END = re.compile(r"write '(.+?)' at the end of line (\d+)(?:;|$)")
 
 
 def edits_of(text: Text, finding: Mapping[str, Any]) -> list[Edit]:
-    """Return the edits of a finding's help, all of which belong together; nothing if it describes none, or one that does
-    not fit the text. finding: as compiler/language_server/worker.py writes it."""
+    """Return the edits of a finding's help, all of which belong together: one for each line of the help.
+
+    Return [] if a line describes no edit, or one that does not fit the text. finding: as worker.py writes it.
+    """
     if finding["start"] is None or not finding["help"]:
         return []
-    found = [_edit(text, finding, line) for line in finding["help"].split("\n")]
-    edits = [edit for edit in found if edit is not None]
-    return edits if len(edits) == len(found) else []
+    lines = finding["help"].split("\n")
+    edit_of_line = [_edit(text, finding, line) for line in lines]
+    edits = [edit for edit in edit_of_line if edit is not None]
+    return edits if len(edits) == len(lines) else []
 
 
 def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     """Return the edit that a line of the finding's help describes; None if it describes none, or one that does not fit."""
     start, end = finding["start"], finding["end"]
     if meant := _DID_YOU_MEAN.match(line):
-        old = meant[2] or text.text[start:end]
-        at = text.text.rfind(old, text.text.rfind("\n", 0, start) + 1, end) if meant[2] else start
-        return (at, at + len(old), meant[1]) if at >= 0 and old.isidentifier() else None
+        new, named = meant.groups()  # named: the old word, if the help names it; else it is the text of the finding
+        old = named or text.text[start:end]
+        at = text.text.rfind(old, text.text.rfind("\n", 0, start) + 1, end) if named else start
+        return (at, at + len(old), new) if at >= 0 and old.isidentifier() else None
     if written := _WRITE.match(line):
-        at = text.at(int(written[1]), int(written[2])) if written[1] else start
-        old, new = written[4] or written[5], written[3] or ""
-        found = re.compile(r"\s+".join(map(re.escape, old.split()))).match(text.text, at)  # help has it on one line
-        return (at, found.end(), new) if found else None
+        line_number, column, new, replaced, removed = written.groups()
+        at = text.at(int(line_number), int(column)) if line_number else start
+        # The help has the old text on one line, with single spaces.
+        old_text = re.compile(r"\s+".join(map(re.escape, (replaced or removed).split()))).match(text.text, at)
+        return (at, old_text.end(), new or "") if old_text else None
     if appended := _AT_END.match(line):
         number = int(appended[2])
         code = text.text.split("\n")[number - 1].partition("#")[0].rstrip() if number <= len(text.starts) else None

@@ -75,7 +75,7 @@ CONVENTIONS: Mapping[str, str] = {"s": "stage", "m": "micro-batch in its pipe", 
 
 
 def meaning(word: str) -> str:
-    """Return what a word means if it is not a name of the text; '' if it means nothing."""
+    """Return as Markdown what a word of the language means, or one of the conventional names s, m, p, r; '' for others."""
     for title, known in (("keyword", KEYWORDS), ("task", TASK_KINDS), ("", OTHERS), ("limit", LIMITS)):
         if word in known:
             return f"**{word}** {f'({title}) ' if title else ''}{known[word]}"
@@ -83,6 +83,6 @@ def meaning(word: str) -> str:
 
 
 def explanation(code: str) -> str:
-    """Return what an error code means; '' for a code that does not exist."""
+    """Return as Markdown what an error code means; '' for a code that does not exist."""
     e = entries().get(code)
     return f"**{e.code}** {e.title}\n\n{e.why}" if e else ""

@@ -1,6 +1,7 @@
 """Where the names of a text are defined, and where each definition holds.
 
-Definitions are read from the tokens, without the parser: so they are known for a text with syntax errors too.
+Definitions are read from the tokens, without the parser: so they are known for a text with syntax errors too. A token is
+called a word here (text.py), and is named by its number k in the text.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ STATEMENTS = frozenset(
     ("param", "require", "ranks", "stages", "pipe", "order", "size", "cost", "sync", "tied", "window", "limit", "let")
 )
 MAX_WORDS = 20_000  # a text with more words has no definitions here, so that no request takes longer than a second
-MAX_SHOWN = 100  # words of a statement that are shown
-MAX_AHEAD = 300  # words in which the end of a statement is looked for
+MAX_SHOWN = 100  # words of a statement that are shown, at most
+MAX_AHEAD = 300  # words among which the end of a statement is searched, at most
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -37,7 +38,10 @@ class Definition:
 
 
 class Names:
-    """The definitions of a text."""
+    """The definitions of a text.
+
+    partner: the token that closes each opening bracket, as `_partners` returns it; found: all definitions, in their order.
+    """
 
     def __init__(self, text: Text) -> None:
         self.text, self.words = text, text.words if len(text.words) <= MAX_WORDS else ()
@@ -52,10 +56,11 @@ class Names:
         """Return the definition that a name at an offset means; None if it has none."""
         known = self._by_name.get(name, [])
         here = [d for d in known if d.first <= offset <= d.last]
-        return next(iter(here or known), None)  # where no definition holds, the use is an error, and any one is shown
+        # Where no definition of the name holds, its use is an error, and the first definition is shown.
+        return next(iter(here or known), None)
 
     def holding_at(self, offset: int) -> list[Definition]:
-        """Return the definitions that hold at an offset, each name once."""
+        """Return the definitions that hold at an offset, each name once, without the name of the schedule."""
         known = {d.name: d for d in self.found if d.first <= offset <= d.last and d.what != "schedule"}
         return list(known.values())
 
@@ -79,7 +84,10 @@ class Names:
         return range(k, min(k + MAX_AHEAD, len(self.words)))
 
     def _next(self, k: int, texts: tuple[str, ...]) -> int:
-        """Return the next token with one of these texts, from token k on; one past the last token if there is none near."""
+        """Return the next token with one of these texts, from token k on.
+
+        Return one past the last token of the text if there is none within MAX_AHEAD.
+        """
         return next((j for j in self._ahead(k) if self._word(j) in texts), len(self.words))
 
     def _start(self, k: int) -> int:
@@ -87,22 +95,25 @@ class Names:
         return self.words[k].start if k < len(self.words) else len(self.text.text)
 
     def _add(self, k: int, what: str, first: int, last: int, statement: tuple[int, int]) -> None:
-        """Add the name at token k. first, last: offsets; statement: its first token and one past its last token."""
+        """Add the name at token k, if the token is a name.
+
+        first, last: the offsets between which it holds; statement: the first token of its statement, and one past the last.
+        """
         if self._word(k).isidentifier():
-            w, (begin, end) = self.words[k], statement
-            last_shown = max(begin, min(end, begin + MAX_SHOWN, len(self.words)) - 1)
+            word, (begin, stop) = self.words[k], statement
+            last_shown = max(begin, min(stop, begin + MAX_SHOWN, len(self.words)) - 1)
             shown = " ".join(self.text.text[self._start(begin) : self.words[last_shown].end].split())
-            found = Definition(w.text, what, w.start, w.end, first, last, shown)
-            self.found.append(found)
+            definition = Definition(word.text, what, word.start, word.end, first, last, shown)
+            self.found.append(definition)
             if what != "schedule":
-                self._by_name.setdefault(w.text, []).append(found)
+                self._by_name.setdefault(word.text, []).append(definition)
 
     def _read(self, k: int) -> None:
-        """Read the definitions that begin at token k."""
+        """Read the definitions of the statement, clause or rule that begins at token k, if one does."""
         word, before, after = self._word(k), self._word(k - 1), self._word(k + 1)
-        end = len(self.text.text)
-        block_end = self._start(self.partner.get(self._blocks[-1][1], len(self.words))) if self._blocks else end
-        kind = self._blocks[-1][0] if self._blocks else ""
+        text_end = len(self.text.text)  # an offset, as `block_end`; `stop` is a token: one past the last of the statement
+        block_end = self._start(self.partner.get(self._blocks[-1][1], len(self.words))) if self._blocks else text_end
+        block = self._blocks[-1][0] if self._blocks else ""
         match word:
             case "{":
                 self._blocks.append((_kind_of_block(self.words, k), k))
@@ -111,55 +122,56 @@ class Names:
             case "schedule":
                 self._add(k + 1, "schedule", self._start(k + 1), self._start(k + 1), (k, k + 2))
             case "param":
-                self._add(k + 1, "parameter", self._start(k), end, (k, self._statement_end(k)))
+                self._add(k + 1, "parameter", self._start(k), text_end, (k, self._statement_end(k)))
             case "let":
                 self._add(k + 1, "value", self._start(k), block_end, (k, self._statement_end(k)))
             case "tied":
-                self._add(k + 1, "tied set", 0, end, (k, self._statement_end(k)))
+                self._add(k + 1, "tied set", 0, text_end, (k, self._statement_end(k)))
             case "pipe":
                 brace = self._next(k, ("{", "}"))
-                self._add(k + 1, "pipe", 0, end, (k, brace))
+                self._add(k + 1, "pipe", 0, text_end, (k, brace))
                 if self._word(k + 2) == "[" and self._word(k + 4) == "in":
                     self._add(k + 3, "index of the pipes", self._start(k), self._close(brace), (k, brace))
-            case "stage" if kind == "pipe":
-                last = self._next(k + 1, ("stage", "micro_batches", "}", "order"))
-                self._add(k + 1, "stage", self._start(k), self._start(last), (k, last))
+            case "stage" if block == "pipe":
+                stop = self._next(k + 1, ("stage", "micro_batches", "}", "order"))
+                self._add(k + 1, "stage", self._start(k), self._start(stop), (k, stop))
             case "rank" if before == "for":
                 self._add(k + 1, "rank", self._start(k), self._close(k + 2), (k - 3, k + 2))
             case "repeat" if self._word(k + 2) == "in":
                 brace = self._next(k, ("{", "}"))
                 self._add(k + 1, "number", self._start(brace), self._close(brace), (k, brace))
             case "fill" if after in KINDS and self._word(k + 2) == "(":
-                last = self._rule_end(k + 3)
-                self._add(k + 3, "rank", self._start(k), self._start(last), (k, last))
-                self._add(k + 5, "number", self._start(k), self._start(last), (k, last))
-            case _ if word in KINDS and kind == "ticks" and before != "fill" and self._begins_rule(k):
+                stop = self._rule_end(k + 3)
+                self._add(k + 3, "rank", self._start(k), self._start(stop), (k, stop))
+                self._add(k + 5, "number", self._start(k), self._start(stop), (k, stop))
+            case _ if word in KINDS and block == "ticks" and before != "fill" and self._begins_rule(k):
                 self._rule(k)
             case _ if word in KINDS and after == "(" and self._word(k + 3) == ")" and self._word(k + 4) == "=":
-                last = self._cost_end(k + 4)
-                self._add(k + 2, "stage", self._start(k), self._start(last), (k, last))
+                stop = self._cost_end(k + 4)
+                self._add(k + 2, "stage", self._start(k), self._start(stop), (k, stop))
 
     def _rule(self, k: int) -> None:
         """Read the names of a rule of a ticks order: `F down[i](s, m = 2*g .. 2*g + 1) ...`."""
-        last = self._rule_end(k + 1)
-        first, statement, at = self._start(k), (k, last), k + 1
+        stop = self._rule_end(k + 1)
+        first, last, statement = self._start(k), self._start(stop), (k, stop)
+        at = k + 1  # the pipe, if one is named; then its bracket, if it has an index; then the opening parenthesis
         if self._word(at) != "(":
             at += 1
             if self._word(at) == "[":
                 if self._word(at + 2) == "]" and not self._is_known(at + 1):
-                    self._add(at + 1, "index of the pipes", first, self._start(last), statement)
+                    self._add(at + 1, "index of the pipes", first, last, statement)
                 at = self.partner.get(at, at) + 1
-        self._add(at + 1, "stage", first, self._start(last), statement)
-        self._add(at + 3, "micro-batch", first, self._start(last), statement)
+        self._add(at + 1, "stage", first, last, statement)
+        self._add(at + 3, "micro-batch", first, last, statement)
         if self._word(at + 4) == "=":
             inside = range(at + 5, self.partner.get(at, at + 5))
             new = (j for j in inside if self._word(j).isidentifier() and self._word(j + 1) != "(" and not self._is_known(j))
-            for j in new:
-                self._add(j, "number of the group", first, self._start(last), statement)
-                break
+            counter = next(new, None)  # the first name of the bounds that is not defined elsewhere
+            if counter is not None:
+                self._add(counter, "number of the group", first, last, statement)
 
     def _is_known(self, k: int) -> bool:
-        """Return whether a definition of the name at token k holds there; a token that is no name counts as known."""
+        """Return whether the name at token k has a definition that holds there; a token that is no name counts as known."""
         word = self.words[k]
         same = self._by_name.get(word.text, [])
         return not word.text.isidentifier() or any(d.first <= word.start <= d.last for d in same)
@@ -170,7 +182,7 @@ class Names:
         return after == "(" or (after.isidentifier() and self._word(k + 2) in ("(", "["))
 
     def _rule_end(self, k: int) -> int:
-        """Return one past the last token of the rule of a ticks order in which token k is."""
+        """Return one past the last token of the rule or fill of a ticks order. k: a token of it after its kind of task."""
         for j in self._ahead(k):
             if self._word(j) in ("let", "fill", "}") or (self._word(j) in KINDS and self._begins_rule(j)):
                 return j
@@ -187,35 +199,38 @@ class Names:
 
     def _statement_end(self, k: int) -> int:
         """Return one past the last token of the statement that begins at token k; it ends with its line at the latest."""
-        line = self.text.text.find("\n", self.words[k].end)
+        line_end = self.text.text.find("\n", self.words[k].end)
         for j in self._ahead(k + 1):
-            starts = self._word(j) in STATEMENTS or self._word(j) in ("{", "}")
-            if starts or 0 <= line < self._start(j):
+            is_outside = self._word(j) in STATEMENTS or self._word(j) in ("{", "}")
+            if is_outside or 0 <= line_end < self._start(j):
                 return j
         return min(k + MAX_AHEAD, len(self.words))
 
     def _close(self, brace: int) -> int:
-        """Return the offset at which the block of the brace at this token ends."""
+        """Return the offset at which the block ends that this brace opens. brace: its token."""
         return self._start(self.partner.get(brace, len(self.words)))
 
 
 def _partners(words: tuple[Word, ...]) -> dict[int, int]:
-    """Return for every opening bracket the token that closes it; one past the last token if nothing does."""
+    """Return for every opening bracket the token that closes it; one past the last token if nothing does.
+
+    If a bracket is not closed before one around it is, the bracket that closes the outer one closes both.
+    """
     open: list[int] = []
-    found: dict[int, int] = {}
+    closing: dict[int, int] = {}
     for k, w in enumerate(words):
         if w.text in _PAIRS:
             open.append(k)
         elif w.text in _PAIRS.values():
             while open and _PAIRS[words[open[-1]].text] != w.text:
-                found[open.pop()] = k
+                closing[open.pop()] = k
             if open:
-                found[open.pop()] = k
-    return {**dict.fromkeys(open, len(words)), **found}
+                closing[open.pop()] = k
+    return {**dict.fromkeys(open, len(words)), **closing}
 
 
 def _kind_of_block(words: tuple[Word, ...], brace: int) -> str:
-    """Return the kind of the block that a brace opens."""
+    """Return the kind of the block that a brace opens: 'pipe', 'ticks', 'greedy' or 'listing'; '' if it is none of them."""
     for w in _backwards(words, brace):
         if w.text in ("ticks", "greedy", "listing", "pipe"):
             return w.text

@@ -10,12 +10,12 @@ from typing import Any
 
 from chimerac.chimera_ir.host import ONE_THREAD
 
-SECONDS = 10.0  # a compilation that takes longer is stopped
-MAX_REPLY = 2**26  # bytes of a reply
+SECONDS = 10.0  # a request that takes longer is stopped
+MAX_REPLY = 2**26  # the most bytes of a reply
 
 
 class Worker:
-    """A process that compiles texts. It is started by the first request, and again after one that was stopped."""
+    """A process that compiles and formats texts (worker.py). A request starts it if it is not running."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds
@@ -23,9 +23,11 @@ class Worker:
         self._lock = asyncio.Lock()
 
     async def ask(self, kind: str, name: str, text: str) -> dict[str, Any]:
-        """Return the worker's reply to a request, or {"stopped": the reason} if it takes too long or ends without a reply.
+        """Return the worker's reply to a request. kind: 'check' or 'format'.
 
-        Cancelling this call ends the process, so that a newer text need not wait for an older one.
+        Return {"stopped": the reason} if the process cannot start, takes too long, needs too much memory, or ends without a
+        whole reply. Cancelling this call during the request ends the process, so that a newer text need not wait for an older
+        one.
         """
         async with self._lock:
             try:
@@ -36,7 +38,7 @@ class Worker:
             except TimeoutError:
                 await self.end()
                 return {"stopped": f"it takes longer than {self.seconds:g} s"}
-            except (OSError, ValueError):  # the process has ended, or its reply is cut off
+            except (OSError, ValueError):  # the process has ended, or its reply is cut off or longer than MAX_REPLY
                 await self.end()
                 return {"stopped": "the process that compiles it has ended"}
             except asyncio.CancelledError:

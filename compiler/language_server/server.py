@@ -35,8 +35,11 @@ _KINDS = {
 
 @dataclass
 class Document:
-    """A document that is open. result: the worker's reply about `checked`, the text that it was given; running: the check of
-    the newest text."""
+    """A document that is open.
+
+    text: the newest one; version: the number that the editor gives it; checked: the text that was compiled last, None if none
+    was; result: the worker's reply about `checked`; running: the check of `text`.
+    """
 
     text: Text
     version: int | None
@@ -49,7 +52,8 @@ class Server(LanguageServer):
     """The server, with the documents that are open and the process that compiles them."""
 
     def __init__(self) -> None:
-        # The editor sends whole texts, not changes: a text is short, and no position depends on how each side counts line ends.
+        # The editor sends whole texts, not changes: a text is short, and the positions of changes would depend on how each
+        # side counts line ends.
         super().__init__("chimerac", _version(), text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
         self.documents: dict[str, Document] = {}
         self.compiling = Worker()
@@ -85,46 +89,47 @@ class Server(LanguageServer):
         await asyncio.sleep(DELAY)
         document.result = await self.compiling.ask("check", name_of(uri), document.text.text)
         document.checked = document.text
-        found = self._diagnostics(uri, document)
-        self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found, document.version))
+        diagnostics = self._diagnostics(uri, document)
+        self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, diagnostics, document.version))
 
     def _diagnostics(self, uri: str, document: Document) -> list[lsp.Diagnostic]:
+        """Return the findings of a check; one warning if it was stopped."""
         if reason := document.result.get("stopped"):
             where = range_of(document.text, *_name_of_schedule(document.text))
             message = f"not verified: the compilation was stopped, because {reason}"
             return [lsp.Diagnostic(where, message, lsp.DiagnosticSeverity.Warning, source=SOURCE)]
-        return [diagnostic(uri, document.text, found) for found in document.result["findings"]]
+        return [diagnostic(uri, document.text, finding) for finding in document.result["findings"]]
 
 
-def diagnostic(uri: str, text: Text, found: dict[str, Any]) -> lsp.Diagnostic:
+def diagnostic(uri: str, text: Text, finding: dict[str, Any]) -> lsp.Diagnostic:
     """Return a finding as the protocol has it: its help follows the message, and notes and help are related information.
 
-    A note that names a place of the text is shown there, and any other at the finding.
+    A note or help that names a place of the text is shown there, and any other at the finding. finding: as worker.py writes it.
     """
-    where = range_of(text, *_place(text, found))
-    message = visible(found["message"] + (f" ({found['label']})" if found["label"] else ""))
-    helps = [f"help: {found['help']}"] if found["help"] else []
+    where = range_of(text, *_place(text, finding))
+    message = visible(finding["message"] + (f" ({finding['label']})" if finding["label"] else ""))
+    helps = [f"help: {finding['help']}"] if finding["help"] else []
     related = []
-    for remark in [*found["notes"], *helps]:
+    for remark in [*finding["notes"], *helps]:
         named = re.search(rf"{re.escape(name_of(uri))}:(\d+)(?::(\d+))?", remark)
         at = text.at(int(named[1]), int(named[2] or 1)) if named else None
         place = range_of(text, at, at) if at is not None else where
         related.append(lsp.DiagnosticRelatedInformation(lsp.Location(uri, place), _shown(remark)))
     # A parameter without a default is no mistake: the command line gives its value.
-    severity = lsp.DiagnosticSeverity.Warning if found["code"] == "E204" else lsp.DiagnosticSeverity.Error
+    severity = lsp.DiagnosticSeverity.Warning if finding["code"] == "E204" else lsp.DiagnosticSeverity.Error
     shown = "\n".join([message, *map(_shown, helps)])
-    return lsp.Diagnostic(where, shown, severity, found["code"], None, SOURCE, related_information=related or None)
+    return lsp.Diagnostic(where, shown, severity, finding["code"], None, SOURCE, related_information=related or None)
 
 
 def _shown(remark: str) -> str:
-    """Return a note or a help with its lines kept."""
+    """Return a note or a help with each of its lines made safe to print (`visible`)."""
     return "\n".join(map(visible, remark.split("\n")))
 
 
-def _place(text: Text, found: dict[str, Any]) -> tuple[int, int]:
+def _place(text: Text, finding: dict[str, Any]) -> tuple[int, int]:
     """Return the offsets of a finding; those of the schedule's name if it is about no place of the text."""
-    if found["start"] is not None:
-        return found["start"], found["end"]
+    if finding["start"] is not None:
+        return finding["start"], finding["end"]
     return _name_of_schedule(text)
 
 
@@ -153,7 +158,7 @@ def _version() -> str:
 
 
 def hover_text(document: Document, offset: int) -> str:
-    """Return what is at an offset, as Markdown: the word there, and the findings."""
+    """Return as Markdown what the word at an offset and the codes of the findings there mean; '' if there is neither."""
     parts = []
     word = document.text.word_at(offset)
     if word is not None:
@@ -178,7 +183,10 @@ def _schedule(names: Names, offset: int) -> Definition | None:
 
 
 def _defined(document: Document, d: Definition) -> str:
-    """Return what a name is: its kind, its value if it is known, and the statement that defines it."""
+    """Return what a name is: its kind, its value if it is known, and the statement that defines it.
+
+    For a pipe its placement and its micro-batches are added, for the schedule what it compiles to.
+    """
     result = document.result
     # A name that holds only in a block may have several values. One that holds to the end of the text has one.
     value = (
@@ -266,13 +274,13 @@ def make_server() -> Server:
         text = document.text
         first = text.offset(params.range.start.line, params.range.start.character)
         last = text.offset(params.range.end.line, params.range.end.character)
-        found = []
+        code_actions = []
         for finding in document.result.get("findings", []):
             edits = edits_of(text, finding)
             if edits and finding["start"] <= last and first <= finding["end"]:
                 changes = [lsp.TextEdit(range_of(text, start, end), new) for start, end, new in edits]
                 title = visible(finding["help"].split("\n")[0].partition("; tried")[0])
-                found.append(
+                code_actions.append(
                     lsp.CodeAction(
                         title,
                         lsp.CodeActionKind.QuickFix,
@@ -281,7 +289,7 @@ def make_server() -> Server:
                         edit=lsp.WorkspaceEdit({uri: changes}),
                     )
                 )
-        return found
+        return code_actions
 
     return server
 

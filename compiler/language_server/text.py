@@ -28,7 +28,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Text:
-    """A document. text: with `\\n` line ends, and as long as the document itself, so that offsets are the same.
+    """The text of a document. text: with `\\n` line ends, and as long as the document itself, so that offsets are the same.
 
     encoding: the code units in which positions are counted, 'utf-8', 'utf-16' or 'utf-32'.
     """
@@ -54,8 +54,11 @@ class Text:
         return line, len(self.text[self.starts[line] : offset].encode(codec, "surrogatepass")) // size
 
     def offset(self, line: int, unit: int) -> int:
-        """Return the offset of a position. A position past the end of its line is the end of the line, and one within a
-        character is the end of the character."""
+        """Return the offset of a position.
+
+        A position past the end of its line means the end of the line, one after the last line the end of the text, and one
+        within a character the end of the character.
+        """
         if line >= len(self.starts):
             return len(self.text)
         end = self.starts[line + 1] - 1 if line + 1 < len(self.starts) else len(self.text)

@@ -21,9 +21,9 @@ from chimerac.compiler.resolve.statements import check_globals, check_parameters
 from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax.parse import parse
 
-MAX_FINDINGS = 100  # findings of a text that an editor gets
-MAX_SHOWN = 32  # ranks or micro-batches of a pipe, and pipes of a family, that are listed
-MEMORY = 4 * 2**30  # bytes that a compilation may allocate
+MAX_FINDINGS = 100  # findings of a text that an editor gets, at most
+MAX_SHOWN = 32  # ranks or micro-batches of a pipe, and pipes of a family, that are listed, at most
+MEMORY = 4 * 2**30  # bytes that this process may allocate
 
 
 def main() -> None:
@@ -36,7 +36,10 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer every line of `requests`: {"kind": "check" or "format", "name": str, "text": str}."""
+    """Answer every line of `requests`: {"kind": "check" or "format", "name": str, "text": str}.
+
+    A reply is what `check` or `formatted` returns, or {"stopped": the reason} if the memory is not enough.
+    """
     for line in requests:
         request = json.loads(line)
         try:
@@ -96,14 +99,17 @@ def _values(source: Source) -> dict[str, str]:
 
 
 def _pipes(compiled: Compiled) -> dict[str, str]:
-    """Return where the stages of each pipe are, and which micro-batches it has; a family has one line for each pipe."""
-    found: dict[str, list[str]] = {}
+    """Return, by the declared name of a pipe, where its stages are and which micro-batches it has.
+
+    A family has one line for each of its pipes.
+    """
+    lines_of: dict[str, list[str]] = {}
     for pipe in compiled.spec.header.pipes:
         line = f"{pipe.name}: stages on ranks {_listed(pipe.placement)}; micro-batches {_listed(pipe.micro_batches)}"
-        found.setdefault(pipe.name.partition("[")[0], []).append(line)
+        lines_of.setdefault(pipe.name.partition("[")[0], []).append(line)
     return {
         name: "\n".join([*lines[:MAX_SHOWN], *([f"and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else [])])
-        for name, lines in found.items()
+        for name, lines in lines_of.items()
     }
 
 

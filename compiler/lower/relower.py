@@ -15,10 +15,10 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     """Return a program of the same tasks in the same order, with its transfers and collectives arranged for a machine.
 
     The result is not verified. There are two reasons for None: the tasks wait for each other in a cycle, or the replicas have
-    their tasks in different orders. If every collective comes after the tasks of its rank, it stays there; else collectives
-    are launched eagerly. A value with a FREE is released after its last consumer instead.
+    their tasks in different orders. If all collectives of `program` come after the tasks of their ranks, those of the result do
+    too; else they are launched as with `sync eager`. The result has no FREE.
 
-    program: correct except on this machine.
+    program: correct, except that it may hang on this machine.
     """
     tasks = tasks_only(program)
     timing = task_times(tasks)

@@ -2,11 +2,11 @@
 
     at end             after the rank's last task
     eager              right after the rank's last weight gradient of the group
-    eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
-                       end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
+    eager where idle   in the first gap (a time when the rank idles) between that gradient and the rank's last task; if there
+                       is none, at the end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
 
-All collectives follow one total order, by the moment at which their last member launches them. Every rank launches them in this
-order. Those of a single rank are removed later, when the width is known (width.py).
+All collectives follow one total order, by the moment at which their last member launches them. Every rank launches its
+collectives in this order. Those of a single rank are removed later, when the width is known (width.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chimerac.compiler.tasks import Timing, total_order
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """One member of a collective: on `rank`, before row `slot` of the program. group: its number."""
+    """The launch of the collective of a group on one rank: before row `slot` of the program. group: its number."""
 
     group: int
     rank: int
@@ -34,18 +34,18 @@ class _Launch:
 def gradient_sync(
     program: Program, timing: Timing, policy: SyncPolicy, in_one_order: bool = False
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
-    """Return the gradient sync of a program of tasks, and the collectives to which its column `operand` refers.
+    """Return the gradient sync of a program of tasks, and the collectives to which the insertion's column `operand` refers.
 
     timing: of this program, as `earliest` returns it. in_one_order: all ranks have the collectives and the transfers in one
-    common order (transfers.py), each collective after the task for which its last member waits.
+    common order (transfers.py), each collective after the last task that one of its members waits for.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
     all_reduces = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
     launches = _launches(program, timing, policy, [stages for stages, _ in groups], all_reduces)
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
-    # A collective runs when its last member has launched it. `complete`: the end of the last task before that launch or, with
-    # one order, the place of that task plus 1; 0 if no task is before it.
+    # A collective runs when its last member has launched it. `complete`, by group: the end of the task before that launch or,
+    # in one order, the place of that task plus 1; 0 if each member launches it before its first task.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
     moments = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
@@ -57,7 +57,7 @@ def gradient_sync(
         # A transfer of the task at place p has the tie 2p (transfers.py). This collective comes right after it: 2p + 1.
         tie = 2 * complete[group] - 1
     else:
-        # On each rank a collective waits for those before it. An offset larger than any slot separates the ranks.
+        # On each rank a collective is launched after those before it. An offset larger than any slot separates the ranks.
         by_rank, rank_offset = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
         slot[by_rank] = np.maximum.accumulate((slot + rank_offset)[by_rank]) - rank_offset[by_rank]
         tie = np.arange(len(order))
@@ -77,7 +77,7 @@ def _launches(
     groups: list[tuple[int, ...]],
     all_reduces: tuple[AllReduce, ...],
 ) -> list[_Launch]:
-    """Return the launches of all members. groups, all_reduces: the stages of each group, and its all-reduce."""
+    """Return the launches of all groups on all their ranks. groups, all_reduces: stages and all-reduce of each group."""
     h, t = program.header, program.table
     last = np.full((len(h.pipes), h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
     weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
@@ -91,7 +91,7 @@ def _launches(
                 last_gradient[pipe.placement[s]] = max(last_gradient.get(pipe.placement[s], -1), int(last[p, s]))
         for rank in all_reduces[g].ranks:
             begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
-            ready = last_gradient[rank] + 1 or begin  # at the beginning if the rank has no gradient of the group
+            ready = last_gradient[rank] + 1 or begin  # the first row of the rank if it has no gradient of the group
             slot = end  # the policy "at end"
             if policy == "eager":
                 slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together

@@ -1,13 +1,14 @@
 """Plans a SEND and a RECV for every value that one rank needs from another.
 
-A SEND comes right after the task whose output it sends. A RECV is posted as early as its allowance permits: at most `ahead`
-values of a channel are posted and not yet read. So transfers overlap with the task before their consumer:
+A SEND comes right after the task whose output it sends. A RECV is posted as early as the allowance of its channel permits: at
+most `ahead` values of a channel are posted and not yet read. So a transfer overlaps with the task before its consumer:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
-Where a program could then hang, a RECV is posted even earlier. On the window machine SEND number i + K of a channel waits until
-RECV number i is posted. There is a total order of all tasks that every stream agrees with. In this order each RECV comes before
-the task whose SEND would wait for it. Then every wait is for something earlier in the order, and the program cannot hang.
+Where a program could then hang, a RECV is posted even earlier. With a window of K sends, SEND number i + K of a channel waits
+until RECV number i is posted. There is a total order of all tasks that every stream and every wait of a task agrees with. In
+this order each RECV comes before the task whose SEND waits for it. Then every wait is for something earlier in the order, and
+the program cannot hang.
 
 Where transfers take time, each RECV also comes before the first task of its rank that is later, in that order, than the task
 whose output is sent. A transfer begins when both its ends are posted, so it then begins with the SEND. This does not apply to a
@@ -32,8 +33,8 @@ AHEAD = 2  # values of a channel that are posted and not yet read
 class _Messages:
     """One entry per message, sorted by channel and, within it, by the order of sending.
 
-    producer: row of the task whose output the value is; consumer: the first row that uses it; channel: source x ranks +
-    target; number: place in the channel, from 0.
+    stage: the consumer's; producer: row of the task whose output the value is; consumer: the first row that uses it; channel:
+    source x ranks + target; number: place in the channel, from 0.
     """
 
     value: Ints
@@ -48,7 +49,8 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
     """Return the transfers of a program of tasks. timing: of this program, as `earliest` returns it.
 
     in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
-    each other (the machines `paired` and `serial`), but values are received later. ahead: the allowance of a channel.
+    each other (the machines `paired` and `serial`), but RECVs are posted later. ahead: the allowance of a channel; without
+    effect if in_one_order.
     """
     messages = _messages(program)
     pipe, operand = program.table.pipe[messages.producer], program.table.operand[messages.producer]
@@ -115,7 +117,8 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Message
     allowed = program.offsets[target].copy()
     later = messages.number >= ahead
     allowed[later] = read[np.flatnonzero(later) - ahead] + 1
-    # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
+    # Early enough for the sender's window: before the first task that comes, in the total order, after the producer of message
+    # i + window.
     window = 0 if program.header.machine == "rendezvous" else program.header.window
     following = np.arange(count) + window
     limited = np.flatnonzero(following < count)  # messages that have a message `window` later in their channel
@@ -124,6 +127,6 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Message
     forced = np.full(count, len(program))
     forced[limited] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, allowed), forced)
-    if program.costs.hop and "receive_buffers" not in program.header.limits:
+    if program.costs.hop and "receive_buffers" not in program.header.limits:  # no later than the SEND
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[messages.producer]))
     return slots

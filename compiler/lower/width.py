@@ -1,6 +1,6 @@
 """Repeats a program for all data-parallel replicas: rank r of replica w is global rank w x ranks + r.
 
-`tasks_only` and `forwards_only` are the reverse: the tasks of one replica, or only its forwards.
+`tasks_only` and `forwards_only` go from a program over replicas back to the tasks of one replica, or to its forwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from chimerac.chimera_ir.program import Program, Table
 
 
 def widen(program: Program, width: int) -> Program:
-    """Return the program over `width` replicas; collectives span all of them; those of a single rank are removed."""
+    """Return the program over `width` replicas; collectives span all of them, and those of a single rank are removed.
+
+    program: of one replica.
+    """
     h = replace(program.header, width=width)
     collectives = tuple(
         replace(c, ranks=tuple(w * h.ranks + r for w in range(width) for r in c.ranks)) for c in program.collectives
@@ -53,7 +56,10 @@ def tasks_only(program: Program) -> Program:
 
 
 def forwards_only(program: Program) -> Program:
-    """Return the forwards of the first replica as a program of tasks for evaluation: nothing is kept or synchronized."""
+    """Return the forwards of the first replica as a program of tasks for evaluation.
+
+    No forward recomputes or is in an overlapped pair, and there are no limits.
+    """
     tasks = tasks_only(program)
     rows = np.flatnonzero(tasks.table.op == Op.FWD)
     table = tasks.table.take(rows)

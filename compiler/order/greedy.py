@@ -1,23 +1,24 @@
 """The order form `greedy`: an event-driven list scheduler.
 
 Whenever a rank is free, it chooses among its tasks whose inputs have arrived and that no limit forbids. The kind that
-`prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. The order depends on the text alone.
+`prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. So equal specs have equal orders.
 
-An R is never waited for: a backward that becomes ready before its R has started runs the forward again itself, costs that
-much more, and the R is left out. So R only fills time in which a rank could not run a backward earlier. Where `prefer` does
-not name R, the cost of recomputation is not counted, and recomputation does not change the order.
+No task waits for an R: a backward that starts before its R runs the forward again itself, costs that much more, and the R is
+left out. So with R last in `prefer`, an R starts only while the rank can start nothing else. Where `prefer` does not name R,
+the cost of recomputation is not counted, and recomputation does not change the order.
 
-A limit also reserves places, for every (pipe, stage) in its scope that has forwards left: as many places as one forward
-takes (k where forwards are grouped by k, else 1), minus the micro-batches alive there (forwards without their last
-backward). A forward may not take the places that are reserved for other pairs.
+A limit L allows L places: one for each micro-batch that it counts. It reserves some of them for every (pipe, stage) in its
+scope that has forwards left: as many places as one forward takes (k where forwards are grouped by k, else 1), minus the
+micro-batches alive there (forwards without their last backward), but not less than 0. A forward may not take the places that
+are reserved for another (pipe, stage).
 
-With a limit F - W <= L (or F - B), where L is at least k times the number of the rank's stages over all pipes, the scheduler
-then never gets stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never
-limited, and nothing waits for an R. So every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take
-the deepest stage s at which one waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there.
-Then k places are reserved for (pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere,
-all places are free. The count plus the reserved places never exceeds L: a forward takes the places reserved for it, or
-unreserved ones; a backward frees one place and may reserve one.
+Let each limit, except those that name R, be F - W <= L or F - B <= L, where L is at least k times the number of
+(pipe, stage) that are counted together. Then the scheduler never gets stuck. Proof: suppose that it is stuck, with no task
+running and no value on its way. No limit forbids a backward, and nothing waits for an R. So every micro-batch alive waits for
+a forward. In a pipe with a micro-batch alive, take the deepest stage s at which one waits. A micro-batch alive at (pipe, s)
+would wait at a deeper stage, so none is alive there. Then k places are reserved for (pipe, s), the forward may start, and the
+scheduler is not stuck. If nothing is alive anywhere, all places are free. The count plus the reserved places never exceeds L:
+a forward takes the places reserved for it, or unreserved ones; a backward frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Counter:
     """One limit on one scope, and what it counts there.
 
     weights: by kind; only_recomputed: only micro-batches that an R runs again are counted; bound: the most that `value` may be;
-    reserved: the places reserved for all its (pipe, stage) pairs.
+    value: the count so far; reserved: the places reserved for all (pipe, stage) of its scope.
     """
 
     weights: tuple[int, ...]
@@ -58,8 +59,9 @@ class Counter:
 class Scheduler:
     """The state of the simulation.
 
-    The number of a task is kind x keys + key, where key = stage x micro-batches + micro-batch. A forward over a group has the
-    key of its first micro-batch. remaining: how many tasks have not started, without those of kind R.
+    The number of a task is kind x keys + key, where key = stage x micro-batches + micro-batch. (The keys of `then` are another
+    thing.) A forward over a group has the key of its first micro-batch. remaining: how many tasks have not started, without
+    those of kind R.
     """
 
     spec: Spec
@@ -94,13 +96,17 @@ class SchedulerStuckError(ChimeraError):
 
 
 def stuck_message(scheduler: Scheduler) -> str:
-    """Return in words how far a scheduler came that is stuck."""
+    """Return in words how far a stuck scheduler came."""
     started = scheduler.tasks - scheduler.remaining
     return f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
 
 
 def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
-    """Return the order in which the scheduler starts tasks. Raises ChimeraError E305 where it can start nothing."""
+    """Return the order in which the scheduler starts tasks.
+
+    Raises ChimeraError: E305 (SchedulerStuckError) if tasks are left and it can start none of them; E205, E206 and E211
+    (`evaluate`).
+    """
     h = spec.header
     scheduler = scheduler_of(spec, order, budget)
     sequence = run(scheduler)
@@ -110,7 +116,8 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
     lists = MicroBatchLists(h.micro_batches)
-    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]  # by their first micro-batch
+    # By micro-batch m: the group that begins with m; (m,) if none does.
+    groups = [tuple(range(m, m + max(size, 1))) for m, size in enumerate(scheduler.size)]
     list_of_forward = np.array([lists.number(group) for group in groups], np.int64)
     operand = np.where(kind == FORWARD, list_of_forward[ids], ids)
     op = np.array(scheduler.ops)[kind]
@@ -142,7 +149,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     ops = (Op.FWD, *((Op.BWD_INPUT, Op.BWD_WEIGHT) if split else (Op.BWD,)), *((Op.RECOMPUTE,) if recomputes else ()))
     env = {**order.env, "s": stage, "m": local, "p": pipe, "r": rank}
     key_columns = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
-    place_of_kind = np.repeat([order.kinds.index(op) for op in ops], keys)  # in `prefer`
+    place_of_kind = np.repeat([order.kinds.index(op) for op in ops], keys)  # by task: the place of its kind in `prefer`
     columns = [np.tile(x, len(ops)) for x in (ids, stage, pipe, *reversed(key_columns))]
     priority = np.empty(len(place_of_kind), np.int64)
     priority[np.lexsort((*columns, place_of_kind))] = np.arange(len(place_of_kind))
@@ -198,7 +205,7 @@ def _counters(spec: Spec, order: GreedyOrder, ops: tuple[Op, ...], budget: Budge
 
 def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
     """Return a limit that forbids a task, given the places reserved for other cells; None if no limit forbids it."""
-    size = state.size[task % len(state.size)] if kind == FORWARD else 1
+    size = state.size[task % len(state.size)] if kind == FORWARD else 1  # the remainder is the task's micro-batch
     for c in state.counters[cell]:
         weight = c.weights[kind]
         if weight > 0 and (not c.only_recomputed or _has_r(state, task, kind)):
@@ -209,27 +216,27 @@ def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter
 
 
 def _has_r(state: Scheduler, task: int, kind: int) -> bool:
-    """Return whether the task that starts now is an R, or of a micro-batch whose forward an R has run again."""
+    """Return whether the task is an R, or of a micro-batch whose forward an R has run again."""
     return kind == state.recomputation or state.recomputed[task % state.keys]
 
 
 def _pick(state: Scheduler, rank: int) -> int | None:
-    """Remove the task that a free rank starts from its heap and return it; None if it can start none."""
+    """Return the task that a free rank starts, and remove it from its heap; None if the rank can start none."""
     best: tuple[int, int] | None = None
-    where = -1
+    best_index = -1  # of its heap
     cells, checks = len(state.counters), len(state.heaps[rank])
     for index, heap in state.heaps[rank].items():
         if state.recomputation >= 0 and index // cells == state.recomputation:
-            while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
+            while heap and not state.to_recompute[heap[0][1] % state.keys]:  # the backward has started before this R
                 heapq.heappop(heap)
         if heap and (best is None or heap[0] < best):
             checks += len(state.counters[index % cells])
             if not blocking_limit(state, heap[0][1], index // cells, index % cells):
-                best, where = heap[0], index
+                best, best_index = heap[0], index
     state.budget.spend(checks // 8, state.order.span)
     if best is None:
         return None
-    heapq.heappop(state.heaps[rank][where])
+    heapq.heappop(state.heaps[rank][best_index])
     return best[1]
 
 
@@ -261,8 +268,9 @@ def run(state: Scheduler) -> list[list[int]]:
     first_recomputation = state.recomputation * keys  # the number of an R is this plus its key; negative if there is no R
     first_of_groups = [m for m in range(n) if state.size[m]]
     last_stage = keys - n  # the first key of the last stage
-    # By task: how many of its inputs have not been computed. A forward needs the one before it, but none in stage 0. A backward
-    # needs its forward and the backward of the next stage, which the last stage has not. Other tasks need one task.
+    # By task: how many of its inputs have not been computed. A forward needs the forward of the stage before, in stage 0 none.
+    # A backward needs its forward and the backward of the stage after, in the last stage only its forward. A W needs its I, and
+    # an R its forward.
     forwards, backwards, others = [0] * n + [1] * last_stage, [2] * last_stage + [1] * n, [1] * (keys * (len(state.ops) - 2))
     missing = forwards + backwards + others
     # By task: when the last of the inputs that have been computed arrives.

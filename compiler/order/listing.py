@@ -27,7 +27,7 @@ from chimerac.compiler.syntax.walk import names_in
 # The values of `Cell.listed` of complete micro-batches: F and B; F, I and W; each without and with R.
 _COMPLETE = bytes([0b00011, 0b01101, 0b10011, 0b11101])
 MAX_FOUND = 6  # findings about full and split backwards of one micro-batch: such an error usually affects many ranks
-MAX_NOTED = 5  # other stages that omit the same kinds, which a finding lists
+MAX_NOTED = 5  # other stages with the same omitted kinds that a finding lists, at most
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
@@ -50,11 +50,12 @@ class _Lister:
     """
 
     def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
-        self.spec, self.order, self.budget, self.repetitions = spec, order, budget, 0
+        self.spec, self.order, self.budget = spec, order, budget
+        self.repetitions = 0  # of the bodies of all loops, over all ranks so far
         self.lists = MicroBatchLists(spec.header.micro_batches)
-        self.varying = frozenset(_bound_in_loops(order.actions))
+        self.varying = frozenset(_bound_in_loops(order.actions))  # the names whose values loops change
         self.is_fixed: dict[int, bool] = {}  # id() of an action -> whether no loop changes the cells that it could mean
-        self.spans: dict[Span, int] = {}
+        self.spans: dict[Span, int] = {}  # the span of an action -> its number
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
     def run(self, rank: Rank, actions: tuple[n.Action, ...], env: Env) -> None:
@@ -76,20 +77,24 @@ class _Lister:
         return scalar(e, env, self.budget)
 
     def _repeat(self, rank: Rank, a: n.Repeat, env: Env) -> None:
-        low, count = 0 if a.low is None else self._scalar(a.low, env), self._scalar(a.count, env)
-        high = count - 1 if a.low is None else count
+        low, count_or_high = 0 if a.low is None else self._scalar(a.low, env), self._scalar(a.count, env)
+        high = count_or_high - 1 if a.low is None else count_or_high
         self.repetitions += max(high - low + 1, 0)
-        if self.repetitions > limits.REPETITIONS:  # also if its body is empty
+        if self.repetitions > limits.REPETITIONS:  # loops with an empty body count too
             message = f"the bodies of the listing's loops are repeated more than {limits.REPETITIONS} times"
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
-            # After one repetition the meaning of each action is known. If no loop changes it, the rest is listed at once.
+            # After one repetition the meaning of each action is known. If no loop changes these meanings, all other
+            # repetitions are listed at once.
             if i == low < high and (tasks := self._repeatable(rank, a.body)) is not None and rank.repeat(tasks, high - low):
                 return
 
     def _repeatable(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
-        """Return meaning, kind and cell of actions that are each the next task of one stage in every repetition, else None."""
+        """Return the meaning, kind and cell of each action of a loop's body, after one repetition.
+
+        Return None unless each action is a task without a micro-batch, of one cell that no loop changes.
+        """
         tasks = []
         for a in actions:
             cells = rank.candidates.get(id(a), [])
@@ -110,7 +115,7 @@ class _Lister:
                 raise self._ambiguous(rank, a, kind, cells)
             (cell,) = cells
             first = last = cell.next[PHASE[kind]]
-            if a.first is not None or first == len(cell.micro_batches):
+            if a.first is not None or first == len(cell.micro_batches):  # if there is no next one, `_ids` raises E306
                 first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
 
@@ -122,15 +127,18 @@ class _Lister:
         examples = cells or rank.cells
         if not examples:
             return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
-        c = next((c for c in examples if c.next[PHASE[kind]] < len(c.micro_batches)), examples[0])
+        cell = next((c for c in examples if c.next[PHASE[kind]] < len(c.micro_batches)), examples[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
-        example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{f', {ids}' if ids else ''})"
+        example = f"{a.kind.name} {pipes[cell.pipe].name}({cell.stage}{f', {ids}' if ids else ''})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
 
     def _cells(self, rank: Rank, a: n.TaskAction, env: Env) -> list[Cell]:
-        """Return the cells of a rank that an action could mean."""
+        """Return the cells of a rank that an action could mean, and keep them in `rank.candidates` if no loop changes them.
+
+        Raises ChimeraError E306 for a pipe that does not exist, or a stage that is not on the rank.
+        """
         self.budget.spend(len(rank.cells) // 4, a.span)
-        cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
+        cells, selecting = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
             members = self.order.pipes[a.pipe.name.name]
             if a.pipe.index is not None:
@@ -151,13 +159,13 @@ class _Lister:
                 help = f"stages of rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if id(a) not in self.is_fixed:
-            self.is_fixed[id(a)] = self.varying.isdisjoint(name for e in used for name in names_in(e))
+            self.is_fixed[id(a)] = self.varying.isdisjoint(name for e in selecting for name in names_in(e))
         if self.is_fixed[id(a)]:
             rank.candidates[id(a)] = cells
         return cells
 
     def _oldest(self, rank: Rank, a: n.TaskAction, cells: list[Cell]) -> Cell:
-        """Return the one of these cells whose weight gradient is pending longest."""
+        """Return the one of these cells whose weight gradient is pending longest. Raises ChimeraError E306 if none is."""
         self.budget.spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
         if not pending:
@@ -165,7 +173,10 @@ class _Lister:
         return pending[0] if len(pending) == 1 else min(pending, key=lambda c: next(iter(c.pending.values())))
 
     def _ids(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, env: Env) -> tuple[int, int]:
-        """Return the first and last of a task's micro-batches, counted within the pipe."""
+        """Return the first and last of a task's micro-batches, counted within the pipe.
+
+        Raises ChimeraError E306 if there are none, or if the pipe does not have all of them.
+        """
         first = cell.next[PHASE[kind]] if a.first is None else self._scalar(a.first, env)
         last = first if a.last is None else self._scalar(a.last, env)
         count = len(cell.micro_batches)
@@ -183,7 +194,10 @@ class _Lister:
         return first, last
 
     def _add(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, first: int, last: int) -> None:
-        """List a task of the micro-batches first .. last, counted within the pipe. Raises ChimeraError E302."""
+        """List a task of the micro-batches first .. last, counted within the pipe.
+
+        Raises ChimeraError E302 if the task of one of them is listed already.
+        """
         ids = cell.micro_batches
         operand = ids[first] if first == last else self.lists.number(ids[first : last + 1])
         meaning = cell.meanings.get(id(a))
@@ -201,8 +215,9 @@ class _Lister:
 def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered:
     """Return the tasks that every rank lists.
 
-    Raises ChimeraError: E301 a task that is not listed, E302 a task that is listed twice, E306 a task that does not exist or is
-    not determined, or loops with too many repetitions.
+    Raises ChimeraError: E301 a task that is not listed, E302 a task that is listed twice, or a full and a split backward of one
+    micro-batch, E306 a task that does not exist or is not determined, or loops with too many repetitions; E205, E206 and E211
+    (`evaluate`).
     """
     h = spec.header
     ranks = [Rank(r) for r in range(h.ranks)]
@@ -212,7 +227,7 @@ def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered
     lister = _Lister(spec, order, budget)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
-    found = _missing(spec, order, ranks)
+    found = _omitted_or_mixed(spec, order, ranks)
     if found:
         raise ChimeraError(found)
     meaning, operand = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 2).T.copy()
@@ -222,40 +237,43 @@ def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered
     return Ordered(program, origin, tuple(lister.spans))
 
 
-def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnostic]:
-    """Return the findings about tasks that a listing omits, one for all places where the same kinds are missing."""
+def _omitted_or_mixed(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnostic]:
+    """Return the findings about tasks that a listing omits, and about micro-batches with a full and a split backward.
+
+    Places where the same kinds are omitted have one finding.
+    """
     omitted_by_kinds: dict[str, list[str]] = {}
-    found: list[Diagnostic] = []
+    mixed: list[Diagnostic] = []
     for rank in ranks:
         for cell in rank.cells:
-            if not cell.listed.strip(_COMPLETE):
+            if not cell.listed.strip(_COMPLETE):  # all micro-batches are complete
                 continue
             name = f"{spec.header.pipes[cell.pipe].name} s{cell.stage}"
             bits = np.frombuffer(cell.listed, np.uint8)
             forward, full, inputs, weights, _ = ((bits & 1 << kind).astype(bool) for kind in KINDS.values())
             half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
-            parts = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
+            masks = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}  # which ones omit the kind
             kinds_by_mask: dict[bytes, list[str]] = {}
-            for kind, wrong in parts.items():
-                if wrong.any():
-                    kinds_by_mask.setdefault(wrong.tobytes(), []).append(kind)
+            for kind, mask in masks.items():
+                if mask.any():
+                    kinds_by_mask.setdefault(mask.tobytes(), []).append(kind)
             if kinds_by_mask:
-                omitted = ", and ".join(_tasks_in_words(kinds, name, parts[kinds[0]]) for kinds in kinds_by_mask.values())
+                omitted = ", and ".join(_tasks_in_words(kinds, name, masks[kinds[0]]) for kinds in kinds_by_mask.values())
                 key = ", ".join(kind for kinds in kinds_by_mask.values() for kind in kinds)
                 omitted_by_kinds.setdefault(key, []).append(f"rank {rank.number} never lists {omitted}")
             is_mixed = full & (inputs | weights)
-            if is_mixed.any() and len(found) < MAX_FOUND:
+            if is_mixed.any() and len(mixed) < MAX_FOUND:
                 message = f"rank {rank.number} lists a full and a split backward of {name}, micro-batch {is_mixed.argmax()}"
-                found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
+                mixed.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     omissions = []
     for kinds, (first, *others) in omitted_by_kinds.items():
         more = f"\n... and {len(others) - MAX_NOTED} more" if len(others) > MAX_NOTED else ""
         notes = ("\n".join(others[:MAX_NOTED]) + more,) if others else ()
         omissions.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list it: {kinds} once for each micro-batch"))
-    return [*omissions, *found]
+    return [*omissions, *mixed]
 
 
-def _tasks_in_words(kinds: list[str], name: str, wrong: npt.NDArray[np.bool_]) -> str:
-    """Return 'F and B of main s0, micro-batch 7': tasks of the same micro-batches that are omitted."""
-    more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
-    return f"{' and '.join(kinds)} of {name}, micro-batch {wrong.argmax()}{more}"
+def _tasks_in_words(kinds: list[str], name: str, mask: npt.NDArray[np.bool_]) -> str:
+    """Return 'F and B of main s0, micro-batch 7': omitted tasks. mask: the micro-batches that omit these kinds."""
+    more = f" ({mask.sum()} such micro-batches)" if mask.sum() > 1 else ""
+    return f"{' and '.join(kinds)} of {name}, micro-batch {mask.argmax()}{more}"

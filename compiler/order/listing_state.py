@@ -19,9 +19,10 @@ PHASE = (0, 1, 1, 2, 3)
 # By phase: the bits of the kinds after which a micro-batch needs no task of the phase. After its backward a micro-batch
 # needs no recomputation.
 _DONE = (0b00001, 0b00110, 0b01000, 0b10110)
-# By kind: the phases of which a task of the kind completes a micro-batch.
+# By kind: the phases of which a micro-batch needs no task after a task of this kind.
 _PHASES = tuple(tuple(phase for phase, done in enumerate(_DONE) if done >> kind & 1) for kind in range(len(PHASE)))
-# Tables for bytearray.translate. By kind: each byte with the kind's bit set. By phase: the bits of `_DONE` that it has.
+# Tables for bytearray.translate. `_WITH_KIND`, by kind: each byte with the kind's bit set. `_BITS_DONE`, by phase: each byte
+# with only its bits of `_DONE`.
 _WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(len(PHASE)))
 _BITS_DONE = tuple(bytes(b & done for b in range(256)) for done in _DONE)
 
@@ -32,9 +33,10 @@ Places = dict[tuple[int, int], list[int]]  # by kind and id() of a cell: the pla
 class Cell:
     """What one rank has listed of a stage of a pipe.
 
-    listed: for each micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch without a task of it
-    that still needs one; pending: the micro-batches with I and without W, each with the number of its I on the rank;
-    meanings: id() of an action -> the number of its meaning in this cell.
+    micro_batches: their numbers in the program; everywhere else here a micro-batch has its number in the pipe. listed: for each
+    micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch that still needs a task of it, or the
+    number of micro-batches if none does; pending: the micro-batches with I and without W, each with the number of its I on the
+    rank; meanings: id() of an action -> the number of its meaning in this cell.
     """
 
     pipe: int
@@ -60,7 +62,7 @@ class Rank:
     """What one rank has listed so far.
 
     candidates: id() of an action -> the cells that it could mean, if no loop changes them; rows: the meaning and the operand of
-    each task, in one flat list, because the garbage collector would visit tuples; inputs: the number of I so far.
+    each task, in one flat list, because the garbage collector would visit tuples; inputs: how many I it has listed.
     """
 
     number: int
@@ -70,7 +72,10 @@ class Rank:
     inputs: int = 0
 
     def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, operand: int) -> int | None:
-        """List a task of micro-batches first .. last of a cell. Return a micro-batch that was listed before, if any."""
+        """List a task of micro-batches first .. last of a cell, and return None.
+
+        If a task of this kind was listed before for one of them, return this micro-batch instead.
+        """
         listed, bit = cell.listed, 1 << kind
         for m in range(first, last + 1):
             if listed[m] & bit:
@@ -86,21 +91,22 @@ class Rank:
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
-        """List these tasks `repetitions` times, in this order; each is of the next micro-batch of its cell.
+        """List the tasks of these actions `repetitions` times, in this order; each is of the next micro-batch of its cell.
 
         The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Returns
-        False, and lists nothing, if one of them could not be listed or their micro-batches are not consecutive.
+        False, and lists nothing, where `_repeated_micro_batches` returns None.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: Places = {}
         for k, (_, kind, cell) in enumerate(actions):
             places.setdefault((kind, id(cell)), []).append(k)
-        ids = _repeated_ids(cells, places, repetitions)
-        if ids is None:
+        micro_batches = _repeated_micro_batches(cells, places, repetitions)
+        if micro_batches is None:
             return False
-        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
+        width = 2 * len(actions)  # entries of `rows` for one repetition
+        inputs = [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
         rows = [0] * (width * repetitions)
-        for (kind, key), following in ids.items():
+        for (kind, key), following in micro_batches.items():
             cell, positions = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
             cell.listed[low:high] = cell.listed[low:high].translate(_WITH_KIND[kind])
@@ -110,6 +116,7 @@ class Rank:
             if kind == INPUT_GRADIENT:
                 places_in_body = [bisect_left(inputs, k) for k in positions]  # among the I of the body
                 numbers = [self.inputs + turn * len(inputs) + n for turn in range(repetitions) for n in places_in_body]
+                # How many of these I have their W in these repetitions too: the W first take what was pending before.
                 completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
                 cell.pending.update(zip(following[completed:], numbers[completed:], strict=True))
             elif kind == WEIGHT_GRADIENT:
@@ -124,12 +131,15 @@ class Rank:
         return True
 
 
-def _repeated_ids(cells: dict[int, Cell], places: Places, repetitions: int) -> dict[tuple[int, int], list[int]] | None:
-    """Return, by kind and cell, the micro-batches that the repetitions of a body list, in order.
+def _repeated_micro_batches(
+    cells: dict[int, Cell], places: Places, repetitions: int
+) -> dict[tuple[int, int], list[int]] | None:
+    """Return, by kind and id() of a cell, the micro-batches that the repetitions of a body list, in order. cells: by id().
 
-    None if a task could not be listed, or if the micro-batches of a kind and cell are not consecutive. cells: by id().
+    None if a task could not be listed, and in some cases in which tasks are to be listed one by one: the micro-batches of a
+    kind and cell are not consecutive, or a cell has both B and I in the body, or an R may come after the backward.
     """
-    ids: dict[tuple[int, int], list[int]] = {}
+    result: dict[tuple[int, int], list[int]] = {}
     for kind, key in sorted(places):  # I before W, which takes what is pending
         cell, positions, input_positions = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
         count = repetitions * len(positions)
@@ -142,7 +152,7 @@ def _repeated_ids(cells: dict[int, Cell], places: Places, repetitions: int) -> d
                 pending_last = pending_first + (repetitions - 1) * (len(input_positions) - len(positions))
                 if min(pending_first, pending_last) < 1:
                     return None
-            following = list(islice(chain(cell.pending, ids.get((INPUT_GRADIENT, key), ())), count))
+            following = list(islice(chain(cell.pending, result.get((INPUT_GRADIENT, key), ())), count))
         else:
             first = cell.next[PHASE[kind]]
             following = list(range(first, first + count))
@@ -153,16 +163,17 @@ def _repeated_ids(cells: dict[int, Cell], places: Places, repetitions: int) -> d
             return None
         if kind == RECOMPUTATION and not _is_before_backwards(cell, positions, places):
             return None
-        ids[kind, key] = following
-    return ids
+        result[kind, key] = following
+    return result
 
 
 def _is_before_backwards(cell: Cell, positions: list[int], places: Places) -> bool:
-    """Return whether each next recomputation of a repeated body is of a micro-batch whose backward comes later.
+    """Return whether each recomputation of a repeated body is certain to come before the backward of its micro-batch.
 
-    positions: of the recomputations in the body; places: of all its tasks.
+    positions: of the cell's recomputations in the body; places: of all tasks of the body.
     """
     backwards = sorted(places.get((FULL_BACKWARD, id(cell)), []) + places.get((INPUT_GRADIENT, id(cell)), []))
+    # By how many micro-batches the recomputations are ahead of the backwards.
     lead = cell.next[PHASE[RECOMPUTATION]] - cell.next[PHASE[FULL_BACKWARD]]
     if len(positions) < len(backwards):
         return False

@@ -1,4 +1,4 @@
-"""The result of every order form: the tasks of each rank in order, and the text that placed each of them."""
+"""The result of every order form: the tasks of each rank in order, and the text that ordered each of them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from chimerac.compiler.syntax.printer import expression
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Tasks in order. program: of tasks only; origin: for every row, the index in `spans` of the text that placed it."""
+    """Tasks in order. program: of tasks only; origin: for every row, the index in `spans` of the text that ordered it."""
 
     program: Program
     origin: Ints
     spans: tuple[Span, ...]
 
     def span(self, row: int) -> Span:
-        """Return the text that placed the task of a row."""
+        """Return the text that ordered the task of a row."""
         return self.spans[int(self.origin[row])]
 
     def origins(self, lowered: Program) -> Ints:
         """Return for every row of a program that was lowered from this one the index of its text in `spans`.
 
-        A SEND or ALLREDUCE has the text of the task before it, a RECV that of the task after it; -1 on a rank without tasks.
+        A SEND or ALLREDUCE has the text of the task before it on its rank, a RECV that of the task after it. If there is none,
+        it has the text of the rank's first or last task. On a rank without tasks the index is -1.
         """
         tasks, is_task = self.program, lowered.table.is_task
         count = np.concatenate([[0], np.cumsum(is_task)])
@@ -38,9 +39,9 @@ class Ordered:
         local = lowered.rank_of % tasks.world
         first, stop = tasks.offsets[local], tasks.offsets[local + 1]
         known = np.flatnonzero(first < stop)
-        found = np.full(len(lowered), -1, np.int64)
-        found[known] = self.origin[first[known] + np.clip(number[known], 0, stop[known] - first[known] - 1)]
-        return found
+        result = np.full(len(lowered), -1, np.int64)
+        result[known] = self.origin[first[known] + np.clip(number[known], 0, stop[known] - first[known] - 1)]
+        return result
 
 
 class MicroBatchLists:
@@ -66,8 +67,8 @@ def task_program(
 ) -> Program:
     """Return the program of these tasks, given rank after rank.
 
-    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair; offsets: the
-    first task of each rank, and the number of tasks.
+    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair, else 0; offsets:
+    the first task of each rank, and the number of tasks.
     """
     recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, operand=operand, flags=recomputed * RECOMPUTE + overlap * OVERLAP)

@@ -1,4 +1,4 @@
-"""The order form `ticks`: each task has a logical time, and a rank executes its tasks in the order of their ticks."""
+"""The order form `ticks`: each task has a tick, a logical time, and a rank executes its tasks in the order of their ticks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from chimerac.compiler.resolve.spec import Filling, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # findings: pairs of formulas with equal ticks; or tasks placed never or twice, counted after each pipe
-MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names
+MAX_FOUND = 20  # findings after which no further pair of formulas (equal ticks) or pipe (tasks placed never or twice) is added
+MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names, at most
 
 
 @dataclass(frozen=True, slots=True)
 class _FormulaTasks:
     """The tasks that one formula places, one entry each.
 
-    each_stage, each_id: one entry per micro-batch of each task, its stage and its number in the program.
+    formula: the number of the formula; each_stage, each_id: one entry per micro-batch of each task: its stage, and its number
+    in the program.
     """
 
     formula: int
@@ -41,7 +42,7 @@ class _FormulaTasks:
 def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     """Return every rank's tasks in the order of their ticks.
 
-    Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
+    Raises ChimeraError: E303 two tasks of one rank on one tick, and what `order_with_ties` raises.
     """
     ordered, tick = order_with_ties(spec, order, budget)
     collides = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)  # with the next row
@@ -58,7 +59,8 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
     Tasks of one rank on one tick are accepted, in the order of the formulas. `order_by_ticks` reports them as E303. The search
     for suggestions uses this function, since a suggestion may separate such tasks.
 
-    Raises ChimeraError: E301 a task without a formula, E302 a task with two.
+    Raises ChimeraError: E301 a task without a formula, or a group that begins before micro-batch 0; E302 a task with two
+    formulas or in two groups, or a full and a split backward of one micro-batch; E205, E206 and E211 (`evaluate`).
     """
     h, lists = spec.header, MicroBatchLists(spec.header.micro_batches)
     placed, remaining = [], len(KINDS) * h.stages * h.micro_batches
@@ -129,7 +131,7 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
     stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
     group = np.tile(np.arange(len(low), dtype=np.int64), spec.header.stages)
     env = {**f.env, f.stage: stage, f.micro_batch: low[group]} | ({f.counter: counter[group]} if f.counter else {})
-    for let in f.lets if len(stage) else ():  # a let may have one value for all tasks
+    for let in f.lets if len(stage) else ():  # without tasks nothing is computed, also no let with one value for all tasks
         env[let.name.name] = evaluate(let.value, env, budget)
     if f.condition is not None:
         holds = values_at(f.condition, env, len(stage), budget, bool)
@@ -143,7 +145,11 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
 
 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
-    """Return the first and last micro-batch of every group, up to the pipe's last one, and the numbers of the groups."""
+    """Return the first and last micro-batch of every group, and the numbers of the groups. count: the pipe's micro-batches.
+
+    A group ends at the pipe's last micro-batch at the latest. Groups that are empty or begin after it are left out. Without
+    `m = LOW .. HIGH` every micro-batch is a group. Raises ChimeraError E301 for a group that begins before micro-batch 0.
+    """
     numbers = np.arange(count, dtype=np.int64)
     if f.group is None:
         return numbers, numbers, numbers
@@ -157,42 +163,45 @@ def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
 
 
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
-    """Check that every (stage, micro-batch) of every pipe has one forward, one B or one I and one W, and at most one R."""
+    """Check that every (stage, micro-batch) has one F, at most one R, and either one B, or one I and one W.
+
+    Raises ChimeraError E301 and E302. placed: the tasks of the formulas, or of the first ones if these place too many.
+    """
     h = spec.header
     found: list[Diagnostic] = []
     by_pipe: dict[int, list[_FormulaTasks]] = {}
-    for x in placed:
-        by_pipe.setdefault(x.pipe, []).append(x)
+    for tasks in placed:
+        by_pipe.setdefault(tasks.pipe, []).append(tasks)
     for p, pipe in enumerate(h.pipes):
         if len(found) >= MAX_FOUND:
             break
         pipe_tasks = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
         counts = np.zeros((len(KINDS), h.stages, count), np.int64)
-        for x in pipe_tasks:
-            np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
+        for tasks in pipe_tasks:
+            np.add.at(counts[tasks.op], (tasks.each_stage, tasks.each_id - first), 1)
         found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
         if len(placed) < len(order.formulas):
-            continue  # the rest has not been placed, so nothing is known to be missing
+            continue  # the other formulas have not placed their tasks, so nothing is known to be missing
         forward, full, inputs, weights, _ = counts > 0
-        backward = "B(s, m) at ..., or I and W"
+        missing_backward = "B(s, m) at ..., or I and W"
         if order.filling is not None:
-            weights, backward = inputs, "B(s, m) at ..., or I, whose W the fill places"
-        for missing, what, example in (
+            weights, missing_backward = inputs, "B(s, m) at ..., or I, whose W the fill places"
+        for missing, letter, addition in (
             (~forward, "F", "F(s, m) at s + m"),
-            (~full & ~inputs & ~weights, "B", backward),
+            (~full & ~inputs & ~weights, "B", missing_backward),
             (inputs & ~weights & ~full, "W", "W(s, m) at ..., the weight gradient that belongs to I"),
             (weights & ~inputs & ~full, "I", "I(s, m) at ..., the input gradient that belongs to W"),
         ):
             if missing.any():
                 s, m = np.argwhere(missing)[0]
                 many = f" ({missing.sum()} such tasks)" if missing.sum() > 1 else ""
-                message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
-                grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
+                message = f"no formula places {letter} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
+                grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[letter] and f.group]
                 if grouped:
                     found.append(_omission_finding(message, grouped, count, np.flatnonzero(missing[s]), budget))
                 else:
-                    found.append(_unplaced_finding(message, order, p, KINDS[what], f"add: {example}"))
+                    found.append(_unplaced_finding(message, order, p, KINDS[letter], f"add: {addition}"))
         is_mixed = full & (inputs | weights)
         if is_mixed.any():
             s, m = np.argwhere(is_mixed)[0]
@@ -203,7 +212,10 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
 
 
 def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
-    """Return E301 for a task that no formula places: there is no formula of its kind, or none whose `when` holds."""
+    """Return E301 for a task that no formula places: its pipe has no formula of its kind, or none whose `when` holds.
+
+    help: the one if the order has no formula of this kind.
+    """
     formulas = [f for f in order.formulas if f.kind == kind]
     of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
     if not of_pipe and formulas:
@@ -220,7 +232,10 @@ def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help
 
 
 def _omission_finding(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
-    """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits none."""
+    """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits and repeats none.
+
+    missing: the omitted micro-batches of a stage; count: the pipe's micro-batches.
+    """
     first, group = formulas[0], formulas[0].group
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""
@@ -232,9 +247,9 @@ def _omission_finding(message: str, formulas: list[Formula], count: int, missing
 
 
 def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Range | None:
-    """Return a range in which each group of a formula is longer by one amount, so that they omit and repeat no micro-batch.
+    """Return a range in which all groups of a formula are longer by one amount, so that they omit and repeat no micro-batch.
 
-    count: of the micro-batches. Returns None if there is no such amount.
+    count: the pipe's micro-batches. Returns None if there is no such amount.
     """
     try:
         low, high, _ = _groups(f, count, budget.share())
@@ -250,13 +265,16 @@ def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Rang
 def _duplicate_findings(
     spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int
 ) -> list[Diagnostic]:
-    """Return E302 for a task of a pipe that is placed twice. counts: how often each is, by kind, stage and micro-batch."""
+    """Return E302 for the first task of a pipe that is placed more than once, [] if there is none.
+
+    counts: how often each task is placed, by kind, stage and micro-batch.
+    """
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
     ids = spec.header.pipes[pipe].micro_batches
-    placing = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
-    formulas = [order.formulas[x.formula] for x in placing]
+    placing = [tasks for tasks in pipe_tasks if tasks.op == op and ((tasks.each_stage == s) & (tasks.each_id == ids[m])).any()]
+    formulas = [order.formulas[tasks.formula] for tasks in placing]
     name = f"{FORMS[op].letter} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
     if len(formulas) == 1:
         return [
@@ -276,8 +294,9 @@ def _duplicate_findings(
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
-    """Return one finding for each pair of formulas that place tasks on one tick, with the first such tick.
+    """Return one finding for each pair of formulas that place tasks of a rank on one tick, with the first such tasks.
 
+    There are at most MAX_FOUND. A pair may be one formula twice, and the fill counts as a formula.
     rows: those whose next row is on the same rank and has the same tick; tick: of every row.
     """
     program = ordered.program

@@ -1,6 +1,6 @@
-"""What one configuration needs and how long its iteration takes: from its compiled program, or before it is compiled.
+"""How much memory one configuration needs and how long its iteration takes: lower bounds, and figures of its compiled program.
 
-The width is never expanded. One replica is compiled, and its all-reduces take the time of all replicas' ranks.
+Only one replica is compiled. Each all-reduce takes as long as one over the ranks of all replicas.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ RECOMPUTE_ALL, RECOMPUTE_NONE = stage_choice("all"), stage_choice("none")
 class Bounds:
     """What is known of a configuration without compiling it.
 
-    time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: of one replica,
-    about; reason: why the configuration is not possible, '' if it may be.
+    time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: the forwards and
+    backwards of one replica, a split backward counted once; reason: why the configuration is not possible, '' if it may be.
     """
 
     time: int = 0
@@ -56,10 +56,12 @@ class Bounds:
 class Outcome:
     """The figures of a configuration. Times are in nanoseconds.
 
-    zero: the state of the optimizer is shared out; memory: of the rank that needs most, in bytes. makespan: of an iteration;
-    None where a rank needs more than it has, or where the configuration is not possible. The next three are means over the
-    ranks. busy: computing; bubble: waiting for what is not computed yet, and at the end; exposed: waiting for what is on its
-    way. reason: why it is not possible, '' if it is.
+    zero: whether the holders of a stage share out the optimizer's state; memory: of the rank that needs most, in bytes.
+    makespan: of an iteration, with the exchange of updated weights if `zero`; None where a rank needs more than it has, or
+    where the configuration is not possible. reason: why it is not possible, '' if it is.
+
+    How the ranks spend this time, as means over them: busy: computing; bubble: waiting for a value that is not sent yet, and
+    for the end of the iteration; exposed: waiting for communication, such as messages on their way and all-reduces at the end.
     """
 
     configuration: Configuration
@@ -79,12 +81,12 @@ class Outcome:
     @property
     def key(self) -> tuple[int, int, Configuration]:
         """Return a key that sorts better outcomes first: by time, then by memory, then by the order of configurations."""
-        assert self.makespan is not None, "it runs"
+        assert self.makespan is not None, "only outcomes that can run are compared"
         return self.makespan, self.memory, self.configuration
 
 
 class Evaluator:
-    """Evaluates configurations of a problem. Descriptions and partitions are computed once for all of them."""
+    """Evaluates configurations of a problem. Those with equal sizes share a description and a partition, computed once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -93,17 +95,23 @@ class Evaluator:
 
     @cached_property
     def trees(self) -> dict[str, Schedule]:
-        """Return the syntax trees of all schedules. Raises ChimeraError with the syntax errors of one."""
+        """Return the syntax trees of all schedules, by name. Raises ChimeraError with the errors of the first wrong text."""
         return {name: parse(source) for name, source in self.problem.schedules.items()}
 
     def check(self) -> None:
-        """Raise ChimeraError for errors in a schedule's text or in the model, which all configurations would have."""
+        """Raise ChimeraError for errors that need no configuration to be found.
+
+        They are the syntax errors of a schedule, the errors of `find_model`, and E714 for a profile of another model.
+        """
         for source in self.problem.schedules.values():
             parse_source(source)
         self.problem.profile.check_fits(self._describe(self.problem.profile.sizes[0].samples))
 
     def bounds(self, c: Configuration) -> Bounds:
-        """Return what is known of a configuration without compiling it."""
+        """Return what is known of a configuration without compiling it.
+
+        Raises ChimeraError for errors in the text of its schedule. Errors that depend on sizes become the reason.
+        """
         try:
             return self._bounds(c)
         except ChimeraError as error:
@@ -112,7 +120,7 @@ class Evaluator:
             return Bounds(reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _bounds(self, c: Configuration) -> Bounds:
-        """Return what `bounds` returns, but raise errors as ChimeraError."""
+        """Return the bounds. Raises ChimeraError also for errors that depend on sizes."""
         tree = self.trees[c.schedule]
         if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
@@ -120,8 +128,9 @@ class Evaluator:
         h = spec.header
         numerator, denominator = h.micro_batch_size
         if h.ranks != c.ranks or h.micro_batches * numerator != c.micro_batches * denominator:
-            return Bounds(reason=f"it has {count_text(h.ranks, 'rank')} and {count_text(h.micro_batches, 'micro-batch')}")
-        check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # so that a run can expand it
+            sizes = f"{count_text(h.ranks, 'rank')} and {count_text(h.micro_batches, 'micro-batch')}"
+            return Bounds(reason=f"the program has {sizes}, not as many as planned")
+        check_sizes(self.problem.schedules[c.schedule].name, h, spec.costs, c.width)  # a run expands the program to the width
         samples = h.samples(c.micro_batch)
         model, (partition, stages) = self._description(samples), self._partition(samples, h.stages)
         need = max(sum(fixed_bytes(h, model, stages, self._least_state(c), r)) for r in range(h.ranks))
@@ -130,31 +139,31 @@ class Evaluator:
     def _least_time(self, spec: Spec, samples: int, partition: Partition) -> int:
         """Return a lower bound of the iteration's time, in nanoseconds.
 
-        It is that of the slowest rank: the time until its first micro-batch can reach it, plus its busy time. A backward counts
-        as full or as split, whichever is shorter.
+        For each rank, the time until a first micro-batch can reach it plus its busy time is a bound. The largest is returned. A
+        backward counts as full or as split, whichever is shorter.
         """
         h = spec.header
         seconds = stage_seconds(self.problem.profile, samples, partition.layers)
         forward, full, inputs, weights, recomputation = ([nanoseconds(x) for x in seconds[op]] for op in TASKS)
         backward = [min(b, i + w) for b, i, w in zip(full, inputs, weights, strict=True)]
         reached = [0, *accumulate(forward)]  # by stage: when its first micro-batch can reach it
-        busy, head = [0] * h.ranks, [sum(forward)] * h.ranks
+        busy, begins = [0] * h.ranks, [sum(forward)] * h.ranks  # by rank: its busy time, and when it can begin
         for pipe, recompute in zip(h.pipes, spec.recompute, strict=True):
             for s, rank in enumerate(pipe.placement):
                 busy[rank] += len(pipe.micro_batches) * (forward[s] + backward[s] + recomputation[s] * recompute[s])
                 if pipe.micro_batches:
-                    head[rank] = min(head[rank], reached[s])
-        return max((a + b for a, b in zip(head, busy, strict=True) if b), default=0)
+                    begins[rank] = min(begins[rank], reached[s])
+        return max((begin + time for begin, time in zip(begins, busy, strict=True) if time), default=0)
 
     def outcome(self, c: Configuration) -> Outcome:
-        """Return the figures of a configuration, from its compiled program."""
+        """Return the figures of a configuration, from its compiled program. An error becomes the reason."""
         try:
             return self._outcome(c)
         except ChimeraError as error:
             return Outcome(c, reason=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
 
     def _outcome(self, c: Configuration) -> Outcome:
-        """Return what `outcome` returns, but raise errors as ChimeraError."""
+        """Return the figures. Raises ChimeraError if the configuration is not possible."""
         p, program = self.problem, self.replica(c)
         model = self._description(program.header.samples(c.micro_batch))
         for zero in (False, True) if p.zero is None and p.state.per_gradient else (bool(p.zero),):
@@ -217,7 +226,7 @@ class Evaluator:
     def _gathering(self, h: Header, model: ModelDescription, width: int) -> int:
         """Return how long the holders of stages take to send each other the weights that each has updated, in nanoseconds.
 
-        It is half of an all-reduce for each stage. A rank does this for one stage after the other; the slowest rank counts.
+        For each stage it takes half of an all-reduce. A rank does this for one stage after the other; the slowest rank counts.
         """
         stage_sums, all_reduce_s = self._partition(model.samples, h.stages)[1], self._all_reduce_s(width)
         seconds = [all_reduce_s(len(h.holders([s])), stage_sums[s].weight_bytes) / 2 for s in range(h.stages)]

@@ -23,20 +23,22 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.compiler.plan.evaluate import Bounds, Evaluator, Outcome
 from chimerac.compiler.plan.space import Configuration, Problem, configurations
 
-AHEAD = 32  # configurations that may be tried before a decision about the first of them
+AHEAD = 32  # whether a configuration is left out depends on the results of those at least so many places before it
 AT_ONCE = 16  # configurations that a process gets at once to compute their bounds
-DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # choices, in the order of the table
+DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # choices, in the order of the table's rows
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
     """The result of a search for the best configuration.
 
-    best: the fastest configuration that fits; outcomes: of all configurations that were tried; neighbours: outcomes of
-    configurations that differ from the best one in one choice, with its name. The other fields count configurations. total:
-    all; impossible: those that are not possible, by the code of the reason; too_large: those that are known not to fit without
-    being compiled; too_slow: those left out because even their least time is more than another one's time; left: those that
-    were not tried, since the search was interrupted.
+    best: the fastest configuration that fits; outcomes: of all configurations that the search tried. neighbours: the name of a
+    choice, and the outcome of a configuration that differs from the best one in this choice (`_neighbours`).
+
+    The other fields count configurations. total: all; impossible: those that are not possible, by the code of the reason, or by
+    the reason itself if it has no code; too_large: those whose bounds show that they do not fit; too_slow: those left out
+    because even their least time is more than the time of another one with as many ranks; left: those that were not tried,
+    since the search was interrupted. is_interrupted: whether Ctrl-C ended the search, maybe before all neighbours were known.
     """
 
     problem: Problem
@@ -48,10 +50,11 @@ class PlanResult:
     too_slow: int
     left: int = 0
     neighbours: Sequence[tuple[str, Outcome]] = ()
+    is_interrupted: bool = False
 
     @property
     def by_ranks(self) -> dict[int, Outcome]:
-        """Return the best for each number of ranks of a replica, ascending."""
+        """Return the best outcome for each number of ranks of a replica, ascending."""
         found: dict[int, Outcome] = {}
         for o in sorted((o for o in self.outcomes.values() if o.can_run), key=lambda o: o.key):
             found.setdefault(o.configuration.ranks, o)
@@ -60,10 +63,10 @@ class PlanResult:
 
 @dataclass(slots=True)
 class _State:
-    """The outcomes of a search so far."""
+    """The outcomes of a search so far. best: by the ranks of a replica, the least makespan; too_slow: how many are left out."""
 
     outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
-    best: dict[int, int] = field(default_factory=dict)  # ranks of a replica -> least makespan
+    best: dict[int, int] = field(default_factory=dict)
     too_slow: int = 0
 
     def add(self, outcome: Outcome) -> None:
@@ -77,9 +80,11 @@ class _State:
 def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
     """Return the best configuration and how it was found.
 
-    progress: called with the number of configurations that are decided, and the number of all that must be. After Ctrl-C the
-    best so far is returned; if there is none, KeyboardInterrupt is raised. Raises ChimeraError: E714 a profile of another
-    model, E718 nothing fits, E719 nothing is possible, and the findings of a schedule's text.
+    progress: called after each configuration that is tried or left out as too slow, with the number of these so far and at the
+    end. After Ctrl-C the best so far is returned; if there is none, KeyboardInterrupt is raised.
+
+    Raises ChimeraError: E714 a profile of another model, E718 nothing fits, E719 nothing is possible, the findings of a
+    schedule's text, and the errors of `find_model`.
     """
     evaluator = Evaluator(problem)
     evaluator.check()
@@ -111,25 +116,25 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
         left = len(fitting) - len(state.outcomes) - state.too_slow
         result = PlanResult(problem, best, dict(state.outcomes), len(every), impossible, too_large, state.too_slow, left)
         if interrupted:
-            return result
+            return replace(result, is_interrupted=True)
         try:
             return replace(result, neighbours=_neighbours(best.configuration, possible, workers, state))
         except KeyboardInterrupt:
             workers.kill()
-            return result
+            return replace(result, is_interrupted=True)
 
 
 def _try(
     queue: Iterable[Configuration], bounds: Mapping[Configuration, Bounds], workers: _Workers, state: _State
 ) -> Iterator[None]:
-    """Try configurations in their order. Yields after each that is decided."""
+    """Try configurations in their order. Yields after each that is tried or left out."""
     running: deque[Future[Outcome] | None] = deque()  # None: one that is left out as too slow
 
     def finish() -> None:
-        """Wait for the outcome of the first of these."""
-        outcome = running.popleft()
-        if outcome is not None:
-            state.add(workers.result(outcome))
+        """Wait for the outcome of the first configuration in `running`."""
+        future = running.popleft()
+        if future is not None:
+            state.add(workers.result(future))
 
     for c in queue:
         if len(running) >= AHEAD:
@@ -148,9 +153,10 @@ def _try(
 def _neighbours(
     best: Configuration, possible: Sequence[Configuration], workers: _Workers, state: _State
 ) -> list[tuple[str, Outcome]]:
-    """Return the outcomes of the configurations that differ from the best one in one choice, with its name.
+    """Return, for each possible configuration that differs from the best one in one choice, the choice and the outcome.
 
-    Of each other schedule there is one, that with the best parameters.
+    Of the configurations of another schedule only the one with the best parameters is returned. Those that do not fit are
+    returned too.
     """
     near = [(what, c) for c in possible if (what := _difference(best, c, possible))]
     futures = {c: workers.outcome(c) for _, c in near if c not in state.outcomes}
@@ -176,7 +182,8 @@ def _preference(o: Outcome) -> tuple[Any, ...]:
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
     """Return in which choice another configuration differs from the best one, by its name in DIFFERENCES.
 
-    Return '' if it differs in none or in several, or if a possible value of this choice is between the two.
+    Return '' if it differs in none or in several. Of D x W and of micro-batches only the nearest possible values count: return
+    '' if another one is between the two.
     """
     same = {
         "D x W": best.ranks == other.ranks,
@@ -206,7 +213,7 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
 
 
 def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
-    """Return the finding E719 with the most common reasons."""
+    """Return the finding E719 with the most common reasons. bounds: of all configurations; each has a reason."""
     p, ranks = problem, count_text(problem.ranks, "rank")
     message = f"no schedule can run {p.model} on {ranks} with {count_text(p.batch, 'sample')} in an iteration"
     reasons = Counter(b.reason for b in bounds.values()).most_common(3)
@@ -222,7 +229,10 @@ def _nothing_fits(
     workers: _Workers,
     state: _State,
 ) -> ChimeraError:
-    """Return the finding E718 with the least memory that would do."""
+    """Return the finding E718 with the least memory that would do.
+
+    Further configurations are compiled while their bounds do not rule out that they need less.
+    """
     least = min((o for o in state.outcomes.values() if not o.reason), key=lambda o: o.memory, default=None)
     for c in sorted(possible, key=lambda c: (bounds[c].memory, bounds[c].tasks, c)):
         if c in state.outcomes:
@@ -238,16 +248,17 @@ def _nothing_fits(
         return refuse("E718", message, help="give other schedules or sizes")
     c = least.configuration
     own = "".join(f" -p {name}={value}" for name, value in c.own)
-    again = ", recomputation" * c.recompute + ", ZeRO-1" * least.zero
-    note = f"{least.memory:,} bytes: {c.schedule}{own}, D={c.ranks}, W={c.width}, micro-batches of {c.micro_batch}{again}"
+    saving = (", recomputation" if c.recompute else "") + (", ZeRO-1" if least.zero else "")
+    note = f"{least.memory:,} bytes: {c.schedule}{own}, D={c.ranks}, W={c.width}, micro-batches of {c.micro_batch}{saving}"
     help = f"the least that would do is --memory {least.memory}" + ("; or allow --zero auto" if p.zero is False else "")
     return refuse("E718", message, notes=(note,), help=help)
 
 
-_evaluator: Evaluator  # of a process that works for a search
+_evaluator: Evaluator  # set in each process of a `_Workers`
 
 
 def _begin(problem: Problem) -> None:
+    """Prepare a process of a `_Workers`."""
     global _evaluator
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the search, which then ends its processes
     _evaluator = Evaluator(problem)
@@ -262,24 +273,24 @@ def _outcome(c: Configuration) -> Outcome:
 
 
 class _Workers:
-    """Processes that evaluate configurations. With one process, or if one is killed, this process does it."""
+    """Processes that evaluate configurations. With `processes` 1, or once one was killed, the caller's process does it."""
 
     def __init__(self, evaluator: Evaluator, processes: int) -> None:
         self._evaluator = evaluator
-        self._others = set(multiprocessing.active_children())
+        self._others = set(multiprocessing.active_children())  # processes that `kill` must not end
         self._pool: ProcessPoolExecutor | None = None
-        self._configurations: dict[Future[Outcome], Configuration] = {}
+        self._configurations: dict[Future[Outcome], Configuration] = {}  # by the futures of the pool
         if processes > 1:
-            # fork needs no import of the compiler in each process: 0.4 s
-            kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-            context = multiprocessing.get_context(kind)
+            # With fork the processes need not import the compiler, which takes 0.4 s.
+            method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            context = multiprocessing.get_context(method)
             self._pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(evaluator.problem,))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
             self.kill()
         elif self._pool is not None:
             self._pool.shutdown()
@@ -304,7 +315,7 @@ class _Workers:
         return [self._evaluator.bounds(c) for c in every]
 
     def outcome(self, c: Configuration) -> Future[Outcome]:
-        """Begin to evaluate a configuration."""
+        """Begin to evaluate a configuration; without a pool, evaluate it at once."""
         if self._pool is not None:
             try:
                 future = self._pool.submit(_outcome, c)

@@ -1,8 +1,9 @@
 """What the ranks of a program would need under any partition: the peaks of compiler/analyze/memory.py as sums over stages.
 
 At each instruction a rank holds a number of entries of each type (chimera_ir/lifetimes.py). Only the bytes of an entry depend
-on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most can be
-left out: those with no more entries of any type than another. The instructions that are left are called moments.
+on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most
+instructions can be left out: those at which the rank holds no more entries of any type than at another one. The instructions
+that are left are called moments.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from chimerac.compiler.plan.ranges import Floats, ranges_of
 
 # What equal entries have in common, as in Lifetimes: the kind, the value, the stage (of a value its consumer's) and the count.
 EntryType = tuple[Kind, Value, int, int]
-Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # the first layers of ranges, and those after their last
+Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # ranges: the first layer of each, and the layer after its last
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks of a replica that hold the same stages. moments: how many entries one of them holds, by moment and entry type."""
+    """Local ranks that hold the same stages. moments: how many entries one of them holds, by moment and entry type."""
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -39,7 +40,7 @@ class Group:
 class Needs:
     """The bytes that the ranks of a program need, as sums over their stages, from tables of all ranges of layers.
 
-    state: the state of the optimizer.
+    state: the optimizer's.
     """
 
     def __init__(self, program: Program, model: ModelDescription, state: OptimizerState) -> None:
@@ -49,7 +50,7 @@ class Needs:
         self._by_cut: dict[tuple[Kind, Value, int], Floats] = {}
 
     def held(self, stage: int, where: Where, tied: bool) -> Floats:
-        """Return the bytes of weights, gradients and optimizer state of a stage, by range. tied: also of tied parameters."""
+        """Return the bytes of weights, gradients and optimizer state of a stage, by range. tied: count tied parameters too."""
         r = self.ranges
         weights, gradients = (r.weights, r.gradients) if tied else (r.untied_weights, r.untied_gradients)
         if self.program.header.kind != "training":
@@ -59,26 +60,27 @@ class Needs:
     def moments(self, group: Group, stage: int, where: Where, values: bool = True, only: slice = slice(None)) -> Floats:
         """Return the bytes of the entries of a stage, by moment and range. Each entry of a rank belongs to one of its stages.
 
-        values: count the values and messages at the stage's boundaries. Without them, a longer range never needs less.
-        only: the moments that are wanted, of all by default.
+        values: count the values and messages at the stage's boundaries. False: the workspace counts the output and the gradient
+        of the input instead (`Ranges.workspace_with_values`), and a longer range never needs less. only: the moments to return.
         """
         begins, ends = where
         columns, tables = [], []
-        for column, (kind, value, of, count) in enumerate(group.entry_types):
+        for column, (kind, value, entry_stage, count) in enumerate(group.entry_types):
             if kind in ACTIVATIONS:
-                if of == stage:
+                if entry_stage == stage:
                     columns.append(column)
                     tables.append(self.ranges.activations[kind][where])
                 continue
             if kind == Kind.WORKSPACE:
-                if of == stage:
+                if entry_stage == stage:
                     columns.append(column)
                     tables.append((self.ranges.workspace if values else self.ranges.workspace_with_values)[Run(count)][where])
                 continue
-            cut = boundary_of(value, of) + 1  # the first stage after the boundary
-            if values and (cut == stage or (cut == stage + 1 and cut not in group.stages)):
+            # An entry at a boundary belongs to the stage after it if the rank holds that stage, else to the stage before it.
+            after = boundary_of(value, entry_stage) + 1
+            if values and (after == stage or (after == stage + 1 and after not in group.stages)):
                 columns.append(column)
-                tables.append(self._values(kind, value, count)[begins if cut == stage else ends])
+                tables.append(self._values(kind, value, count)[begins if after == stage else ends])
         if not columns:
             return np.zeros((len(group.moments[only]), *np.shape(begins)))
         return np.asarray(np.tensordot(group.moments[only][:, columns], np.stack(tables), 1))
@@ -101,7 +103,10 @@ class Needs:
         return max(peak for peak, _ in self.peaks(cuts))
 
     def alone(self, stage: int, layer: int) -> int:
-        """Return the least bytes of a rank that holds a stage of this layer only, without its other stages."""
+        """Return the bytes that a stage of this one layer needs, without the other stages of its rank.
+
+        The ranks that hold the stage may belong to several groups, with different needs: the least is returned.
+        """
         needs, where = [], (np.array(layer), np.array(layer + 1))
         for group in self.groups:
             if stage in group.stages:
@@ -111,11 +116,12 @@ class Needs:
     def _held_by(self, group: Group, cuts: Sequence[int]) -> int:
         """Return the bytes of weights, gradients and optimizer state on a rank of a group."""
         total = sum(int(self.held(s, (np.array(cuts[s]), np.array(cuts[s + 1])), tied=True)) for s in group.stages)
-        training = self.program.header.kind == "training"
         for tied in self.model.tied:  # one copy for all stages of the rank
             for s in [s for s in group.stages if any(cuts[s] <= k < cuts[s + 1] for k in tied.layers)][1:]:
-                size = gradient_bytes(tied)
-                total -= tied.weight_bytes + training * (size + int(self._state(np.array(size, np.float64), s)))
+                total -= tied.weight_bytes
+                if self.program.header.kind == "training":
+                    size = gradient_bytes(tied)
+                    total -= size + int(self._state(np.array(size, np.float64), s))
         return total
 
     def _entry_bytes(self, entry: EntryType, cuts: Sequence[int]) -> float:
@@ -128,9 +134,12 @@ class Needs:
         return float(self._values(kind, value, count)[cuts[boundary_of(value, stage) + 1]])
 
     def _values(self, kind: Kind, value: Value, count: int) -> Floats:
-        """Return the bytes of an entry for each cut: the tensors are the output of the layer before it."""
+        """Return the bytes of an entry at each cut, whose tensors are the output of the layer before the cut.
+
+        A cut is the first layer of a stage. Before layer 0 there is no output: 0 bytes.
+        """
         if (kind, value, count) not in self._by_cut:
-            found = [0, *(value_bytes(kind, value, k.boundary, count) for k in self.model.layers)]
+            found = [0, *(value_bytes(kind, value, layer.boundary, count) for layer in self.model.layers)]
             self._by_cut[kind, value, count] = np.array(found, np.float64)
         return self._by_cut[kind, value, count]
 
@@ -148,7 +157,7 @@ def _groups(program: Program) -> Iterator[Group]:
     for rank in range(h.ranks):
         by_stages.setdefault(tuple(stages_of(h, rank)), []).append(rank)
     lives = lives.take(np.argsort(lives.allocated, kind="stable"))  # so that those of a rank are together
-    first = np.searchsorted(lives.allocated, program.offsets)
+    first = np.searchsorted(lives.allocated, program.offsets)  # by global rank: its first entry
     for stages, ranks in by_stages.items():
         streams = [w * h.ranks + r for w in range(h.width) for r in ranks]
         own = [lives.take(np.arange(first[g], first[g + 1])) for g in streams]
@@ -164,7 +173,7 @@ def _groups(program: Program) -> Iterator[Group]:
 
 
 def _numbers(columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a number for each column: the same for equal columns, and another one for different columns."""
+    """Return a number for each column. Equal columns, and no others, have equal numbers."""
     found = columns[0]
     for row in columns[1:]:
         found = found * (int(row.max(initial=0)) + 1) + row
@@ -172,9 +181,9 @@ def _numbers(columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _counts(program: Program, rank: int, lives: Lifetimes, type_of: npt.NDArray[np.int64], types: int) -> Floats:
-    """Return how many entries of each type a rank holds, for each of its instructions.
+    """Return how many entries of each type a global rank holds, for each of its instructions.
 
-    lives: the rank's entries; type_of: the index of each one's type; types: the number of types.
+    lives: the rank's entries; type_of: the index of each entry's type; types: the number of types.
     """
     begin, end = program.offsets[rank : rank + 2].tolist()
     change = np.zeros((end - begin + 1, types))
@@ -187,7 +196,7 @@ def _largest(counts: Floats, sign: npt.NDArray[np.int64]) -> Floats:
     """Return the rows of counts that may have the largest bytes.
 
     A row is left out if another one has as many entries or more of every type. sign: -1 for a type whose bytes are subtracted,
-    which counts the other way round, and 1 for the others.
+    of which the other row must have as many or fewer; 1 for the others.
     """
     kept: list[Floats] = []
     left = counts[np.argsort(-(counts * sign).sum(axis=1), kind="stable")] * sign

@@ -1,7 +1,7 @@
 """The best partition of a model's layers under a memory limit of each rank. docs/partition.md says what is best and why.
 
-Without a limit, or where the balanced partition is within it, that one is the best (chimera_ir/partition.py). Otherwise
-search.py finds it.
+Without a limit, or where the balanced partition (chimera_ir/partition.py) is within the limit, the balanced one is the best.
+Otherwise search.py searches for it, with a limited effort.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ def best_partition(
 ) -> BestPartition:
     """Return the partition whose slowest stage is as fast as possible, of those in which no rank needs more than limit_bytes.
 
-    costs: of each layer, in any unit, for instance measured times; by default those of the description. state: the state of the
-    optimizer. recomputing: compiles the same schedule with recomputation everywhere, to test whether the limit suffices then.
+    The effort of the search is limited. Where `bound` is less than `slowest`, a better partition was not ruled out.
+
+    limit_bytes: None for no limit. costs: of each layer, in any unit, for instance measured times; by default those of the
+    description. state: the optimizer's. recomputing: compiles the same schedule with recomputation everywhere: if every rank
+    then fits, the help of E709 says so; None: this is not tried.
 
     Raises ChimeraError: E002 costs that are negative or not one for each layer, E705 more stages than layers, E709 no
-    partition fits.
+    partition was found that fits.
     """
     times = [layer.cost for layer in model.layers] if costs is None else list(costs)
     if len(times) != len(model.layers) or min(times) < 0:
@@ -61,11 +64,11 @@ def best_partition(
         return BestPartition(first, slowest, slowest)
     most_cost, effort = slowest, Effort.of(program.header.stages, len(times))
     cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
-    while cuts is None and most_cost < sum(times):  # longer ranges are examined only if they are needed
+    while cuts is None and most_cost < sum(times):  # ranges that cost more are tried only if no cheaper ones fit
         most_cost = min(2 * most_cost, sum(times))
         cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
     if cuts is None:
-        # Cuts that need little, whatever they cost. They may fit, where the search above gave up; else the finding names them.
+        # Cuts that need little, whatever they cost. They may fit where the search above gave up. If not, E709 is about them.
         cuts, is_least = least_need(needs, times, limit_bytes, first.cuts)
         bound = slowest
         if needs.most(cuts) > limit_bytes:
@@ -83,21 +86,21 @@ def _nothing_fits(
 ) -> ChimeraError:
     """Return the finding E709: the layer or the rank that cannot fit, and how many bytes would be enough.
 
-    best, is_least: as `least_need` returns them.
+    best, is_least: as `least_need` returns them. recomputing: as in `best_partition`.
     """
     model, header = needs.model, needs.program.header
     least, partition = needs.most(best), Partition.of_cuts(model.name, best)
     by_rank = memory(replace(needs.program, partition=partition), model, needs.state)
     rank = max(range(len(by_rank)), key=lambda r: by_rank[r].peak)
     stages = stages_of(header, rank % header.ranks)
-    single = [s for s in stages if len(partition.layers[s]) == 1]
+    of_one_layer = [s for s in stages if len(partition.layers[s]) == 1]
     held = ", ".join(f"stage {s} has {_layers_text(partition.layers[s])}" for s in stages)
     parts = {f.name: getattr(by_rank[rank], f.name) for f in fields(RankMemory) if f.name != "peak"}
     notes = [
         f"rank {rank}: {held}",
         "the most of each, not all at one time: " + ", ".join(f"{name} {size:,}" for name, size in parts.items() if size),
     ]
-    alone = [(needs.alone(s, k), k) for s in single for k in partition.layers[s]]
+    alone = [(needs.alone(s, k), k) for s in of_one_layer for k in partition.layers[s]]
     if alone and max(alone)[0] > limit:
         need, layer = max(alone)
         subject = f"layer {layer} ({model.layers[layer].name}) of {model.name} needs {need:,} bytes as a stage of its own"

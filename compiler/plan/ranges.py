@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Bytes by [first layer, layer after the last]. activations: of each kind of chimera_ir/lifetimes.py; workspace: by Run.
+    """Bytes by [first layer, layer after the last]. activations: by `lifetimes.ACTIVATIONS`; workspace: by Run.
 
     workspace leaves out the output of the range and the gradient of its input, which are counted as values.
     workspace_with_values counts them too: its sum with the activations is never less in a longer range.
@@ -94,9 +94,12 @@ def _workspaces(
         input_gradient=np.array([0, *map(gradients_of, boundaries[:-1])], np.float64)[:, None],
         outside=np.where(inside, 0, -np.inf),
     )
-    with_values = replace(sizes, output=0, input_gradient=0)  # these are what workspace_bytes subtracts
-    first, second = ({run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspace_bytes(s).items()} for s in (sizes, with_values))
-    return first, second
+    with_values = replace(sizes, output=0, input_gradient=0)  # so workspace_bytes subtracts no values
+    # The padding turns [first layer, last layer] into [first layer, layer after the last].
+    workspace, workspace_with_values = (
+        {run: np.pad(x, ((0, 1), (1, 0))) for run, x in workspace_bytes(s).items()} for s in (sizes, with_values)
+    )
+    return workspace, workspace_with_values
 
 
 def sums_of(amounts: Sequence[float]) -> Floats:
@@ -106,14 +109,15 @@ def sums_of(amounts: Sequence[float]) -> Floats:
 
 
 def _once(entries: Iterable[tuple[Iterable[int], int, int]], layers: int) -> Floats:
-    """Return, for every range, the sum of the entries that it has; an entry counts once.
+    """Return, for every range, the sum of the amounts of the entries that it has. An entry counts once.
 
-    entries: (members, amount, last): a range has the entry if it has one of these layers and begins at or before `last`.
+    entries: (members, amount, last): a range has the entry if it has one of the layers `members` and begins at or before the
+    layer `last`.
     """
     change = np.zeros((layers + 1, layers + 2))
     for members, amount, last in entries:
-        at = np.array(sorted(members), np.int64)
-        first = np.searchsorted(at, np.arange(last + 1))  # for each begin of a range, its first member
-        begins = np.flatnonzero(first < len(at))
-        change[begins, at[first[begins]] + 1] += amount
+        ordered = np.array(sorted(members), np.int64)
+        first = np.searchsorted(ordered, np.arange(last + 1))  # by first layer of a range: the index of its first member
+        begins = np.flatnonzero(first < len(ordered))
+        change[begins, ordered[first[begins]] + 1] += amount
     return np.asarray(np.cumsum(change, axis=1)[:, : layers + 1])

@@ -1,11 +1,11 @@
 """The search for the partition whose slowest stage is as fast as possible while no rank needs more than a limit.
 
-allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
+allowed    the ranges of layers that each stage can have, if the other stages of its ranks need as little as possible
 paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order
-           stages x layers x longest range. Where each rank has one stage, it is the optimum.
-coupled    where ranks have several stages: a binary search finds the least bound of the slowest stage's cost for which some
-           path fits every rank. For each bound that it tries, multipliers of the ranks' needs find such a path, or prove that
-           there is none (Lagrange relaxation). A depth-first search decides what they leave open, within an Effort.
+           stages x layers x longest range. Where each rank has one stage, this sequence is the optimum.
+coupled    where ranks have several stages: a binary search finds the least cost of the slowest stage with which some path fits
+           every rank. For each cost that it tries, multipliers of the ranks' needs find such a path, or prove that there is
+           none (Lagrange relaxation). A depth-first search decides what they leave open, within an Effort.
 
 A *moment* is an instruction at which a rank may need most (needs.py).
 """
@@ -24,14 +24,17 @@ from chimerac.compiler.plan.ranges import Floats, sums_of
 
 Cuts = list[int]  # the first layer of each stage, and the number of layers
 Mask = npt.NDArray[np.bool_]
-ROUNDS = 60  # the most changes of the multipliers for one bound
+ROUNDS = 60  # the most changes of the multipliers in one call of `within`
+FIRST_STEP = 0.5  # the size of the first change of the multipliers
+STEP_FACTOR = 0.93  # the size of each later change, relative to the one before
+ROUNDING = 1 + 1e-9  # a factor that covers rounding errors
 CELLS = 1_000_000  # of the tables (moments x ranges) that are computed at once
 FULL_EFFORT_SIZE = 64 * 256  # stages x layers up to which a search has the full effort
 
 
 @dataclass(slots=True)
 class Effort:
-    """What is left of the work on one question: changes of the multipliers, and ranges that depth-first searches try."""
+    """What is left of the work of a search. rounds: changes of the multipliers; ranges: that depth-first searches try."""
 
     rounds: int = 300
     ranges: int = 50_000
@@ -45,7 +48,10 @@ class Effort:
 
 @dataclass(slots=True)
 class _Constraint:
-    """The need of a group of ranks at one moment. parts: by stage, the share of the limit that each of its ranges needs."""
+    """The need of a group of ranks at one moment, which must be at most 1: the limit.
+
+    parts: by stage, the share of the limit that each of its ranges needs.
+    """
 
     parts: dict[int, Floats]
     multiplier: float = 0.0
@@ -56,6 +62,7 @@ class Search:
 
     The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers. where: by stage,
     the first layers of its ranges, and the layers after their last. allowed: by stage, which of its ranges it may have.
+    constraints: by group and moment, those that some cuts have violated.
     """
 
     def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: Effort, slowest: float = np.inf) -> None:
@@ -74,7 +81,10 @@ class Search:
             self._restrict(group)
 
     def best(self) -> tuple[Cuts | None, int]:
-        """Return the cuts whose slowest stage costs least, and a lower bound of this cost; None if no cuts are found."""
+        """Return the best cuts that are found within the effort, None if there are none, and a lower bound.
+
+        The best cuts are those whose slowest stage costs least. The lower bound is of this cost.
+        """
         cuts = self._path(self._costs, np.maximum)
         if cuts is None:
             return None, 0
@@ -82,8 +92,8 @@ class Search:
         cuts = self._evenly(bound)
         if not self.is_coupled or self._fits(cuts):
             return cuts, bound
-        # The slowest stage has one of these costs; values[high] is the least with which cuts were found. Until some are found,
-        # the probes are farther apart each time; then they halve what is left.
+        # The cost of the slowest stage is one of `values`. values[high] is the least with which cuts were found. Until some are
+        # found, the probes are farther apart each time; then each halves what is left.
         values = np.unique(np.concatenate([self._costs(s)[allowed] for s, allowed in enumerate(self.allowed)]))
         low, high, step = int(np.searchsorted(values, bound)), len(values), 1
         best: Cuts | None = None
@@ -98,16 +108,16 @@ class Search:
             low, step = probe + 1, 2 * step
         return best, bound
 
-    def within(self, bound: float) -> tuple[Cuts | None, bool]:
-        """Return cuts that fit and whose slowest stage is at most `bound`, and whether the answer is proved.
+    def within(self, slowest: float) -> tuple[Cuts | None, bool]:
+        """Return cuts that fit and whose stages cost at most `slowest`, and whether the answer is proved.
 
         (None, True): there are provably none; (None, False): none were found within the effort.
         """
-        tried = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
-        step = 0.5
+        tried = [allowed & (self._costs(s) <= slowest) for s, allowed in enumerate(self.allowed)]
+        step = FIRST_STEP
         for constraint in self.constraints.values():
             constraint.multiplier = 0.0
-        cuts = self._evenly(bound)
+        cuts = self._evenly(slowest)
         active: list[_Constraint] = []
         most, (to_go, _) = 0.0, self._to_go(partial(self._weighted, active), np.add, tried)
         for _ in range(ROUNDS):
@@ -121,10 +131,10 @@ class Search:
             for constraint in self.constraints.values():
                 load = sum(part[self._at(cuts, s)] for s, part in constraint.parts.items())
                 constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
-            step *= 0.93
+            step *= STEP_FACTOR
             active = [c for c in self.constraints.values() if c.multiplier > 0]
-            # Cuts that fit need at most a share of 1 in each constraint. The factor covers rounding errors.
-            most = sum(c.multiplier for c in active) * (1 + 1e-9)
+            # Cuts that fit need at most a share of 1 in each constraint.
+            most = sum(c.multiplier for c in active) * ROUNDING
             to_go, choices = self._to_go(partial(self._weighted, active), np.add, tried)
             if to_go[0][0] > most:
                 return None, True
@@ -134,11 +144,12 @@ class Search:
     def _depth_first(
         self, tried: Sequence[Mask], active: Sequence[_Constraint], most: float, to_go: Sequence[Floats]
     ) -> tuple[Cuts | None, bool]:
-        """Return cuts as `within` does.
+        """Return what `within` returns.
 
-        The ranges of a stage are tried in the order of their weighted needs. Those with which no cuts can fit are left out.
-        tried: by stage, the ranges that it may have; active: the constraints with a multiplier above 0; most: the largest sum
-        of weighted needs of cuts that fit; to_go: the least such sum from each stage on, by its first layer.
+        The weight of a range is the sum of its needs in the active constraints, each times the multiplier. The ranges of a
+        stage are tried in the order of their weight plus the least of the stages after it. Those with which no cuts can fit are
+        left out. tried: by stage, the ranges that it may have; active: the constraints with a multiplier above 0; most: cuts
+        that fit have at most this weight; to_go: by stage and its first layer, the least weight of this and the later stages.
         """
         constraints = list(self.constraints.values())
         least = [{s: float(p[tried[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
@@ -147,8 +158,8 @@ class Search:
         def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
             """Yield the end of each range of stage s that begins with layer a, with the loads and the weight up to there.
 
-            loads: of each constraint, the need of the stages before s plus the least need of the others; weight: the weighted
-            needs of the stages before s.
+            loads: of each constraint, the need of the stages before s plus the least need of s and the later ones; weight: of
+            the stages before s.
             """
             lengths = np.flatnonzero(tried[s][a])
             own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
@@ -159,7 +170,7 @@ class Search:
                 after = list(loads)
                 for k in of_stage[s]:
                     after[k] += constraints[k].parts[s][a, lengths[n]] - least[k][s]
-                if all(after[k] <= 1 + 1e-9 for k in of_stage[s]):
+                if all(after[k] <= ROUNDING for k in of_stage[s]):
                     yield int(a + 1 + lengths[n]), after, weight + float(own[n])
 
         cuts, open_ranges = [0], [ranges(0, 0, [sum(x.values()) for x in least], 0.0)]
@@ -200,7 +211,7 @@ class Search:
         return np.asarray(self.costs[self.where[stage]])
 
     def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
-        """Return the ranges that leave a layer for each stage before and after this one.
+        """Return which ranges leave a layer for each stage before and after this one.
 
         The first stage begins with the first layer, and the last stage ends with the last. ends: by first layer and length.
         """
@@ -221,21 +232,24 @@ class Search:
             only = slice(begin, begin + step)
             parts = {s: held[s] + self.needs.moments(group, s, self.where[s], only=only) for s in group.stages}
             least = {s: parts[s].min(axis=(1, 2), where=self.allowed[s], initial=np.inf) for s in group.stages}
-            others = np.sum(list(least.values()), axis=0)
+            all_least = np.sum(list(least.values()), axis=0)
             for s in group.stages:
                 with np.errstate(invalid="ignore"):  # a stage without any range has an infinite need
-                    needed = parts[s] + (others - least[s])[:, None, None]
+                    needed = parts[s] + (all_least - least[s])[:, None, None]
                 self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
     def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
-        """Return the allowed cuts whose joined weight is the least; None if no cuts are allowed."""
+        """Return the allowed cuts with the least joined weight; None if no cuts are allowed. weights, join: as in `_to_go`."""
         return self._cuts_of(self._to_go(weights, join, self.allowed)[1])
 
     def _to_go(
         self, weights: Callable[[int], Floats], join: np.ufunc, tried: Sequence[Mask]
     ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
-        """Return, by stage and first layer, the least joined weight of this stage and the later ones, and the end of this stage
-        with which it is the least (0 for none)."""
+        """Return the least joined weight of each stage and the later ones, and the end of the stage with which it is the least.
+
+        Both are by stage and first layer. The end is 0 where no cuts are allowed. weights: returns those of the ranges of a
+        stage; join: joins the weights of stages, such as np.add or np.maximum. tried: by stage, the ranges that it may have.
+        """
         to_go = [np.full(self.layers + 1, np.inf)]
         to_go[0][self.layers] = 0
         choices: list[npt.NDArray[np.int64]] = []
@@ -257,14 +271,14 @@ class Search:
                 return None
         return cuts
 
-    def _evenly(self, bound: float) -> Cuts | None:
-        """Return, of the allowed cuts whose slowest stage is at most `bound`, those with the least sum of squared costs."""
-        tried = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
-        scale = max(1.0, float(self.costs.max()) / self.stages)  # so that squares stay exact for longer
+    def _evenly(self, slowest: float) -> Cuts | None:
+        """Return, of the allowed cuts whose stages cost at most `slowest`, those with the least sum of squared costs."""
+        tried = [allowed & (self._costs(s) <= slowest) for s, allowed in enumerate(self.allowed)]
+        scale = max(1.0, float(self.costs.max()) / self.stages)  # the mean cost of a stage, so that no square is very large
         return self._cuts_of(self._to_go(lambda s: (self._costs(s) / scale) ** 2, np.add, tried)[1])
 
     def _slowest(self, cuts: Cuts) -> int:
-        """Return the cost of the slowest stage."""
+        """Return the cost of the slowest stage of these cuts."""
         return int(max(self.costs[cuts[s], cuts[s + 1]] for s in range(self.stages)))
 
     def _at(self, cuts: Cuts, stage: int) -> tuple[int, int]:
@@ -290,7 +304,7 @@ class Search:
         return found
 
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
-        """Return what the ranges of a stage need on a rank of a group at one moment, without tied parameters."""
+        """Return the bytes that the ranges of a stage need on a rank of a group at one moment, without tied parameters."""
         where, only = self.where[stage], slice(moment, moment + 1)
         (entry_bytes,) = self.needs.moments(group, stage, where, only=only)
         return np.asarray(self.needs.held(stage, where, tied=False) + entry_bytes)
@@ -307,15 +321,15 @@ class Search:
 def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
     """Return the cuts in which the rank that needs most needs least, and whether that is proved.
 
-    limit: needs up to this are not tried; cuts: any cuts, returned if no better ones are found.
+    limit: bytes; only larger limits are tried. cuts: any cuts, returned if no better ones are found.
     """
     low, high, is_proved = limit + 1, needs.most(cuts), True
     effort = Effort.of(needs.program.header.stages, len(costs))
     while low < high and is_proved:
-        tried = (low + high) // 2
-        found, is_proof = Search(needs, costs, tried, effort).within(np.inf)
+        tried_limit = (low + high) // 2
+        found, is_proof = Search(needs, costs, tried_limit, effort).within(np.inf)
         if found is not None:
             cuts, high = found, needs.most(found)
         else:
-            low, is_proved = tried + 1, is_proof
+            low, is_proved = tried_limit + 1, is_proof
     return cuts, is_proved

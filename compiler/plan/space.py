@@ -12,16 +12,17 @@ from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
 from chimerac.compiler.resolve.sizes import micro_batch_size
 from chimerac.compiler.syntax import nodes as n
 
-CHOICES = (0, 1, 2, 4)  # the values that are tried for each parameter of a schedule besides D and N
+CHOICES = (0, 1, 2, 4)  # the values that are tried for a parameter besides D and N, if a schedule uses it (`_used`)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """One way to run a model. The order of its fields is that in which equally good ones are preferred.
+    """One way to run a model. Of equally good ones the least is preferred, compared field by field in this order.
 
     ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; the micro-batches
     of a schedule with a `size` are a fraction of it. micro_batches: the number of micro-batches of the given size in an
-    iteration of one replica. own: the schedule's parameters besides D and N, in its order; recompute: on all stages.
+    iteration of one replica. own: the chosen values of the schedule's parameters besides D and N, by name; parameters that are
+    not in it keep their defaults. recompute: whether all stages recompute; if not, none does.
     """
 
     ranks: int
@@ -35,13 +36,14 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is planned for.
+    """What is given for a plan.
 
     schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
-    bytes that a rank may need. network: a link in the place of the profile's links. own: values by the name of a schedule's
-    parameter, in the place of `CHOICES`; for D, in the place of all divisors of the ranks. sizes: of micro-batches that are
-    tried, in samples; None for all. recompute: the choices that are tried. zero: whether the ranks with a copy of a stage share
-    the optimizer's state; None: where a rank would not fit otherwise.
+    bytes that a rank may need. state: the optimizer's. zero: whether the ranks with a copy of a stage share out this state;
+    None: where a rank would not fit otherwise. network: a link in the place of the profile's links.
+
+    own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, those of the divisors of the ranks that
+    are tried. sizes: of micro-batches that are tried, in samples; None for all. recompute: the choices that are tried.
     """
 
     schedules: Mapping[str, Source]
@@ -66,16 +68,16 @@ def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterato
         width = p.ranks // ranks
         if ranks > len(p.profile.layers) or p.batch % width or ranks not in p.own.get("D", (ranks,)):
             continue
-        share = p.batch // width
+        of_replica = p.batch // width  # samples
         for name, tree in trees.items():
             fraction = Fraction(*micro_batch_size(tree))
-            for b in _divisors(share) if p.sizes is None else [b for b in sorted(set(p.sizes)) if not share % b]:
+            for b in _divisors(of_replica) if p.sizes is None else [b for b in sorted(set(p.sizes)) if not of_replica % b]:
                 samples = b * fraction  # of a micro-batch of the schedule
                 if samples.denominator > 1 or not least_samples <= samples <= most_samples:
                     continue
                 for own in _own(tree, p.own):
                     for recompute in p.recompute:
-                        yield Configuration(ranks, recompute, b, name, own, width, share // b)
+                        yield Configuration(ranks, recompute, b, name, own, width, of_replica // b)
 
 
 def parameters(c: Configuration, tree: n.Schedule) -> dict[str, int]:
@@ -96,7 +98,10 @@ def names(tree: n.Schedule) -> list[str]:
 
 
 def _own(tree: n.Schedule, given: Mapping[str, Sequence[int]]) -> list[tuple[tuple[str, int], ...]]:
-    """Return the combinations of values that are tried for a schedule's parameters besides D and N."""
+    """Return the combinations of values that are tried for a schedule's parameters besides D and N.
+
+    A parameter that is not given and not used (`_used`) is left out: it keeps its default.
+    """
     found: list[tuple[tuple[str, int], ...]] = [()]
     used = _used(tree)
     for name in names(tree):

@@ -18,20 +18,20 @@ from chimerac.compiler.analyze.report import memory_lines, table
 def partition_table(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> str:
     """Return the tables of the stages and of the ranks under the program's partition.
 
-    costs: of each layer, in the place of the description's.
+    costs: of each layer, in the place of the description's; None: the description's.
     """
     return "\n".join([*_stages(program, model, state, costs), "", *memory_lines(model, memory(program, model, state))]) + "\n"
 
 
 def _stages(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> Iterator[str]:
-    """Yield the lines about the stages: what is partitioned, the table, and a note."""
+    """Yield the lines about the stages: what is partitioned, the slowest stage, the table, and a note."""
     h = program.header
     partition = partition_for(program.partition, model, h.stages)
     stages = model.stage_sums(partition.layers)
     times = [layer.cost for layer in model.layers] if costs is None else costs
     cost = [sum(times[k] for k in ids) for ids in partition.layers]
-    sizes = f"{count_text(len(model.layers), 'layer')}, {model.parameters:,} parameters"
-    yield f"{model.name}: {sizes}, on {h.schedule} with {count_text(h.stages, 'stage')}"
+    layers_text = f"{count_text(len(model.layers), 'layer')}, {model.parameters:,} parameters"
+    yield f"{model.name}: {layers_text}, on {h.schedule} with {count_text(h.stages, 'stage')}"
     yield f"slowest stage {cost.index(max(cost))}: {max(cost) * h.stages / max(1, sum(cost)):.3f} times the mean"
     yield ""
     alive, kept = _activations(program, model)
@@ -58,11 +58,11 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
         )
     head = ["stage", "layers", "parameters", "cost", "weights", "gradients", "optimizer", "activations", "alive"]
     yield from table([*head, *(["recompute"] if program.recomputed_stages else []), "ranks"], rows)
-    yield "bytes of one copy of the stage; activations: at the peak of the rank that keeps most; alive: micro-batches then"
+    yield "bytes of one copy of the stage; activations, and alive micro-batches: the most of one rank at one time"
 
 
 def _activations(program: Program, model: ModelDescription) -> tuple[list[int], list[int]]:
-    """Return, for each stage, the most activations that one rank holds, and the most bytes."""
+    """Return, for each stage, the most activations that one rank holds, and the most bytes of activations."""
     lives = activations(program)
     stages = model.stage_sums(partition_for(program.partition, model, program.header.stages).layers)
     alive, kept = [], []

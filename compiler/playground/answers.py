@@ -1,4 +1,4 @@
-"""What the page is told about a text: its findings with their places, its parameters, and its timeline as columns."""
+"""What the page is told about a text: its parameters, costs and timeline as columns, or its findings with their places."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from chimerac.compiler.verify import peaks
 
 
 def drawn(text: str, setting: Setting) -> dict[str, Any]:
-    """Return the timeline of a text with its sizes, parameters and costs, or its findings, as values for JSON.
+    """Return the timeline of a text with its sizes, parameters and costs, as values for JSON.
 
-    `panel` is what `viewed` returns. Its times are integers: `scale` of them are one unit.
+    `panel` is what `viewed` returns. Its times are integers: `scale` of them are one unit. For a wrong text or a wrong setting,
+    return `findings`, and the parameters; None if the parameters themselves are wrong.
     """
     try:
         results = setting.compiled(text)
@@ -54,9 +55,10 @@ def drawn(text: str, setting: Setting) -> dict[str, Any]:
 
 
 def findings(error: ChimeraError, setting: Setting) -> dict[str, Any]:
-    """Return the findings of an error, with their places: lines and columns from 1, the end just past the last character.
+    """Return the first limits.FINDINGS findings of an error, and the count of all.
 
-    `fields`: the names of the page's fields that a finding without a place is about.
+    `place`: lines and columns from 1, the end just past the last character; None without a place in the text. `fields`: the
+    names of the page's fields that a finding without a place is about.
     """
     shown = [_finding(d, setting) for d in error.diagnostics[: limits.FINDINGS]]
     return {"findings": shown, "count": len(error.diagnostics)}
@@ -76,7 +78,7 @@ def _finding(d: Diagnostic, setting: Setting) -> dict[str, Any]:
 
 
 def _fields(d: Diagnostic, setting: Setting) -> list[str]:
-    """Return the names of the page's fields that a finding is about: fields of costs, 'width' or 'machine'."""
+    """Return the names of the page's fields that a finding is probably about: fields of costs, 'width', 'machine' or none."""
     if d.code == "E002":  # about one cost, or about all costs together
         wrong = setting.wrong_costs()
         own = [name for name, error in wrong.items() if d in error.diagnostics]
@@ -110,8 +112,8 @@ def _costs(simulation: Simulation, given: Mapping[str, str]) -> list[dict[str, A
 def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the parameters of a schedule, each with its value and with the values that its slider offers.
 
-    A slider offers values that the schedule's requirements allow. `value` is None if it cannot be computed. given: values that
-    replace defaults, by name.
+    A slider offers values that the schedule's requirements allow, as many as can be tried within limits.OPERATIONS. `value` is
+    None if it cannot be computed. given: values that replace defaults, by name.
     """
     values, found = _values(schedule, given), []
     names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
@@ -125,15 +127,20 @@ def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, An
 
 
 def _candidates(value: int) -> list[int]:
-    """Return the values that a slider may offer: evenly spaced from 0 to four times the present value, at least to 16, and
-    the present value."""
+    """Return the values that a slider may offer: evenly spaced ones from 0 on, and the present value.
+
+    They go up to four times the present value, without its sign, or to 16 if this is more.
+    """
     end = max(4 * abs(value), 16)
     step = -(-end // limits.VALUES)
     return sorted({*range(0, end + 1, step), value})
 
 
 def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of the parameters above the first expression that cannot be computed; not of those without a value."""
+    """Return the values of the parameters above the first expression that cannot be computed.
+
+    A parameter that is not given and has no default is left out.
+    """
     env: dict[str, ExprValue] = {}
     found: dict[str, int] = {}
     budget = Budget(limits.OPERATIONS)
@@ -151,7 +158,10 @@ def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sliders_of_wrong_text(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
-    """Return the sliders of a text with findings; None if its parameters are wrong themselves."""
+    """Return the sliders of a text with findings.
+
+    None for syntax errors, findings about params, lets or requirements, and a parameter that has no value.
+    """
     try:
         schedule, found = parse(Source(NAME, text)), Findings()
         check_globals(schedule, found)
@@ -159,5 +169,8 @@ def _sliders_of_wrong_text(text: str, given: Mapping[str, int]) -> list[dict[str
             return None
     except ChimeraError:
         return None
-    names = {s.name.name for s in schedule.statements if isinstance(s, n.Param)}
+    params = [s for s in schedule.statements if isinstance(s, n.Param)]
+    if any(s.default is None and s.name.name not in given for s in params):
+        return None
+    names = {s.name.name for s in params}
     return sliders(schedule, {name: value for name, value in given.items() if name in names})

@@ -6,10 +6,11 @@ const LINE = 20; // height of a line in pixels, as in playground.css
 const CLASSES = ["comment", "keyword", "literal"]; // the CSS class of each group of the expression Editor.tokens
 
 export class Editor {
+  /** parts: the elements text, layer, gutter and tooltip; onChange: is called after each change of the text. */
   constructor(parts, onChange) {
-    Object.assign(this, parts); // the elements text, layer, gutter and tooltip
-    this.findings = []; // {found, begin, end}: findings that have a place, with the offsets of their text
-    this.marks = []; // {node, found}: the underlined elements of the layer
+    Object.assign(this, parts);
+    this.findings = []; // {finding, begin, end}: findings that have a place, with the offsets of their text
+    this.marks = []; // {node, finding}: the underlined elements of the layer, once for each finding that they belong to
     this.text.addEventListener("input", () => { this.findings = this.moved(); this.paint(); onChange(); });
     this.text.addEventListener("scroll", () => { this.align(); this.hideTooltip(); });
     this.text.addEventListener("keydown", (event) => this.key(event));
@@ -44,17 +45,17 @@ export class Editor {
     const lines = this.value.split("\n"), starts = [];
     let at = 0;
     for (const line of lines) { starts.push(at); at += line.length + 1; }
-    this.findings = findings.filter((found) => found.place).map((found) => {
-      const [line, column, endLine, endColumn] = found.place;
+    this.findings = findings.filter((finding) => finding.place).map((finding) => {
+      const [line, column, endLine, endColumn] = finding.place;
       const begin = offset(lines, starts, line, column, this.value.length);
-      return { found, begin, end: Math.max(offset(lines, starts, endLine, endColumn, this.value.length), begin) };
+      return { finding, begin, end: Math.max(offset(lines, starts, endLine, endColumn, this.value.length), begin) };
     });
     this.text.setAttribute("aria-invalid", String(findings.length > 0));
     this.paint();
     if (document.activeElement === this.text) this.atCaret();
   }
 
-  /** Return the findings after a change of the text: those after it move with their text, and those that it touches are removed. */
+  /** Return the findings after a change of the text: those after the change move with their text, and those that it touches are removed. */
   moved() {
     const now = this.value, before = this.painted ?? "";
     let head = 0, tail = 0; // characters at the beginning and at the end that have not changed
@@ -73,7 +74,7 @@ export class Editor {
   paint() {
     const value = this.painted = this.value;
     const coloured = this.tokens && value.length <= MAX_COLOURED ? colouredParts(value, this.tokens) : [];
-    const wrong = this.findings.map(({ found, begin, end }) => ({ found, begin, end: Math.max(end, begin + 1) }))
+    const wrong = this.findings.map(({ finding, begin, end }) => ({ finding, begin, end: Math.max(end, begin + 1) }))
       .sort((a, b) => a.begin - b.begin || b.end - a.end);
     const cuts = new Set([0, value.length]);
     for (const x of [...coloured, ...wrong]) { cuts.add(x.begin); cuts.add(Math.min(x.end, value.length)); }
@@ -92,19 +93,19 @@ export class Editor {
       const text = shown === "\n" ? " \n" : shown;
       const node = span(`wrong ${kind}`.trim(), text);
       nodes.push(node);
-      for (const { found } of inside) this.marks.push({ node, found });
+      for (const { finding } of inside) this.marks.push({ node, finding });
     }
-    for (const { found } of wrong.filter((x) => x.begin >= value.length)) { // at the end of the text
+    for (const { finding } of wrong.filter((x) => x.begin >= value.length)) { // at the end of the text
       const node = span("wrong", " ");
       nodes.push(node);
-      this.marks.push({ node, found });
+      this.marks.push({ node, finding });
     }
     this.layer.replaceChildren(...nodes, "\n");
     this.number();
     this.align();
   }
 
-  /** Number the lines in the gutter. Those with a finding are marked. */
+  /** Number the lines in the gutter. Those in which a finding begins are marked. */
   number() {
     const count = this.value.split("\n").length;
     const bad = new Set(this.findings.map((x) => this.value.slice(0, x.begin).split("\n").length));
@@ -125,7 +126,7 @@ export class Editor {
     if (column) column.style.transform = `translateY(${-this.text.scrollTop}px)`;
   }
 
-  /** Handle a key: Enter indents like the line before, and more after a brace; F8 goes to the next finding; Escape hides the tooltip. */
+  /** Handle a key: Enter indents like the line before, and more after an opening brace; F8 goes to the next finding; Escape hides the tooltip. */
   key(event) {
     if (event.key === "Enter" && !event.ctrlKey && !event.metaKey && !event.isComposing) {
       const line = this.value.slice(0, this.text.selectionStart).split("\n").pop();
@@ -140,7 +141,7 @@ export class Editor {
     if (event.key === "Escape") this.hideTooltip();
   }
 
-  /** Select the text of the finding that begins at an offset, in view. */
+  /** Select the text of the finding that begins at an offset, and scroll it into view. */
   select(at) {
     const x = this.findings.find((y) => y.begin === at);
     this.text.focus();
@@ -153,12 +154,12 @@ export class Editor {
   }
 
   /** Select the text of a finding. */
-  goTo(found) {
-    const x = this.findings.find((y) => y.found === found);
+  goTo(finding) {
+    const x = this.findings.find((y) => y.finding === finding);
     if (x) this.select(x.begin);
   }
 
-  /** Show the findings below the pointer, else those at the caret. */
+  /** Show the findings below the pointer; if there are none, those at the caret while the text has the focus. */
   hover(event) {
     const over = this.marks.filter(({ node }) => [...node.getClientRects()].some((r) =>
       event.clientX >= r.left - 2 && event.clientX <= r.right + 2 && event.clientY >= r.top && event.clientY <= r.bottom + 3));
@@ -168,15 +169,15 @@ export class Editor {
   /** Show the findings at the caret. */
   atCaret() {
     const at = this.text.selectionStart;
-    const here = this.findings.filter((x) => x.begin <= at && at <= Math.max(x.end, x.begin + 1)).map((x) => x.found);
-    const marks = this.marks.filter((m) => here.includes(m.found));
+    const here = this.findings.filter((x) => x.begin <= at && at <= Math.max(x.end, x.begin + 1)).map((x) => x.finding);
+    const marks = this.marks.filter((m) => here.includes(m.finding));
     if (marks.length) this.showTooltip(marks); else this.hideTooltip();
   }
 
-  /** Show the findings of some marks at the first mark: below it if there is room, else above it. */
+  /** Show the findings of some marks at the first mark: below it if there is room, else above it. Nothing if it is out of view. */
   showTooltip(marks) {
-    const found = [...new Set(marks.map((m) => m.found))];
-    this.tooltip.replaceChildren(...found.map((x) => describe(x, false)));
+    const findings = [...new Set(marks.map((m) => m.finding))];
+    this.tooltip.replaceChildren(...findings.map((x) => describe(x, false)));
     this.tooltip.hidden = false;
     const r = marks[0].node.getBoundingClientRect(), field = this.text.getBoundingClientRect();
     if (r.bottom < field.top || r.top > field.bottom || r.right < field.left) { this.hideTooltip(); return; }
@@ -190,17 +191,17 @@ export class Editor {
 }
 
 /** Return an element that shows a finding. full: with its notes. */
-export function describe(found, full) {
+export function describe(finding, full) {
   const box = document.createElement("div");
-  if (found.code) box.append(span("code", found.code), " ");
-  box.append(found.message);
-  if (found.label) box.append(span("where", ` (${found.label})`));
-  for (const note of full ? found.notes : []) box.append(span(note.includes("\n") ? "note drawn" : "note", note));
-  if (found.help) {
+  if (finding.code) box.append(span("code", finding.code), " ");
+  box.append(finding.message);
+  if (finding.label) box.append(span("where", ` (${finding.label})`));
+  for (const note of full ? finding.notes : []) box.append(span(note.includes("\n") ? "note drawn" : "note", note));
+  if (finding.help) {
     const help = span("help", "");
     const word = document.createElement("b");
     word.textContent = "Help: ";
-    help.append(word, found.help);
+    help.append(word, finding.help);
     box.append(help);
   }
   return box;
@@ -215,15 +216,15 @@ export function span(kind, text) {
 
 /** Return the coloured parts of a text: offsets and CSS class. */
 function colouredParts(value, tokens) {
-  const found = [];
+  const parts = [];
   for (const match of value.matchAll(tokens)) {
     const kind = CLASSES[match[1] !== undefined ? 0 : match[2] !== undefined ? 1 : 2];
-    found.push({ begin: match.index, end: match.index + match[0].length, kind });
+    parts.push({ begin: match.index, end: match.index + match[0].length, kind });
   }
-  return found;
+  return parts;
 }
 
-/** Return the offset of a line and a column, which count from 1, and count characters. starts: the offset of each line; length: of the text. */
+/** Return the offset of a line and a column. Both count from 1, columns in characters. starts: the offset of each line; length: of the text. */
 function offset(lines, starts, line, column, length) {
   if (line > lines.length) return length;
   const text = lines[line - 1];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-CANCEL = b""  # the message that stops the compilation of the last request
+CANCEL = b""  # the message that stops the work on the last request
 
 
 def send(descriptor: int, message: bytes) -> None:
@@ -15,13 +15,13 @@ def send(descriptor: int, message: bytes) -> None:
 
 
 def receive(descriptor: int) -> bytes | None:
-    """Return the next message of a file descriptor; None at its end."""
+    """Return the next message of a file descriptor; None if it ends before the message is complete."""
     head = _read(descriptor, 4)
     return None if head is None else _read(descriptor, int.from_bytes(head, "big"))
 
 
 def _read(descriptor: int, size: int) -> bytes | None:
-    """Return the next `size` bytes of a file descriptor; None if it ends before."""
+    """Return the next `size` bytes of a file descriptor; None if there are fewer."""
     parts, missing = [], size
     while missing:
         part = os.read(descriptor, min(missing, 2**20))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-BODY = 2**20 + 2**16  # bytes of a request: a text of `chimera_ir.limits.TEXT` characters in ASCII, and its parameters
+BODY = 2**20 + 2**16  # bytes of a request's body: a text of `chimera_ir.limits.TEXT` characters in ASCII, and its settings
 ANSWER = 2**26  # bytes of an answer
-COMPILING_S = 5.0  # for one compilation and its drawing
+COMPILING_S = 5.0  # for one compilation and the data of its timeline
 EXPORTING_S = 20.0  # for one product of --emit: the schedule is compiled, and the product is made
 MEMORY = 2**30  # bytes of the address space of a process that compiles
-WORKERS = 2  # compilations at the same time
-WAITING_S = 10.0  # for a worker that is free
-REQUEST_S = 10.0  # for a client to send its request, counted from its connection on; as long again to receive the answer
+WORKERS = 2  # requests that are worked on at the same time
+WAITING_S = 10.0  # that a request waits for a free worker
+REQUEST_S = 10.0  # for a client to send its request, counted from its connection on; as long again to receive the answer's body
 CONNECTIONS = 32  # at the same time
 GRACE_S = 3.0  # a worker that has not answered so long after the limit of its request is replaced
 
 ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
-VALUES = 160  # of a parameter that are tried for its slider, approximately
+VALUES = 160  # of a parameter that are tried for its slider; two more at most
 OPERATIONS = 2**18  # of expressions: so many to compute the parameters, and as many again for all sliders together

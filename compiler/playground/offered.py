@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What can be downloaded. emit: its name for --emit; suffix: of its file; what: its help."""
+    """A product that can be downloaded. emit: its name for --emit; suffix: of its file; what: its help."""
 
     emit: str
     suffix: str
@@ -18,7 +18,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the page offers. schedules: texts by name; titles: of these; first: name and text that it opens with."""
+    """What the page offers. schedules, titles: texts and titles by name; first: the name and text that it opens with."""
 
     schedules: Mapping[str, str]
     titles: Mapping[str, str]

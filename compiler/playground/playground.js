@@ -8,9 +8,9 @@ import { Settings } from "./settings.js";
 const WAIT = 120, MOST_WAIT = 1000;
 const TEXT_PRODUCT = "0"; // the value of the text itself in the menu of products
 const part = (id) => document.getElementById(id);
-// name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: milliseconds
-// until then; busy: an answer is awaited; waiting: the text has changed meanwhile; answer: the last one, null if it has findings;
-// schedules, products: what the menus offer.
+// name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: milliseconds without a
+// change before it; busy: an answer is awaited; waiting: the text or a setting has changed meanwhile; answer: the last one,
+// null if it has findings; schedules, products: what the menus offer.
 const state = { name: "", opened: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null, schedules: [], products: [] };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), tooltip: part("tooltip") }, changed);
@@ -19,7 +19,7 @@ const settings = new Settings(
   () => { keep(); compile(); },
 );
 const frame = part("viewer"); // the viewer of --emit html, without its header
-let viewer = null; // the functions replace and setTheme of the frame's window
+let viewer = null; // of the frame's window, with the functions replace and setTheme
 
 /** Return the server's answer. kind: "draw" or "export". Throws TypeError if there is no server, Error if it refuses the request. */
 async function ask(kind, body) {
@@ -35,7 +35,7 @@ function changed() {
   state.timer = setTimeout(compile, state.wait);
 }
 
-/** Send the text. While an answer is awaited, only the last change is remembered, and sent after it. */
+/** Send the text and the settings. While an answer is awaited, nothing is sent; after it, the last state is sent if it has changed. */
 async function compile() {
   if (state.busy) { state.waiting = true; return; }
   state.busy = true;
@@ -89,13 +89,13 @@ function say(message, bad) {
 }
 
 /** Return the entry of a finding in the list below the editor. */
-function item(found) {
+function item(finding) {
   const row = document.createElement("li"), button = document.createElement("button");
   button.type = "button";
-  if (found.place) button.append(span("where", `${found.place[0]}:${found.place[1]}  `));
-  const body = describe(found, true);
+  if (finding.place) button.append(span("where", `${finding.place[0]}:${finding.place[1]}  `));
+  const body = describe(finding, true);
   button.append(...body.childNodes);
-  button.addEventListener("click", () => editor.goTo(found));
+  button.addEventListener("click", () => editor.goTo(finding));
   row.append(button);
   return row;
 }
@@ -125,15 +125,16 @@ function figures(answer) {
 }
 
 /** Return the element of a finding about settings, which is shown below their fields. */
-function settingError(found) {
+function settingError(finding) {
   const row = document.createElement("li");
-  row.append(...describe(found, true).childNodes);
+  row.append(...describe(finding, true).childNodes);
   return row;
 }
 
-/** Show the command line that draws the same. */
+/** Show the command line that draws the same timeline. */
 function command() {
-  const file = editor.value === state.opened ? state.name : `${state.name || "mine"}.sched`;
+  const isShipped = state.schedules.some((x) => x.name === state.name) && editor.value === state.opened;
+  const file = isShipped ? state.name : `${state.name || "mine"}.sched`;
   part("command").textContent = `chimerac ${file}${settings.words()} --emit timeline`;
 }
 
@@ -142,9 +143,10 @@ function save(name, data) {
   link.href = URL.createObjectURL(new Blob([data]));
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000); // ms: the browser has its data by then
 }
 
+/** Download the product that is chosen in the menu. */
 async function download() {
   const chosen = state.products[part("products").value];
   if (!chosen.emit) { save(`${state.name || "mine"}.sched`, editor.value); return; }
@@ -206,7 +208,7 @@ function theme(choice) {
   viewer?.setTheme(name);
 }
 
-/** Wait until the viewer's frame is loaded, and let its keys reach this page. */
+/** Wait until the viewer's frame is loaded. From then on this page handles two of its keys: that of the colours, and Ctrl-S. */
 async function connect() {
   if (!frame.contentWindow.viewer) await new Promise((resolve) => frame.addEventListener("load", resolve, { once: true }));
   viewer = frame.contentWindow.viewer;
@@ -214,11 +216,12 @@ async function connect() {
   frame.contentDocument.addEventListener("keydown", saveKey);
 }
 
+/** Download the text on Ctrl-S. */
 function saveKey(event) {
   if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); save(`${state.name || "mine"}.sched`, editor.value); }
 }
 
-/** Give the editor this share of the width of the page. */
+/** Give the editor this percentage of the width of the page, from 20 to 75. */
 function divide(percent) {
   const value = Math.min(75, Math.max(20, percent));
   document.documentElement.style.setProperty("--left", `${value}%`);

@@ -39,8 +39,8 @@ class Worker:
     def ask(self, request: bytes, seconds: float, client: socket.socket | None) -> bytes:
         """Return the answer to a request.
 
-        seconds: the limit that the worker sets for it. client: the connection that the answer is for; if it is closed, the
-        request is cancelled. Raises GoneError, LostError.
+        seconds: the limit that the worker sets for the request. client: the connection that the answer is for; if it is closed,
+        the request is cancelled. None: the request cannot be cancelled. Raises GoneError, LostError.
         """
         try:
             frames.send(self._input, request)
@@ -68,11 +68,11 @@ class Worker:
             if client in ready:
                 if _is_closed(client):
                     return False
-                watched = [self._output]  # it sent more than its request, so its end cannot be seen
+                watched = [self._output]  # the client sent more than its request, so the end of its connection cannot be seen
         raise LostError
 
     def end(self) -> None:
-        """End the process: it sees that its input is closed, and ends its child first. After a second it is killed."""
+        """End the process. When its input is closed, it ends its child and itself. If it still runs after a second, kill it."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with suppress(OSError):
@@ -85,6 +85,7 @@ class Worker:
 
 
 def _is_closed(client: socket.socket | None) -> bool:
+    """Return whether the other end has closed a connection. Data that has arrived stays there."""
     try:
         return client is not None and client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -104,7 +105,7 @@ class Pool:
             self._idle.put(worker)
 
     def ask(self, request: bytes, seconds: float, client: socket.socket | None = None) -> bytes:
-        """Return a worker's answer. Raises BusyError, GoneError, LostError."""
+        """Return a worker's answer. The arguments are those of `Worker.ask`. Raises BusyError, GoneError, LostError."""
         try:
             worker = self._idle.get(timeout=limits.WAITING_S)
         except queue.Empty:

@@ -1,8 +1,8 @@
 """The server of the playground: it serves one page, to this host only.
 
-Every path begins with a random token. A request whose Host or Origin is not this server is refused, so a page of another origin
-reaches nothing, also if its name is made to resolve to this host (DNS rebinding). No request names a file: the page's files and
-the shipped schedules are in memory before the first request.
+Every path that is answered begins with a random token. A request whose header Host or Origin names another server is refused.
+So a page of another origin reaches nothing, also if its name is made to resolve to this host (DNS rebinding). No request names
+a file: the page's files and the shipped schedules are in memory before the first request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _HEADERS = {
 
 
 class RefusedError(Exception):
-    """A request that is not answered with what it asks for."""
+    """A request that is not answered with what it asks for. status: of the answer; message: its text."""
 
     def __init__(self, status: HTTPStatus, message: str):
         super().__init__(message)
@@ -71,7 +71,7 @@ class Page:
 class Playground(ThreadingHTTPServer):
     """The server. pool_command, environment: how its workers are started.
 
-    Raises OSError if the port cannot be used; port 0 is any that is free.
+    Raises OSError if the port cannot be used, or a worker cannot be started. Port 0 is any that is free.
     """
 
     daemon_threads = True
@@ -108,7 +108,7 @@ class Playground(ThreadingHTTPServer):
         self.server_name, self.server_port = ADDRESS, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own, or close it if there are too many."""
+        """Answer a connection in a thread of its own, or with status 503 if there are too many."""
         if not self.connections.acquire(blocking=False):
             with suppress(OSError):
                 request.settimeout(0.1)
@@ -124,7 +124,7 @@ class Playground(ThreadingHTTPServer):
             self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client has closed its connection, or has been too slow."""
+        """Say nothing, since the usual reason is a client that has closed its connection or has been too slow."""
 
     def end(self) -> None:
         """Close the port and end the workers."""
@@ -133,7 +133,7 @@ class Playground(ThreadingHTTPServer):
 
 
 def _pages(content: Content) -> dict[str, Page]:
-    """Return every answer to GET, by the part of the path after the token."""
+    """Return every page that GET returns, by the part of the path after the token."""
     folder = files(__package__)
     pages = {name: Page(kind, folder.joinpath(name).read_bytes()) for name, kind in _TYPES.items()}
     pages[""] = pages.pop("playground.html")
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Write no log."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that http.server refuses in the form of this server's other refusals."""
+        """Answer a request that http.server refuses. The answer has the form of this server's own refusals."""
         self.close_connection = True
         status = HTTPStatus(code)
         self._send(status, _error(message or status.phrase))
@@ -199,6 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(self._post)
 
     def _respond(self, make: Any) -> None:
+        """Answer the request. make: returns the page for the path after the token."""
         try:
             page = make(self._checked_path())
             status = HTTPStatus.OK
@@ -210,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, page: Page) -> None:
         self.request_version = "HTTP/1.0"  # so an answer has headers also if the request's version is not known
-        self.connection.settimeout(limits.REQUEST_S)  # for all of the answer together
+        self.connection.settimeout(limits.REQUEST_S)  # for the headers together, and as long again for the data
         self.send_response(status)
         own = {"Content-Security-Policy": page.policy, "Content-Type": page.kind, "Content-Length": str(len(page.data))}
         for name, value in {**own, **_HEADERS}.items():
@@ -220,8 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.data)
 
     def _checked_path(self) -> str:
-        """Return the part of the path after the token. Raises RefusedError for a request from another origin, or without the
-        token."""
+        """Return the part of the path after the token.
+
+        Raises RefusedError for a request to another host or from another origin, or without the token.
+        """
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts():
             raise RefusedError(HTTPStatus.FORBIDDEN, "the header Host names another server")
@@ -257,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Page("application/json", answer)
 
     def _body(self) -> bytes:
-        """Return the body of a request. Raises RefusedError unless it is complete JSON of limited size."""
+        """Return the body of a request. Raises RefusedError unless its type is JSON, its size limited, and all of it sent."""
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body of a request is application/json")
@@ -276,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _request(kind: str, body: bytes, products: Mapping[tuple[str, str], Product]) -> dict[str, Any]:
-    """Return a request for a worker, checked field by field. Raises RefusedError."""
+    """Return a request for a worker, checked field by field. kind: "draw" or "export". Raises RefusedError."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):

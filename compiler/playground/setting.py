@@ -1,4 +1,4 @@
-"""What a page asks to compile: a text, its parameters, its costs, the number of replicas and the machine."""
+"""The setting with which a page asks to compile a text: its parameters, its costs, the number of replicas and the machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from chimerac.compiler.given import COSTS, cost_from_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 
 NAME = "the text"  # of the source, in messages
-MAGNITUDE = 2**63  # smaller integers are passed on to the compiler, which has lower limits
-PARAMETERS = 256  # of a request
-COST = 100  # characters of a cost
+MAGNITUDE = 2**63  # the integers of a request are smaller; the compiler has lower limits and checks them itself
+PARAMETERS = 256  # of a request, at most
+COST = 100  # characters of a cost, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is compiled besides the text. The fields are those of the command line's -p, --cost, --width, --machine and --for.
+    """With what a text is compiled. The fields are those of the command line's -p, --cost, --width, --machine and --for.
 
-    costs: texts by name, such as 0.5 or 1/3; arrange: order the transfers for the machine, as --for does.
+    costs: texts by name, such as 0.5 or 1/3; arrange: order the transfers and collectives for the machine, as --for does.
     """
 
     parameters: Mapping[str, int]
@@ -37,13 +37,13 @@ class Setting:
         return compile_source(source, self.parameters, self.width, self.machine, self.arrange)
 
     def cost_numbers(self) -> dict[str, Fraction]:
-        """Return the costs as numbers, by name. Raises ChimeraError with the findings of all wrong costs (E002)."""
+        """Return the costs as numbers, by name. Raises ChimeraError with the findings about all wrong costs (E002)."""
         if wrong := self.wrong_costs():
             raise ChimeraError([d for error in wrong.values() for d in error.diagnostics])
         return {name: _cost(name, text) for name, text in self.costs.items()}
 
     def wrong_costs(self) -> dict[str, ChimeraError]:
-        """Return the errors of the costs that are wrong, by name (E002)."""
+        """Return the error of each cost that is wrong, by the name of the cost (E002)."""
         found = {}
         for name, text in self.costs.items():
             try:
@@ -73,7 +73,7 @@ def setting_of(request: Mapping[str, Any]) -> Setting:
         raise ValueError(f"costs are texts of at most {COST} characters by name: {', '.join(COSTS)}")
     if not _is_integer(width):
         raise ValueError("width is an integer")
-    if machine not in MACHINES:  # a tuple: the value may be a list
+    if machine not in MACHINES:  # in a set, this would raise TypeError for a list
         raise ValueError(f"machine is one of {', '.join(MACHINES)}")
     if type(arrange) is not bool:
         raise ValueError("arrange is true or false")

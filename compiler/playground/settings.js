@@ -1,7 +1,7 @@
 // The fields beside the editor: a slider for each parameter and each cost, the number of replicas, and the machine.
 
-const QUARTERS = 4; // positions of a cost's slider for a cost of 1
-const POSITIONS = 400; // of such a slider, at most
+const QUARTERS = 4; // positions of a cost's slider from one integer to the next
+const POSITIONS = 400; // of a cost's slider, at most
 
 /** The settings with which the text is compiled, as in setting.py, and their fields on the page. */
 export class Settings {
@@ -49,7 +49,7 @@ export class Settings {
     this.onChange();
   }
 
-  /** Show the parameters of an answer: their values, and those that the sliders offer. */
+  /** Show the parameters of an answer: their values, and those that the sliders offer. Forget values of parameters that it has not. */
   showParameters(parameters) {
     const names = parameters.map((p) => p.name), { parameters: given } = this.given;
     for (const name of Object.keys(given)) if (!names.includes(name)) delete given[name];
@@ -60,22 +60,22 @@ export class Settings {
     parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
   }
 
-  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost, in quarters or in POSITIONS larger parts. */
+  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost if that is more, in quarters, or in POSITIONS larger steps. */
   showCosts(costs) {
     const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
       this.give("costs", name, text.trim() || undefined)));
     costs.forEach((c, k) => {
-      const value = numberOf(c.value), most = Math.max(4, Math.ceil(2 * Math.min(value, 1e6)));
+      const value = numberOf(c.value), most = Math.max(4, Math.ceil(2 * Math.min(value, 1e6))); // at most 2,000,000
       const positions = Math.min(most * QUARTERS, POSITIONS);
       const values = Array.from({ length: positions + 1 }, (_, i) => (i * most) / positions);
       showValue(rows[k], { name: c.name, value, text: c.value, given: c.given }, values);
     });
   }
 
-  /** Mark the fields that findings are about, and show these below them. describe: returns the element of a finding. */
+  /** Mark the fields that findings are about, and show these findings below the fields. describe: returns the element of a finding. */
   showErrors(findings, describe) {
-    const about = findings.filter((found) => found.fields?.length);
-    const fields = new Set(about.flatMap((found) => found.fields));
+    const about = findings.filter((finding) => finding.fields?.length);
+    const fields = new Set(about.flatMap((finding) => finding.fields));
     for (const input of [this.width, this.machine, ...this.costs.querySelectorAll("input:not([type=range])")]) {
       const wrong = fields.has(input.dataset.field ?? input.id);
       input.setAttribute("aria-invalid", String(wrong));
@@ -87,13 +87,13 @@ export class Settings {
   }
 }
 
-/** Return a cost as a number: 0.5, 1/3, and the largest of '1 to 3'. */
+/** Return a cost as a number: 0.5, 1/3, the larger one of '1 to 3', and 0 for a text that is no number. */
 function numberOf(text) {
   const found = /([0-9.]+)(?:\/([0-9]+))?$/.exec(text);
   return found ? Number(found[1]) / Number(found[2] ?? 1) || 0 : 0;
 }
 
-/** Return the rows of a box, one for each name. The row of a name that it had before is kept, since it may be in use. make: returns a new row. */
+/** Return the rows of a box, one for each name. Rows that the box has already are kept, since they may be in use. make: returns a new row. */
 function rowsOf(box, names, make) {
   if (names.join(" ") !== box.dataset.names) {
     box.dataset.names = names.join(" ");
@@ -117,7 +117,7 @@ function slider(name, id, what, give) {
   const reset = Object.assign(document.createElement("button"), { type: "button", textContent: "Default" });
   reset.setAttribute("aria-label", `Default of ${what}`);
   range.addEventListener("input", () => { field.value = row.allowed[range.value]; give(field.value); });
-  const unfinished = () => /[./]$/.test(field.value); // 0. on the way to 0.5: wrong only if it stays so
+  const unfinished = () => /[./]$/.test(field.value); // such as 0. while 0.5 is typed: sent only when the field is left
   field.addEventListener("input", () => { row.classList.add("given"); if (!unfinished()) give(field.value); });
   field.addEventListener("change", () => { if (unfinished()) give(field.value); });
   reset.addEventListener("click", () => { range.focus(); give(""); });
@@ -125,11 +125,11 @@ function slider(name, id, what, give) {
   return row;
 }
 
-/** Show a value in a row. values: what its slider offers. A slider or field that is in use stays as it is. */
+/** Show a value in a row. values: what its slider offers. The position of a slider and the text of a field stay while they are in use. */
 function showValue(row, { name, value, text = value, given }, values) {
   const [range, field] = row.querySelectorAll("input");
   row.classList.toggle("given", given);
-  // Otherwise the position of a slider in use would move away from the pointer.
+  // A slider in use keeps the values that it offers. Otherwise its position would move away from the pointer.
   const inUse = document.activeElement === range && row.allowed?.includes(value);
   if (!inUse) row.allowed = values;
   range.disabled = row.allowed.length < 2;

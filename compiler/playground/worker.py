@@ -1,7 +1,8 @@
 """A worker: a process that has the compiler loaded, and forks for every request a child with limits of time and memory.
 
-The child cannot write files. To compile and draw a text it cannot open files either; for a product it can. Its parent kills
-it when its time is over, when the server cancels the request, and when the server is gone.
+The child can write nothing into files. If it compiles a text for the timeline, it cannot open files either; for a product it
+can. Its parent kills it when its time is over, when the server cancels the request, and when the server is gone. An operating
+system may lack some of these limits (`_limit`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def work(export: Exporter) -> None:
 
 
 def _load() -> None:
-    """Import what a compilation may need, also for its findings: a child cannot open the files of modules."""
+    """Import what a compilation may need, also for its findings: a child without files cannot open those of modules."""
     for package in (analyze, diagnose):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
@@ -103,7 +104,7 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
         except ChimeraError as error:
             data = _json(findings(error, setting))
         except (MemoryError, RecursionError):
-            data = b""
+            data = b""  # the parent answers for this child
         if len(data) > limits.ANSWER:
             data = _json(stopped(f"the result has {len(data):,} bytes; at most {limits.ANSWER:,} are sent to a page"))
         rest = memoryview(data)
@@ -116,7 +117,7 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
 
 def _limit(seconds: float, may_open: bool) -> None:
     """Limit this process. may_open: whether it may open files: a product needs packages and their data."""
-    processor_s = int(seconds) + 2
+    processor_s = int(seconds) + 2  # a little more than the parent waits
     bounds = {
         resource.RLIMIT_AS: limits.MEMORY,
         resource.RLIMIT_CPU: processor_s,

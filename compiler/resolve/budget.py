@@ -1,6 +1,7 @@
-"""The operations that a compilation may take. The passes receive the budget as an argument.
+"""The operations that a compilation may take.
 
-So compilations in several threads, and a trial inside a compilation, count their operations separately.
+The passes receive a budget as an argument. So compilations in several threads, and a trial inside a compilation, count their
+operations separately.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """How many operations are left; negative if too many have been spent."""
+        """Return how many operations are left; negative if too many have been spent."""
         return self.total - self.spent
 
     def spend(self, operations: int, span: Span) -> None:
@@ -31,5 +32,5 @@ class Budget:
             raise refuse("E211", message, span, "reached here", help="take smaller sizes, or fewer and simpler formulas")
 
     def share(self, parts: int = 1) -> Budget:
-        """Return a new budget for trials: what is left here, divided by `parts`. This budget does not change."""
+        """Return a new budget for trials: what is left here, divided by `parts`. What they spend does not count here."""
         return Budget(max(self.left, 0) // parts)

@@ -1,4 +1,4 @@
-"""Names and types within an order block (E201, E202, E207, E208, E209, E211)."""
+"""Checks of an order block: names, types, and what a greedy order prefers and limits (E201, E202, E207, E208, E209, E211)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ _IN_TICKS = {
     "r": "the pipe defines the rank of a stage: write its formula, with s",
     "p": "a formula for one pipe names it: F main(s, m) at ...",
 }
-_IN_GROUP = "a range of groups is evaluated before s and m, so it cannot use a let of the order: put the let above the order"
-_RANK = "write: order listing for rank r"
-_FILL = "write: fill W(r, k) at TICK, for the weight gradient k of rank r"
 _IN_FILL = dict.fromkeys(
     ("s", "m", "p"), "a fill is not for one stage or micro-batch: its formula uses the rank and the number"
 )
@@ -47,12 +44,19 @@ _IN_LIMIT = {
     "p": "a limit that differs by pipe is 'per pipe': limit F - B <= ... per pipe",
     "m": "a limit holds for all micro-batches: it may differ by rank, r",
 }
+# Helps for a let in the range of a rule's groups, for the head of a listing, and for a fill.
+_IN_GROUP = "a range of groups is evaluated before s and m, so it cannot use a let of the order: put the let above the order"
+_RANK = "write: order listing for rank r"
+_FILL = "write: fill W(r, k) at TICK, for the weight gradient k of rank r"
 
 
 def check_order(
     order: n.Order, scope: Scope, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
-    """Add the findings about names and types in an order block. scope: the params and lets; declared: the pipes, by name."""
+    """Add the findings about an order block. scope: the params and lets of the schedule; declared: its pipes, by name.
+
+    Raises ChimeraError E211 if finding the lets that its formulas use takes too many operations.
+    """
     match order:
         case n.Ticks():
             _check_ticks(order, scope, declared, found, budget)
@@ -158,35 +162,38 @@ def _check_actions(
 ) -> None:
     """Add the findings about a block of a listing. A let is visible up to the end of its block."""
     inner = Scope(scope)
-    for a in actions:
-        match a:
+    for action in actions:
+        match action:
             case n.Let():
-                define_let(inner, a, found)
+                define_let(inner, action, found)
             case n.Repeat():
-                check(a.count, inner, "integer", found)
-                if a.low is not None:
-                    check(a.low, inner, "integer", found)
-                body = local(inner, [(a.binder, "")], found) if a.binder else inner
-                _check_actions(a.body, body, declared, found)
+                check(action.count, inner, "integer", found)
+                if action.low is not None:
+                    check(action.low, inner, "integer", found)
+                body = local(inner, [(action.binder, "")], found) if action.binder else inner
+                _check_actions(action.body, body, declared, found)
             case n.Choice():
-                check(a.condition, inner, "truth value", found)
-                _check_actions(a.then, inner, declared, found)
-                _check_actions(a.otherwise, inner, declared, found)
+                check(action.condition, inner, "truth value", found)
+                _check_actions(action.then, inner, declared, found)
+                _check_actions(action.otherwise, inner, declared, found)
             case n.TaskAction():
-                if a.pipe is not None:
-                    _check_pipe(a.pipe, declared, found, inner)
-                _check_places(a, inner, found)
-                for e in (a.pipe.index if a.pipe else None, a.stage, a.first, a.last):
+                if action.pipe is not None:
+                    _check_pipe(action.pipe, declared, found, inner)
+                _check_places(action, inner, found)
+                for e in (action.pipe.index if action.pipe else None, action.stage, action.first, action.last):
                     if e is not None:
                         check(e, inner, "integer", found)
 
 
-def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
-    """Add E207 for m as a stage, as in F(m), and for s as a micro-batch, as in F(k, s): readers expect the opposite."""
-    for e, wrong, place in ((a.stage, "m", "stage"), (a.first, "s", "micro-batch")):
+def _check_places(task: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
+    """Add E207 for m as a stage, as in F(m), or else for s as a micro-batch, as in F(k, s): readers expect the opposite.
+
+    Where the name is unknown, `check` adds E201 instead.
+    """
+    for e, wrong, place in ((task.stage, "m", "stage"), (task.first, "s", "micro-batch")):
         if isinstance(e, n.Name) and e.name == wrong and wrong in scope:
             message = f"'{wrong}' means the {MEANINGS[wrong]}, and is used here for the {place}"
-            help = f"the stage comes first, then the micro-batch: {a.kind.name}(STAGE, MICRO_BATCH)"
+            help = f"the stage comes first, then the micro-batch: {task.kind.name}(STAGE, MICRO_BATCH)"
             found.append(Diagnostic("E207", message, e.span, help=help))
             return
 
@@ -217,7 +224,7 @@ def _check_ticks(
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         binders: list[tuple[n.Identifier, str]] = []
-        if rule.pipe and _check_pipe(rule.pipe, declared, found, values=Scope()):  # no value: (s, m) follows
+        if rule.pipe and _check_pipe(rule.pipe, declared, found, values=Scope()):  # a value is not meant: (s, m) follows
             binder = index_binder(rule.pipe, scope)
             binders += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:

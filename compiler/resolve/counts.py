@@ -1,4 +1,4 @@
-"""The counts of tasks that a limit of a greedy order has on the left of <=."""
+"""The counts of tasks on the left side of a greedy order's limit, and the finding about a condition that is no limit (E202)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.compiler.syntax.walk import left_spine, subexpressions
 
 
 def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
-    """Return E202 for a condition that is not a limit: a comparison other than <=, or no counts on its left."""
+    """Return E202 for a condition that is no limit. A limit is `COUNTS <= BOUND`, with counts that `limit_weights` accepts."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
         is_swapped = e.op in (">", ">=") and limit_weights(e.right) is not None
         if is_swapped or limit_weights(e.left) is not None:
@@ -36,7 +36,7 @@ def limit_weights(e: n.Expr) -> dict[str, int] | None:
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):  # a longer sum has a kind twice
+        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):  # a longer sum must have a kind twice
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None

@@ -1,7 +1,7 @@
 """Evaluating expressions, at one point or at many points at a time. Their types are checked before (types.py).
 
-A point is a stage, a micro-batch, or one of each. At each point only the branch that its condition selects is computed, so
-`if m > 0 then N // m else 0` never divides by zero.
+A point fixes the values of the names, for instance for one stage, or for one stage and one micro-batch. At each point only the
+branch that its condition selects is computed, so `if m > 0 then N // m else 0` never divides by zero.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def scalar(e: n.Expr, env: Env, budget: Budget) -> int:
 
 
 def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLike = np.int64) -> Array:
-    """Return the value of a checked expression at each of `count` points. Without points nothing is computed."""
+    """Return the value of a checked expression at each of `count` points. Without points nothing is computed.
+
+    kind: the numpy type of the values.
+    """
     return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
 
@@ -90,7 +93,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
 
 
 def _apply(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
-    """Return the value of an operation. left: the value of its left operand."""
+    """Return the value of an operation with two operands. left: the value of the left one."""
     if e.op not in ("and", "or"):
         right = evaluate(e.right, env, budget)
         budget.spend(_operations(left, right), e.span)
@@ -101,7 +104,7 @@ def _apply(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
 
 
 def _operations(*operands: ExprValue) -> int:
-    """Return how many operations of the budget one on these operands takes: 1, and 1 more for every 64 points."""
+    """Return what one operation on these operands counts in the budget: 1, and 1 more for every 64 points."""
     points = 0
     for x in operands:  # mostly integers, for which max() over a generator takes more than twice as long
         if isinstance(x, np.ndarray) and len(x) > points:
@@ -148,7 +151,7 @@ def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, ExprV
 
 
 def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> ExprValue:
-    """Return the value of an operation on two integers. env: the values of the names, for findings."""
+    """Return the value of an arithmetic operation or a comparison. env: the values of the names, for findings."""
     match e.op:
         case "+":
             return _bounded(left + right, e, env)
@@ -183,7 +186,7 @@ def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> Exp
 
 
 def _magnitude(value: ExprValue) -> int:
-    """Return the largest magnitude at any point, 0 without points."""
+    """Return the largest magnitude of all points, 0 without points."""
     if isinstance(value, np.ndarray):
         return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
     return abs(value)
@@ -195,7 +198,7 @@ def _has_large_product(left: ExprValue, right: ExprValue) -> Any:
 
 
 def _bounded(value: ExprValue, e: n.Binary, env: Env) -> ExprValue:
-    """Return the value of an expression, or raise ChimeraError E206."""
+    """Return the value of a sum or a difference. Raises ChimeraError E206 if it is not within `LIMIT` at some point."""
     if _magnitude(value) > LIMIT:
         label = _values(e, env, np.abs(value) > LIMIT)
         raise refuse("E206", f"the value is not {WITHIN_LIMIT}", e.span, label, help="take numbers closer to 0")
@@ -203,13 +206,16 @@ def _bounded(value: ExprValue, e: n.Binary, env: Env) -> ExprValue:
 
 
 def _values(e: n.Expr, env: Env, where: Any) -> str:
-    """Return 'a = 1, b = 2': the values of an expression's names. where: a mask of points, of which the first one counts."""
+    """Return 'a = 1, b = 2': the values of an expression's names at the first of some points.
+
+    where: a mask of these points; True: all of them.
+    """
     first = int(np.argmax(where)) if isinstance(where, np.ndarray) else 0
     return values_of(e, {k: int(v[first]) if isinstance(v, np.ndarray) else v for k, v in env.items()})
 
 
 def values_of(e: n.Expr, env: Mapping[str, Any]) -> str:
-    """Return 'a = 1, b = 2' for the names of an expression."""
+    """Return 'a = 1, b = 2' for the names of an expression that have a value in `env`, for at most MAX_NAMES of them."""
     names = [name for name in names_in(e) if name in env]
     texts = [f"{name} = {env[name]}" for name in names[:MAX_NAMES]]
     return ", ".join([*texts, "..."] if len(names) > MAX_NAMES else texts)

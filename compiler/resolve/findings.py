@@ -1,10 +1,10 @@
-"""The findings of a pass: a list that raises an error when it is full."""
+"""The findings of a pass: a list that raises an error when it is full, and E207 for a thing that is given twice."""
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 
-MAX_FOUND = 100  # findings of a pass. Each takes time, because its help may search all names for a similar one
+MAX_FOUND = 100  # findings of a pass. Each takes time, because its help may search many names for a similar one
 
 
 class Findings(list[Diagnostic]):

@@ -11,11 +11,11 @@ from chimerac.compiler.syntax.printer import as_written, shifted
 from chimerac.compiler.syntax.walk import subexpressions
 
 MAX_PARTS = 100  # parts of a formula; larger formulas have no variants
-_SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # what is added to the ends of a range
+_SHIFTS = ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1))  # what is added to the low and to the high end of a range
 _BOUND_CHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}  # comparison -> the one whose bound differs by one
 
 Edit = tuple[Span, str]  # the replaced span; its new text
-PipeVariant = tuple[n.PipeDecl, tuple[Edit, ...], str]  # the pipe; its edits; the reason
+PipeVariant = tuple[n.PipeDecl, tuple[Edit, ...], str]  # the changed pipe; the edits of its text; the reason
 _INCLUSIVE = "a range includes both ends"
 _FROM_0 = "stages and ranks count from 0"
 
@@ -23,9 +23,9 @@ _FROM_0 = "stages and ranks count from 0"
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
     """Yield variants of a pipe. at: where the finding is; the clause there is changed first.
 
-    Each variant has one change: a range is longer, shorter or shifted by one; a branch of a formula is larger or smaller by
-    one; < becomes <= or the reverse, and the same for >. After them come variants in which every range ends one lower, or is
-    shifted down by one.
+    Each variant has one change: a range is longer, shorter or shifted by one; in a formula, a branch of an `if` is larger or
+    smaller by one, or a < becomes <= or the reverse, and the same for > and >=. After them come variants in which every range
+    ends one lower, or is shifted down by one. What stands on several lines is not changed.
     """
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
@@ -39,7 +39,7 @@ def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
 
 
 def _with_all_range_variants(decl: n.PipeDecl) -> Iterator[PipeVariant]:
-    """Yield variants in which every range has the same change. A pipe with fewer than two ranges has none."""
+    """Yield variants in which every range that is on one line has the same change. There are none for fewer than two."""
     variants = [list(_range_variants(clause.range)) for clause in decl.stages]
     if sum(map(bool, variants)) < 2:
         return
@@ -61,12 +61,12 @@ def _contains(span: Span, part: Span) -> bool:
 
 
 def _plus(e: n.Expr, by: int) -> n.Expr:
-    """Return an expression with a number added."""
+    """Return the expression `e + by`."""
     return n.Binary("+", e, n.Int(by, span=e.span), span=e.span)
 
 
 def _range_variants(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
-    """Yield a range with each of `_SHIFTS`, and its text. A range over several lines has none."""
+    """Yield a range with each of `_SHIFTS`, and its text. Nothing for no range, or for one over several lines."""
     if bounds is None or bounds.span.line != bounds.span.end_line:
         return
     for low, high in _SHIFTS:
@@ -75,7 +75,7 @@ def _range_variants(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
 
 
 def _formula_variants(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
-    """Yield variants of a formula, each with the span of the changed part and its new text."""
+    """Yield variants of a formula, each with the span of the changed part and the new text of this part."""
     parts = list(subexpressions(e))
     for part in parts if len(parts) <= MAX_PARTS else ():
         if part.span.line != part.span.end_line:

@@ -1,4 +1,4 @@
-"""The order block of a schedule, bound to its pipes and names."""
+"""The order of a spec: the order block of a schedule, with its pipes by number and the values of its names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from chimerac.compiler.syntax.kinds import KINDS
 def order_of(
     schedule: n.Schedule, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget
 ) -> TicksOrder | GreedyOrder | ListingOrder:
-    """Return the order of a checked schedule. declared: its declarations of pipes, by name; env: the values of params and lets.
+    """Return the order of a checked schedule. declared: its pipe declarations, by name; env: the values of params and lets.
 
-    Raises ChimeraError: E205, E206 and E211 (`evaluate`), and E211 for too many formulas or a group that is too large.
+    Raises ChimeraError: E205, E206 and E211 (`evaluate`); E211 also for too many formulas, or a size of a group out of bounds.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
@@ -39,7 +39,7 @@ def order_of(
 
 
 def _bound(limit: n.Limit) -> Bound:
-    """Return the bound of a limit, which check_orders.py has checked."""
+    """Return a limit of a greedy order as a bound. check_orders.py has checked it."""
     assert isinstance(limit.condition, n.Binary)
     weights = limit_weights(limit.condition.left)
     assert weights is not None
@@ -47,9 +47,9 @@ def _bound(limit: n.Limit) -> Bound:
 
 
 def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget) -> Iterator[Formula]:
-    """Yield a formula for every rule and every pipe to which it applies.
+    """Yield a formula for every pipe and every rule that applies to it.
 
-    For a pipe and a kind of task, rules that name the pipe replace the rules that name no pipe.
+    Where a rule names the pipe, rules for the same kind of task that name no pipe do not apply to it.
     """
     pipes = sum(len(d.indices) for d in declared.values())
     if pipes * len(ticks.rules) > limits.FORMULAS:
@@ -61,11 +61,12 @@ def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env,
     for declaration in declared.values():
         for pipe, index in declaration.indices.items():
             for letter, kind in KINDS.items():
-                of_kind = [r for r in ticks.rules if r.kind.name == letter]
-                names = [(r, _names_for_pipe(r, declaration, index, env, budget)) for r in of_kind]
-                rules = [(r, inner) for r, inner in names if inner is not None]  # those that apply to the pipe
-                for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
-                    yield _formula(kind, pipe, rule, lets[id(rule)], inner)
+                rules = [r for r in ticks.rules if r.kind.name == letter]
+                of_kind = [(r, _names_for_pipe(r, declaration, index, env, budget)) for r in rules]
+                applicable = [(rule, names) for rule, names in of_kind if names is not None]
+                with_pipe = [(rule, names) for rule, names in applicable if rule.pipe]
+                for rule, names in with_pipe or applicable:
+                    yield _formula(kind, pipe, rule, lets[id(rule)], names)
 
 
 def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
@@ -80,7 +81,7 @@ def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
 def _names_for_pipe(rule: n.Rule, declaration: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
     """Return the values of the names that a rule may use for a pipe; None if it does not apply to the pipe.
 
-    index: of the pipe in its family.
+    index: the index of the pipe in its family; 0 if it is in none.
     """
     if rule.pipe is None:
         return env

@@ -21,7 +21,7 @@ MAX_SEARCH = 2**20  # operations of the search for a change that corrects a plac
 
 @dataclass(slots=True)
 class PipeDeclaration:
-    """The pipes of one declaration. indices: the number of each pipe -> its index in the family, 0 if it is no family."""
+    """The pipes of one declaration. indices: the number of each pipe -> its index in the family; 0 for a single pipe."""
 
     node: n.PipeDecl
     indices: dict[int, int] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class RankCount:
 def pipes_of(
     schedule: n.Schedule, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[tuple[Pipe, ...], dict[str, PipeDeclaration]]:
-    """Return the pipes of a schedule, and the declarations by name.
+    """Return the pipes of a schedule, and the declarations of pipes by name.
 
-    Raises ChimeraError: E211 too many pipes or micro-batches, or no pipe; E220 to E222 for a wrong placement; E205, E206 and
-    E211 (`evaluate`).
+    Raises ChimeraError: E211 for no pipe or too many, and for an index of a family or a number of micro-batches that is not
+    allowed; E220 to E222 for a wrong placement; E205, E206 and E211 (`evaluate`).
     """
     pipes: list[Pipe] = []
     declared: dict[str, PipeDeclaration] = {}
@@ -83,7 +83,7 @@ def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
 
 
 def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, str, Env]]:
-    """Yield for each pipe of a declaration its index, its name, and the values of the names that it may use."""
+    """Yield for each pipe of a declaration its index in the family, its name, and the values of the names that it may use."""
     if decl.family is None:
         yield 0, decl.name.name, env
         return
@@ -97,10 +97,10 @@ def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, 
 def _placement(
     decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[int, ...] | Diagnostic:
-    """Return the rank of every stage of a pipe, or the first finding. pipe: its name."""
+    """Return the rank of every stage of a pipe, or the first finding about it. pipe: its name."""
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
-        budget.spend(8, clause.span)
+        budget.spend(8, clause.span)  # for the clause itself, besides its expressions
         low, high = 0, stages - 1
         if clause.range:
             low, high = _bounds(clause.range, env, budget)
@@ -140,7 +140,10 @@ def _placement(
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return as help for a finding a change of the pipe after which every stage is placed exactly once; '' if none is found."""
+    """Return as help for a finding a change of the pipe that was tried; '' if none is found.
+
+    With the change, every stage is placed exactly once, and no more ranges are empty than before.
+    """
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))
     for changed, edits, why in pipe_variants(decl, d.span):
@@ -175,10 +178,10 @@ def recompute_of(
             recomputed = np.zeros(stages, bool)
             for clause in declaration.node.stages:
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner, budget)
-                at = np.arange(low, high + 1, dtype=np.int64)  # the stages of the clause
+                placed = np.arange(low, high + 1, dtype=np.int64)  # the stages of the clause
                 if clause.recompute is not None:
-                    condition, with_stages = clause.recompute.condition, {**inner, clause.binder.name: at}
-                    recomputed[at] = True if condition is None else values_at(condition, with_stages, len(at), budget, bool)
+                    condition, names = clause.recompute.condition, {**inner, clause.binder.name: placed}
+                    recomputed[placed] = True if condition is None else values_at(condition, names, len(placed), budget, bool)
             result.append(tuple(recomputed.tolist()))
     return tuple(result)
 

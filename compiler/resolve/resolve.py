@@ -17,19 +17,19 @@ from chimerac.compiler.resolve.statements import check_globals, check_parameters
 from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax import nodes as n
 
-DEFAULT_WINDOW = 2  # sends of a channel that may be incomplete, where a schedule does not say it
+DEFAULT_WINDOW = 2  # sends of a channel that may be incomplete, if the schedule has no `window`
 
 
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
-    """Return the spec of a schedule.
+    """Return the spec of a schedule for given parameters.
 
-    given: values of parameters; the others have their defaults; budget: the operations that it may take; recompute: the stages
-    that recompute, in the place of those of the text.
+    given: values of parameters; the others have their defaults; budget: the operations that resolving may take; recompute: the
+    stages that recompute, in the place of those of the text; None: as the text says.
 
     Raises ChimeraError: E002 a chosen stage that does not exist, E201 unknown name, E202 type, E203 unknown parameter, E204
     parameter without a value, E205 division by zero, E206 value not between -2^61 and 2^61, E207 name defined twice, E208
-    statement missing or twice, E209 unused let, E210 requirement not met, E211 size out of bounds, or too much to compute, E220
-    stage or rank that does not exist, E221 stage never placed, E222 stage placed twice.
+    statement missing or given twice, E209 unused let of an order, E210 requirement not met, E211 size out of bounds, or too
+    much to compute, E220 stage or rank that does not exist, E221 stage never placed, E222 stage placed twice.
     """
     found = Findings()
     settings = check_settings(schedule, found)

@@ -1,4 +1,4 @@
-"""The names that an expression may use, and their definitions (E207)."""
+"""The names that an expression may use: scopes, lets, and the names that pipes, rules and costs bind (E207)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 # The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# What a name is bound to -> the help if the name is one of those above and has another meaning there.
+# What a name stands for here -> the help if it is one of the names above, which conventionally stands for something else.
 _OTHER_NAME = {
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
@@ -21,7 +21,7 @@ _OTHER_NAME = {
 
 
 def define(scope: Scope, binder: n.Identifier, type: Type, found: list[Diagnostic]) -> None:
-    """Add a name to a scope, and E207 if it is defined already."""
+    """Add a name to a scope. Add E207 to the findings if the name is defined already."""
     if first := scope.where(binder.name):
         found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
     scope.add(binder, type)
@@ -50,9 +50,12 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
 
 
 def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
-    """Return a scope with more integers. Adds E207 for a name that is defined already, and for s, m, p, r with another meaning.
+    """Return a scope with more integers.
 
-    bound: the names, and for what each stands, '' if any name is allowed; help: how stages and micro-batches are named here.
+    Adds E207 for each name that is defined already, and for the first of s, m, p and r that has another meaning.
+
+    bound: the names, and for what each stands, '' if any name is allowed; help: that of the second finding, where `_OTHER_NAME`
+    has none.
     """
     inner = Scope(scope)
     conflicts = [(binder, what, meaning) for binder, what in bound if (meaning := _conflicting_meaning(binder.name, what))]
@@ -62,7 +65,8 @@ def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[D
         found.append(Diagnostic("E207", message, binder.span, help=_OTHER_NAME.get(what, help)))
     for binder, _ in bound:
         define(inner, binder, "integer", found)
-    for _, what, _ in conflicts:  # formulas may still use them, so that one mistake gives one finding
+    # Formulas may also use the conventional name of what is bound, so that one mistake gives one finding.
+    for _, what, _ in conflicts:
         inner.add_integers(name for name, meaning in MEANINGS.items() if meaning == what)
     return inner
 
@@ -74,34 +78,37 @@ def _conflicting_meaning(name: str, what: str) -> str:
 
 
 def with_hints(scope: Scope, instead: Mapping[str, str]) -> Scope:
-    """Return a scope with helps for names that are defined in other places only. instead: name -> help."""
+    """Return a scope with these helps for unknown names, in the place of the outer ones. instead: name -> help."""
     inner = Scope(scope)
     inner.hints = instead
     return inner
 
 
 def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Identifier | None:
-    """Return the name that `down[i]` binds. It is None if the index is a known name or a formula, which selects one pipe."""
+    """Return the name that `down[i]` binds. None without an index, or for a known name or a formula, which selects one pipe."""
     if isinstance(ref.index, n.Name) and ref.index.name not in scope:
         return n.Identifier(ref.index.name, span=ref.index.span)
     return None
 
 
 def names_in_group(rule: n.Rule) -> list[n.Name]:
-    """Return the names in the range of a rule's groups, in order."""
+    """Return the names in the range of a rule's groups, in the order of the text; none if the rule has no groups."""
     if rule.group is None:
         return []
     return [part for e in (rule.group.low, rule.group.high) for part in subexpressions(e) if isinstance(part, n.Name)]
 
 
 def counter_of(rule: n.Rule, known: Container[str]) -> n.Identifier | None:
-    """Return the name that numbers the groups of a rule: the first unknown name in its range, or None."""
+    """Return the name that numbers the groups of a rule: the first unknown name in their range, or None."""
     new = next((name for name in names_in_group(rule) if name.name not in known), None)
     return n.Identifier(new.name, span=new.span) if new else None
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
-    """Return the lets of an order block that these expressions use, directly or through other lets, in order."""
+    """Return the lets of an order block that these expressions use, directly or through other lets, in order.
+
+    Raises ChimeraError E211 if the budget has too few operations left.
+    """
     names = {name for e in expressions for name in names_in(e)}
     needed: list[n.Let] = []
     for let in reversed(lets):

@@ -13,11 +13,13 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, scalar, values_at, values_of
 from chimerac.compiler.syntax import nodes as n
 
+MAX_LIMIT = 2**31 - 1  # the largest number that a limit of what a rank may hold can state
+
 
 def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:
-    """Return a number of ranks, stages and so on. what: its name, for the message; least: its lower bound.
+    """Return a number of ranks, stages and so on. what: its name, for the message; least: the least that is allowed.
 
-    Raises ChimeraError E211 if it is out of bounds.
+    Raises ChimeraError: E211 if it is out of bounds; E205, E206 and E211 (`evaluate`).
     """
     value = scalar(e, env, budget)
     if not least <= value <= limits.RANKS:
@@ -26,7 +28,7 @@ def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:
 
 
 def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
-    """Return the numerator and the denominator of `size A/B`, 1 and 1 without it. Raises ChimeraError E211."""
+    """Return the numerator and the denominator of `size A/B`; 1 and 1 without it. Raises ChimeraError E211 if out of bounds."""
     for s in schedule.statements:
         if isinstance(s, n.Size):
             if not (1 <= s.numerator <= limits.RANKS and 1 <= s.denominator <= limits.RANKS):
@@ -37,12 +39,15 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
 
 
 def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
-    """Return the limits of what a rank may hold, by name. Raises ChimeraError E211 for a limit that is out of bounds."""
+    """Return the limits of what a rank may hold, by name.
+
+    Raises ChimeraError: E211 for a limit that is out of bounds; E205, E206 and E211 (`evaluate`).
+    """
     result = {}
     for s in (s for s in schedule.statements if isinstance(s, n.MemoryLimit)):
         result[s.what.name] = value = scalar(s.value, env, budget)
-        if not 0 <= value < 2**31:
-            message = f"the limit of {s.what.name} is {value}; allowed are 0 to {2**31 - 1}"
+        if not 0 <= value <= MAX_LIMIT:
+            message = f"the limit of {s.what.name} is {value}; allowed are 0 to {MAX_LIMIT}"
             raise refuse("E211", message, s.value.span, values_of(s.value, env))
     return result
 
@@ -50,7 +55,7 @@ def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
 def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Costs:
     """Return the costs of tasks and of a hop. The default of F, I and W is 1, of B it is I + W, of R it is F, of hop it is 0.
 
-    Raises ChimeraError E211 for a cost that is out of bounds.
+    Raises ChimeraError: E211 for a cost that is out of bounds; E205, E206 and E211 (`evaluate`).
     """
     values: dict[str, tuple[int, ...]] = {}
     for cost in all_costs(schedule):
@@ -80,7 +85,10 @@ def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:
 
 
 def tied_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> tuple[Tied, ...]:
-    """Return the tied sets. Raises ChimeraError E220 for a stage that does not exist, or fewer than two stages."""
+    """Return the tied sets.
+
+    Raises ChimeraError: E220 for a stage that does not exist, or fewer than two stages; E205, E206 and E211 (`evaluate`).
+    """
     result = []
     for decl in (s for s in schedule.statements if isinstance(s, n.TiedDecl)):
         members = [scalar(e, env, budget) for e in decl.stages]

@@ -1,4 +1,4 @@
-"""A resolved schedule: the sizes are numbers, and every formula has the values of its names."""
+"""Specs: schedules for given parameters. All sizes are numbers, and every formula comes with the values of its names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPo
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The ticks of the tasks of one kind in one pipe.
+    """The ticks that one rule gives to tasks of one kind in one pipe.
 
     pipe: its number; stage, micro_batch: the names that the formula has for them; group: the micro-batches of one task,
-    LOW .. HIGH, or None; counter: the name that numbers the groups, '' if there is none; condition: that of `when`; lets: those
-    of the order that the formula uses; env: the values of all other names.
+    LOW .. HIGH; None: each task has one; counter: the name that numbers the groups, '' if there is none; condition: that of
+    `when`; None: the rule has none; lets: those of the order that the formula uses; env: the values of all other names.
     """
 
     kind: Op
@@ -39,7 +39,7 @@ class Filling:
     """The ticks that `fill` gives to the weight gradients of every rank.
 
     rank, number: the names that the formula has for the rank and for the number of the weight gradient on this rank; lets:
-    those of the order that it uses; env: the values of all other names.
+    those of the order that the formula uses; env: the values of all other names.
     """
 
     rank: str
@@ -52,7 +52,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class TicksOrder:
-    """The order form `ticks`. filling: places the weight gradients, if no formulas place them; None: there is no `fill`."""
+    """The order form `ticks`. filling: the `fill`, which then places all weight gradients; None: the order has none."""
 
     formulas: tuple[Formula, ...]
     filling: Filling | None
@@ -61,10 +61,10 @@ class TicksOrder:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit of a greedy order, such as `F - B <= 4`: at most `value` for a sum of numbers of tasks that have started.
+    """A limit of a greedy order, such as `F - B <= 4`: a weighted sum of the numbers of started tasks is at most `value`.
 
-    weights: the factor of each kind of task in this sum. scope: which tasks are counted together: all of a 'rank', or those of
-    each 'stage' or 'pipe' of a rank.
+    weights: the factor, 1 or -1, of each kind of task in this sum; scope: which tasks are counted together: all of a 'rank', or
+    those of each 'stage' or 'pipe' of a rank.
     """
 
     weights: Mapping[Op, int]
@@ -106,10 +106,10 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A resolved schedule.
+    """A schedule for given parameters.
 
-    recompute: for every pipe and stage whether its forward is run again; limits: the spans of the limits in the header, by
-    name; is_recompute_chosen: the caller said which stages recompute, in the place of the text.
+    recompute: for every pipe and stage whether its forward is run again; limits: where the text gives each limit of the header,
+    by name; is_recompute_chosen: the caller said which stages recompute, in the place of the text.
     """
 
     header: Header

@@ -1,4 +1,4 @@
-"""Checks of statements: how often each is written, parameters, and the names and types of expressions (E201 to E208)."""
+"""Checks of statements: how often each is given, parameters, names and types in expressions (E201 to E204, E206 to E208)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _IN_PIPE = {
 
 
 def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n.Setting]:
-    """Return ranks, stages and window by name. Adds E208 for a statement that is missing or given twice."""
+    """Return the statements `ranks`, `stages` and `window` by their first word.
+
+    Adds E208 for a statement that is missing, and for one that is given twice and may be given only once.
+    """
     seen: dict[str, n.Statement] = {}
     for s in schedule.statements:
         key = _given_once(s)
@@ -57,7 +60,11 @@ def _given_once(s: n.Statement) -> str:
 
 
 def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list[Diagnostic]) -> None:
-    """Check the parameters that are given: E203 unknown, E204 without a value, E206 not within `LIMIT`."""
+    """Check the values of the parameters.
+
+    Adds E203 for a given one that the schedule does not have, E204 for one of the schedule that is not given and has no
+    default, and E206 for a given value that is not within `LIMIT`.
+    """
     params = {s.name.name: s for s in schedule.statements if isinstance(s, n.Param)}
     for name, value in given.items():
         if name not in params:
@@ -94,12 +101,12 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
 
 
 def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic], budget: Budget) -> None:
-    """Check every statement except param, let and require. scope: the params and lets."""
+    """Check the expressions and names of every statement except param, let and require. scope: the params and lets."""
     declared: dict[str, n.PipeDecl] = {}
     # Where each cost, tied set and limit is given.
     costs: dict[str, Span] = {}
     tied: dict[str, Span] = {}
-    bounds: dict[str, Span] = {}
+    limits: dict[str, Span] = {}
     for s in schedule.statements:
         match s:
             case n.Setting():
@@ -147,10 +154,10 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 if s.what.name not in LIMITS:
                     help = did_you_mean(s.what.name, LIMITS)
                     found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
-                if s.what.name in bounds:
+                if s.what.name in limits:
                     message = f"the limit of '{s.what.name}' is given twice"
-                    found.append(given_twice(message, s.span, bounds[s.what.name], "keep one of them"))
-                bounds[s.what.name] = s.span
+                    found.append(given_twice(message, s.span, limits[s.what.name], "keep one of them"))
+                limits[s.what.name] = s.span
                 check(s.value, scope, "integer", found)
             case _:
                 pass
@@ -173,5 +180,7 @@ def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found:
         elif kind == "hop" and cost.stage:
             found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
         help = f"a cost may differ by stage only: write {kind}(s), and s in its formula"
+        if kind == "hop":
+            help = "the hop cost is one number: write it without s, m, p and r"
         inner = with_hints(scope, dict.fromkeys(MEANINGS, help))
         check(cost.value, local(inner, [(cost.stage, "stage")], found, help) if cost.stage else inner, "integer", found)

@@ -68,7 +68,7 @@ class Scope(Mapping[str, Type]):
         self._own.update((name, ("integer", None)) for name in names)
 
 
-_FUNCTION_HELP = {  # functions of other languages
+_FUNCTION_HELP = {  # a function of other languages -> the help
     "abs": "|x| is written max(x, -x)",
     "floor": "a quotient is written a // b, and rounds down",
     "int": "all values are integers; a quotient is written a // b, and rounds down",
@@ -90,14 +90,14 @@ _CONDITIONS = {"true": "0 == 0", "false": "0 == 1"}  # a truth value of other la
 
 
 def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diagnostic]) -> None:
-    """Check that an expression uses only these names (E201) and has the expected type (E202)."""
+    """Check that an expression uses only these names and known functions (E201), and that it has the expected type (E202)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != expected:
         found.append(_type_finding(e, expected, actual))
 
 
 def _type_finding(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
-    """Return E202 for an expression of another type than the expected one."""
+    """Return E202 for an expression that has another type than the expected one."""
     help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
     return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
@@ -117,7 +117,7 @@ def _with_article(t: Type) -> str:
 
 
 def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
-    """Return the type of an expression, or None and add a finding if it has none."""
+    """Return the type of an expression; None if an unknown name leaves it open. Adds the findings about all its parts."""
     match e:
         case n.Int():
             return "integer"

@@ -16,7 +16,8 @@ from chimerac.compiler.syntax.walk import names_in
 def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, ExprValue]:
     """Return the values of params and lets.
 
-    Raises ChimeraError: E210 for every requirement that does not hold; E205, E206 and E211 (`evaluate`).
+    Raises ChimeraError: E210 for each requirement that does not hold, but for at most MAX_FOUND; E205, E206 and E211
+    (`evaluate`) if a value cannot be computed and every requirement above it holds.
     """
     env: dict[str, ExprValue] = {}
     found: list[Diagnostic] = []
@@ -34,7 +35,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
 
 
 def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprValue], budget: Budget) -> Iterator[n.Require]:
-    """Yield the requirements that do not hold. Before that, put the values of the params and lets above each into `env`."""
+    """Yield the requirements that do not hold. Before each, put the values of the params and lets above it into `env`."""
     for s in schedule.statements:
         match s:
             case n.Param():
@@ -48,7 +49,10 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprVa
 
 
 def parameter_values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, int] | None:
-    """Return the values of all parameters; None if a value cannot be computed. given: the others take their defaults."""
+    """Return the values of all parameters; None if a value or a requirement cannot be computed.
+
+    given: a value for each parameter without a default, and for any others; the rest take their defaults.
+    """
     env: dict[str, ExprValue] = {}
     try:
         for _ in _unmet(schedule, given, env, budget):
@@ -76,7 +80,7 @@ def _requirement_finding(s: n.Require, env: Env, given: Mapping[str, int]) -> Di
 
 
 def requirements_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
-    """Return whether a schedule allows these parameters: every requirement holds, and no value has an error."""
+    """Return whether a schedule allows these parameters: every value can be computed, and every requirement holds."""
     try:
         return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:

@@ -1,14 +1,16 @@
-"""Lower bounds of the makespan, one for each rank, each with the micro-batches that attain it.
+"""Lower bounds of the makespan: one for each rank that has tasks, with the tasks that attain its head and its tail.
 
-No rank can begin before a first micro-batch has reached it. If backwards are not split, the gradient still has to go back to
-stage 0 after the rank's last task. So makespan >= head + busy + tail. Two facts about memory give larger bounds.
+A rank is idle for at least its head before some of its tasks, and for at least its tail after its last one. So makespan >= head
++ busy + tail. One head is the time until a first micro-batch can reach the rank. The tail is 0 if backwards are split. If they
+are not, it is the way of the gradient back to stage 0. Two facts about memory give larger bounds.
 
 - A `W` frees what a micro-batch holds, or a `B` where backwards are not split. Before the first task that frees something, a
-  rank runs forwards and input gradients only. The forwards that fit within its limit take at most the time f, and no input
-  gradient starts before the time g. So the rank is idle for at least g - f before that task, and this is a head too.
-- A micro-batch is held from its forward until its last backward, which is at least its way to the last stage and back. These
-  times, weighted by what is held, add up to at most limit x (makespan - arrival - tail), where the first micro-batch reaches
-  the rank at `arrival`. This is the bound `residence`.
+  rank runs forwards and input gradients only. The forwards that fit within its limit take at most the time c. The input
+  gradients, or the `B`, start at the time g at the earliest. So the rank is idle for at least g - c before that first task, and
+  this is a head too.
+- A micro-batch is held from its forward to the end of its last backward: at least for its way to the last stage and back, and
+  for its backwards here. These times, weighted by what is held, add up to at most limit x (makespan - arrival - tail), where
+  the first micro-batch reaches the rank at `arrival`. This is the bound `residence`.
 
 docs/search.md has the proofs. check.py computes the same numbers by code of its own.
 """
@@ -24,8 +26,9 @@ from chimerac.compiler.search.problem import Problem
 class RankBound:
     """A bound of one rank. Times are the problem's integers.
 
-    head_by: 'arrival', or 'limit' where the limit makes the head; attained_by: (pipe, stage, micro-batch) of the task that has
-    the head, and of the one that has the tail; residence: the bound by what is held, 0 if there is no limit.
+    head: the larger one of the arrival and of g - c; head_by: 'limit' if it is g - c, else 'arrival'; busy: how long the rank
+    computes; attained_by: (pipe, stage, micro-batch) of the task that gives the head, and of the one that gives the tail;
+    residence: the bound by what is held, 0 if there is no limit.
     """
 
     rank: int
@@ -45,7 +48,7 @@ class RankBound:
 def rank_bounds(problem: Problem) -> list[RankBound]:
     """Return the bound of every rank that has tasks."""
     t, kinds, busy = problem.tasks, len(problem.kinds), problem.busy()
-    found = []
+    bounds = []
     for r in range(problem.ranks):
         # A cell is a stage of a pipe that has micro-batches.
         cells = [c for c, (p, s) in enumerate(t.cells) if problem.pipes[p].placement[s] == r]
@@ -57,14 +60,15 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
             n = problem.pipes[t.cells[c][0]].micro_batches
             return t.number(c, kind, n - 1 if last else 0, kinds)
 
-        first = min(cells, key=lambda c: int(t.head[task(c, 0)]))
-        arrival = int(t.head[task(first, 0)])
-        gradient = min(cells, key=lambda c: int(t.head[task(c, 1)]))
-        by_limit = int(t.head[task(gradient, 1)]) - fitting(problem, r)
-        final = min(cells, key=lambda c: int(t.tail[task(c, kinds - 1, last=True)]))
-        tail = int(t.tail[task(final, kinds - 1, last=True)])
-        by_what, start = ("limit", gradient) if by_limit > arrival else ("arrival", first)
-        attained_by = ((*t.cells[start], 0), (*t.cells[final], problem.pipes[t.cells[final][0]].micro_batches - 1))
+        first_cell = min(cells, key=lambda c: int(t.head[task(c, 0)]))
+        arrival = int(t.head[task(first_cell, 0)])
+        gradient_cell = min(cells, key=lambda c: int(t.head[task(c, 1)]))
+        by_limit = int(t.head[task(gradient_cell, 1)]) - fitting(problem, r)
+        last_cell = min(cells, key=lambda c: int(t.tail[task(c, kinds - 1, last=True)]))
+        tail = int(t.tail[task(last_cell, kinds - 1, last=True)])
+        head_by, start_cell = ("limit", gradient_cell) if by_limit > arrival else ("arrival", first_cell)
+        last_micro_batch = problem.pipes[t.cells[last_cell][0]].micro_batches - 1
+        attained_by = ((*t.cells[start_cell], 0), (*t.cells[last_cell], last_micro_batch))
         residence = 0
         if problem.limits[r] is not None:
             total = 0
@@ -73,14 +77,15 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
                 held_for = int(t.head[task(c, 1)] - t.head[task(c, 0)]) + sum(column[s] for column in problem.durations[1:])
                 total += problem.pipes[p].micro_batches * problem.activations[s] * held_for
             residence = arrival + -(-total // max(1, int(problem.limit_of[r]))) + tail
-        found.append(RankBound(r, max(arrival, by_limit), by_what, busy[r], tail, residence, attained_by))
-    return found
+        bounds.append(RankBound(r, max(arrival, by_limit), head_by, busy[r], tail, residence, attained_by))
+    return bounds
 
 
 def fitting(problem: Problem, rank: int) -> int:
-    """Return an upper bound of the time of the forwards whose micro-batches a rank can hold together.
+    """Return the c of this file: an upper bound of the time of the forwards whose micro-batches a rank can hold together.
 
-    If stages hold different amounts, the last forward counts in proportion (the linear relaxation of a knapsack), rounded up.
+    If stages hold different amounts, a part of a forward fills the rest of the limit (the linear relaxation of a knapsack). The
+    time of this part is rounded up.
     """
     stages = [
         (problem.activations[s], problem.durations[0][s], pipe.micro_batches)
@@ -89,15 +94,15 @@ def fitting(problem: Problem, rank: int) -> int:
         if r == rank and pipe.micro_batches
     ]
     left, total = int(problem.limit_of[rank]), 0
-    # The most time per unit held first; what holds nothing before all others.
+    # First the forwards that hold nothing, then those that take the most time for what they hold.
     for weight, time, n in sorted(stages, key=lambda x: (x[0] > 0, -x[1] / x[0] if x[0] else 0)):
         if weight == 0 or left >= weight * n:
             total, left = total + time * n, left - weight * n
         else:
             total += left // weight * time
             left -= left // weight * weight
-            # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts. No
-            # forward of the other stages that still fits takes longer than this part.
+            # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts. The
+            # forwards of other stages that still fit take no longer together: they take less time for what they hold.
             total += -(-left * time // weight)
             break
     return total

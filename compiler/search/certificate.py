@@ -11,9 +11,9 @@ FORMAT = "chimera-order-certificate"
 
 
 def certificate(state: State, schedule: str, digest: str) -> str:
-    """Return the certificate as JSON. schedule: the name in the text; digest: of its compiled program.
+    """Return the certificate of a found schedule as JSON. schedule: its name; digest: that of its compiled program.
 
-    Times are integers in the unit of the text's costs; `per_unit` of them make one unit of the costs that were given.
+    Times are integers in the unit of the schedule's costs; `per_unit` of them make one unit of the costs that were given.
     """
     problem, best = state.problem, state.best
     assert best is not None, "a search ends with an order"
@@ -40,7 +40,7 @@ def certificate(state: State, schedule: str, digest: str) -> str:
                 "busy": b.busy,
                 "tail": b.tail,
                 "residence": b.residence,
-                "attained_by": {"head": _task(state, b.attained_by[0]), "tail": _task(state, b.attained_by[1])},
+                "attained_by": {"head": _task(b.attained_by[0]), "tail": _task(b.attained_by[1])},
             }
             for b in state.bounds
         ],
@@ -56,12 +56,12 @@ def _value(value: Any) -> str:
     return json.dumps(value)
 
 
-def _task(state: State, task: tuple[int, int, int]) -> dict[str, int]:
+def _task(task: tuple[int, int, int]) -> dict[str, int]:
     """Return the fields of a task. task: (pipe, stage, micro-batch)."""
     return dict(zip(("pipe", "stage", "micro_batch"), task, strict=True))
 
 
 def _solver_name() -> str:
-    from importlib.metadata import version  # start-up: 13 ms, where a solver has proved something only
+    from importlib.metadata import version  # start-up: 13 ms, for a bound of the solver only
 
     return f"OR-tools CP-SAT {version('ortools')}"

@@ -1,8 +1,8 @@
 """Check a certificate of a search again: `python -m chimerac.compiler.search.check CERTIFICATE SCHEDULE`.
 
-Nothing of the search is imported. The schedule is compiled and verified; then the times of its order, what its ranks hold, and
+Nothing of the search is imported. The schedule is compiled and verified. Then the times of its order, what its ranks hold, and
 the bound of every rank are computed from the costs in the certificate, by the definitions of docs/search.md. `--solve SECONDS`
-also lets the solver prove its bound again, on a model that is built here.
+also lets the solver prove its bound again, on a constraint model that is built here.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from chimerac.compiler import compile_schedule
 TASKS = (Fwd, Bwd, BwdInput, BwdWeight)
 KINDS = dict(zip(TASKS, "FBIW", strict=True))
 
+NO_LIMIT = 10**30  # more than any rank holds
+WORKERS = 4  # searches that the solver runs at the same time
+
 Task = tuple[str, int, int]  # kind, stage, micro-batch
 
 
 def tasks_of(program: Program) -> list[list[Task]]:
-    """Return the tasks of every rank, in order."""
+    """Return the tasks of every rank, in order. In a found program every task has one micro-batch."""
     ranks = (program.stream(r) for r in range(program.world))
     return [[(KINDS[type(x)], x.stage, x.micro_batches[0]) for x in stream if isinstance(x, TASKS)] for stream in ranks]
 
@@ -49,7 +52,10 @@ def waits_of(task: Task, kinds: str, top: int) -> list[Task]:
 
 
 def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
-    """Yield what is wrong with a certificate for a program, in words. c: the content of the certificate."""
+    """Yield in words what is wrong with a certificate of a program. c: the content of the certificate.
+
+    For a certificate of another program, or one with numbers that are not allowed, nothing else is checked.
+    """
     if c["digest"] != program.digest:
         yield f"the certificate is for a program with the digest {c['digest'][:12]}, and this one has {program.digest[:12]}"
         return
@@ -115,15 +121,17 @@ def _bound(
     limit: int | None,
     top: int,
 ) -> dict[str, int]:
-    """Return head, busy time and tail of a rank, and its bound by what it holds: the definitions of docs/search.md.
+    """Return head, busy time and tail of a rank, and its bound by what it holds (residence), as docs/search.md defines them.
 
-    place: the rank of each (micro-batch, stage); top: the last stage.
+    tasks: of the rank; place: the rank of each (micro-batch, stage); held: what each stage holds for a micro-batch; limit: of
+    the rank, None without one; top: the last stage.
     """
-    arrivals: list[int] = []
-    gradients: list[int] = []
-    tails: list[int] = []
-    forwards: list[tuple[int, int]] = []  # what each holds, and its time
-    kept = 0
+    # One entry for each micro-batch of each stage of this rank.
+    arrivals: list[int] = []  # the earliest start of its forward
+    gradients: list[int] = []  # the earliest start of its input gradient, or of its B
+    tails: list[int] = []  # the least time after its last backward here
+    forwards: list[tuple[int, int]] = []  # what its forward holds, and the time of this forward
+    kept = 0  # added up over them: what a micro-batch holds x the least time for which it is held
     for _, s, m in (x for x in tasks if x[0] == "F"):
         way = [place[m, x] for x in range(top + 1)]
         hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]
@@ -135,7 +143,7 @@ def _bound(
         tails.append(0 if kinds[-1] == "W" else after)
         kept += held[s] * (gradients[-1] - arrivals[-1] + sum(cost[k, s] for k in kinds[1:]))
         forwards.append((held[s], cost["F", s]))
-    room, fitting = Fraction(10**30 if limit is None else limit), Fraction(0)
+    room, fitting = Fraction(NO_LIMIT if limit is None else limit), Fraction(0)  # the rest of the limit; the time of what fits
     for weight, time in sorted(forwards, key=lambda x: (x[0] > 0, -Fraction(x[1], x[0] or 1))):
         part = min(Fraction(1), room / weight) if weight else Fraction(1)
         fitting, room = fitting + part * time, room - part * weight
@@ -145,9 +153,9 @@ def _bound(
 
 
 def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
-    """Return whether the solver proves within a time that no order is faster than its bound in the certificate.
+    """Return whether the solver proves within `seconds` that no order is faster than its bound in the certificate.
 
-    c: the content of the certificate. The solver is asked for an order that is faster by 1, and proves that there is none.
+    c: the content of the certificate. The solver is asked for an order that is faster by 1, and must prove that there is none.
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 
@@ -165,7 +173,8 @@ def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
             model.add(end[x] <= latest)
             for y in waits_of(x, kinds, top):
                 model.add(start[x] >= end[y] + _link(c["links"], place, y, r))
-            if (before := previous.get((pipe_of[m], k, s))) is not None:  # micro-batches of a pipe may be exchanged
+            # The micro-batches of a pipe may be exchanged, so only ascending orders are searched.
+            if (before := previous.get((pipe_of[m], k, s))) is not None:
                 model.add(start[x] >= end[before])
             previous[pipe_of[m], k, s] = x
         if c["limits"][r] is not None:
@@ -177,7 +186,7 @@ def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
             model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], c["limits"][r])
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = 4
+    solver.parameters.num_workers = WORKERS
     return bool(solver.solve(model) == cp_model.INFEASIBLE)
 
 
@@ -188,7 +197,7 @@ def _seconds(text: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print whether the certificate holds, and return the exit status: 1 if it does not."""
+    """Print whether the certificate holds. Return the exit status: 1 if not, 2 for a file that cannot be read or compiled."""
     parser = argparse.ArgumentParser(description="Check the certificate of a search again.")
     parser.add_argument("certificate")
     parser.add_argument("schedule")
@@ -197,8 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         content, program = json.loads(read(options.certificate)), compile_schedule(options.schedule).program
         found = list(problems(content, program))
-        again = not found and options.solve is not None and content["solver"] is not None
-        if again and not proves(content, program, options.solve):
+        is_solved_again = not found and options.solve is not None and content["solver"] is not None
+        if is_solved_again and not proves(content, program, options.solve):
             found = [f"within {options.solve:g} s the solver does not prove its bound {content['solver']['bound']} again"]
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
@@ -210,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found:
         return 1
     print(f"makespan {content['makespan']}, bound {content['bound']}: both hold, and so do the limits")
-    if content["solver"] and not again:
+    if content["solver"] and not is_solved_again:
         print(f"the bound of {content['solver']['name']}, {content['solver']['bound']}, was not proved again: --solve SECONDS")
     return 0
 

@@ -1,7 +1,7 @@
 """Mirrored placements: half of the ranks decide for all.
 
 Two pipes in opposite directions look the same from both ends: rank r and rank D - 1 - r have the same stages, and the pipes
-change places. If links and limits are mirrored too, an order of the first half of the ranks is one of all ranks, in which the
+change places. If links and limits are mirrored too, an order of the first half of the ranks gives an order of all ranks: the
 other half does the same at the same times. The folded problem has half of the tasks. Its best order may be worse than that of
 the whole problem, which is searched too.
 """
@@ -18,10 +18,10 @@ from chimerac.compiler.search.sequences import Order, by_priority
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A problem that was folded, and the folded problem, which has the first half of the ranks.
+    """A whole problem, and the folded one, which has the first half of its ranks and one of each two mirrored pipes.
 
-    partner: the mirrored pipe of each pipe of the whole problem; kept: the folded problem's pipes, by their numbers in the
-    whole one.
+    partner: for each pipe of the whole problem the number of its mirror image; kept: the pipes of the folded problem, by their
+    numbers in the whole one.
     """
 
     whole: Problem
@@ -30,7 +30,10 @@ class Folded:
     kept: tuple[int, ...]
 
     def unfolded(self, order: Order) -> Order | None:
-        """Return the order of the whole problem in which mirrored ranks do the same. order: of the folded problem."""
+        """Return the order of the whole problem in which mirrored ranks do the same.
+
+        order: of the folded problem. None if it exceeds a limit, or if its tasks wait for each other.
+        """
         small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
         place = np.zeros(len(small), np.int64)
         for r in range(self.problem.ranks):
@@ -46,9 +49,9 @@ class Folded:
 
 
 def fold(problem: Problem) -> Folded | None:
-    """Return the folded problem, None if the placement, the links or the limits are not mirrored.
+    """Return the folded problem; None if the number of ranks is odd, or if placement, links or limits are not mirrored.
 
-    None too where a rank cannot hold both a micro-batch and its mirror image.
+    None also if a rank's limit does not allow it to hold a micro-batch and its mirror image at once.
     """
     last = problem.ranks - 1
     if problem.ranks % 2 or problem.limits != problem.limits[::-1]:

@@ -1,4 +1,4 @@
-"""From a compiled schedule, and what a search is given besides it, to the problem that is searched."""
+"""The problem that is searched, from a compiled schedule and from what a search is given besides it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chimerac.compiler.search.given import Given
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.verify import peaks
 
-MOST_TASKS = 30_000  # of one replica: a text of so many tasks can still be read
+MOST_TASKS = 30_000  # of one replica: the listing of more tasks may exceed the limits of a text (chimera_ir/limits.py)
 Rows = Sequence[Sequence[Fraction]]
 
 
 def problem_of(program: Program, given: Given) -> Problem:
     """Return the problem whose placement is that of a compiled schedule.
 
-    Raises ChimeraError E002 for a program that no search orders, for costs, links or limits that do not fit the schedule, and
-    for limits that no order can keep.
+    Raises ChimeraError E002 for a program that no search orders or that has too many tasks, for costs, links, activations or
+    limits that do not fit the schedule, and for limits that no order can keep.
     """
     _check_program(program)
     h, kinds = program.header, _kinds(program, given)
@@ -36,7 +36,7 @@ def problem_of(program: Program, given: Given) -> Problem:
         kinds,
         _integers(costs, scale),
         _integers(links, scale),
-        _weights(program, given),
+        _activations(program, given),
         _limits(program, given),
         scale,
     )
@@ -57,7 +57,7 @@ def _check_program(program: Program) -> None:
 
 
 def _kinds(program: Program, given: Given) -> str:
-    """Return the kinds of the problem's tasks. Raises ChimeraError E002 for too many tasks."""
+    """Return the kinds of the problem's tasks, 'FIW' or 'FB'. Raises ChimeraError E002 for too many tasks."""
     split = bool((program.table.op == Op.BWD_INPUT).any()) if given.split is None else given.split
     kinds = "FIW" if split else "FB"
     tasks = program.header.micro_batches * program.header.stages * len(kinds)
@@ -70,7 +70,8 @@ def _kinds(program: Program, given: Given) -> str:
 def _costs(program: Program, given: Given) -> Mapping[str, Sequence[Fraction]]:
     """Return the costs of F, B, I and W on each stage.
 
-    Where only I or W is given, B is their sum. Where only B is given, I and W are half of it.
+    If I or W is given and B is not, B is I + W. If B is given and neither I nor W, each of them is half of B.
+    Raises ChimeraError E002 if there is not one cost for each stage.
     """
     own = {"F": program.costs.FWD, "B": program.costs.BWD, "I": program.costs.BWD_INPUT, "W": program.costs.BWD_WEIGHT}
     costs = {k: [Fraction(x) for x in v] for k, v in own.items()}
@@ -90,7 +91,10 @@ def _costs(program: Program, given: Given) -> Mapping[str, Sequence[Fraction]]:
 
 
 def _links(program: Program, given: Given) -> Rows:
-    """Return the time of a message from one rank to another, [from][to]; 0 from a rank to itself."""
+    """Return the time of a message from one rank to another, [from][to]; 0 from a rank to itself.
+
+    Raises ChimeraError E002 if there is not one time for each pair of ranks.
+    """
     ranks = program.header.ranks
     hop = Fraction(program.costs.hop) if given.hop is None else given.hop
     links = [[hop] * ranks for _ in range(ranks)] if given.links is None else given.links
@@ -103,7 +107,8 @@ def _links(program: Program, given: Given) -> Rows:
 def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
     """Return the number by which times are multiplied to become integers without a common divisor.
 
-    Raises ChimeraError E002 for times below 0, and for integers that are too large for the costs of a schedule.
+    Raises ChimeraError E002 for times below 0, and if these integers are too large for a schedule, one by one or added up over
+    an iteration.
     """
     times = [x for row in (*costs, *links) for x in row]
     if min(times) < 0:
@@ -120,18 +125,24 @@ def _integers(rows: Rows, scale: Fraction) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(x * scale) for x in row) for row in rows)
 
 
-def _weights(program: Program, given: Given) -> tuple[int, ...]:
-    """Return what each stage holds for a micro-batch; 1 where nothing is given."""
+def _activations(program: Program, given: Given) -> tuple[int, ...]:
+    """Return what each stage holds for a micro-batch; 1 if nothing is given.
+
+    Raises ChimeraError E002 if there is not one number for each stage, or if one is below 0.
+    """
     stages = program.header.stages
-    weights = tuple(given.activations) if given.activations is not None else (1,) * stages
-    if len(weights) != stages or min(weights) < 0:
-        message = f"activations has {len(weights)} numbers, the least {min(weights, default=0)}"
+    activations = tuple(given.activations) if given.activations is not None else (1,) * stages
+    if len(activations) != stages or min(activations) < 0:
+        message = f"activations has {len(activations)} numbers, the least {min(activations, default=0)}"
         raise refuse("E002", f"{message}; expected one for each of {stages} stages, 0 or more")
-    return weights
+    return activations
 
 
 def _limits(program: Program, given: Given) -> tuple[int, ...]:
-    """Return the most that each rank may hold; where nothing is given, the most that a rank of the program holds."""
+    """Return the most that each rank may hold; if nothing is given, on every rank the most that any rank of the program holds.
+
+    Raises ChimeraError E002 if there is not one limit for each rank, and if activations are given without limits.
+    """
     ranks = program.header.ranks
     match given.limits:
         case None if given.activations is not None:

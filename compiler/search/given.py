@@ -38,13 +38,15 @@ _KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a search is given. Times are exact fractions in the unit of the costs.
+    """What a search is given besides the placement. Times are exact fractions in the unit of the costs.
 
-    costs: of F, B, I and W, per stage; uniform: costs that are the same on all stages; a cost in neither is the schedule's.
-    hop: the time of every message; links: of a message from one rank to another, [from][to]; both None for the schedule's hop.
-    activations: what a stage holds for a micro-batch, None for 1; limits: the most that each rank may hold, in the same unit;
-    one number for all ranks; None for as much as the schedule itself holds. split: whether backwards are split; None for as in
-    the schedule.
+    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages. Another cost is the schedule's,
+    unless it follows from the given ones (from_program.py, `_costs`).
+    hop: the time of every message; links: the time of a message from one rank to another, [from][to], in the place of `hop`; if
+    both are None, the schedule's hop.
+    activations: what each stage holds for a micro-batch; None: 1. limits: the most that each rank may hold, in the same unit,
+    or one number for all ranks; None: on every rank as much as the schedule holds on the rank where it holds most.
+    split: whether backwards are split; None: as in the schedule.
     """
 
     costs: Mapping[str, Sequence[Fraction]] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The JSON form, field by field."""
+    """The fields of a file of costs."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     format: Literal["chimera-search-costs"]
@@ -79,7 +81,7 @@ def _adapter() -> TypeAdapter[_File]:
 
 
 def given_from_json(text: str, name: str) -> Given:
-    """Return what a file of costs gives. name: of the file, for messages. Raises ChimeraError E002."""
+    """Return what a file of costs gives. name: of the file, for messages. Raises ChimeraError E002 if it is not valid."""
     file = read_json(_adapter(), _KIND, text, name)
     if file.hop is not None and file.links is not None:
         raise refuse("E002", f"{name}: hop and links both give the time of a message", help="leave one of them out")
@@ -94,10 +96,10 @@ def given_from_json(text: str, name: str) -> Given:
 
 
 def given_from_durations(program: Program, durations: Durations) -> Given:
-    """Return the costs and links that durations of a program say, in the unit of the durations.
+    """Return the costs and links that follow from the durations of a program, in `durations.unit`.
 
-    A link takes the time of its longest message, latency and transfer. Between ranks that send each other nothing it takes the
-    time of the slowest link.
+    A link takes the time of its longest message, latency and transfer. From a rank to one to which it sends nothing, it takes
+    the time of the slowest link.
     """
     c, t, scale = durations.costs, program.table, durations.scale
     costs = {

@@ -1,7 +1,7 @@
 """Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
 An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the
-task before it on its rank has ended and its two waits are over. Every function works on the columns of problem.Tasks.
+task before it on its rank has ended and its waits, at most two, are over. The loops work on the columns of problem.Tasks.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from numba import njit
 
 from chimerac.compiler.search.problem import Ints
 
+# Of the annealing:
+ON_PATH = 0.7  # share of the trials that move a task of a critical path; the others move any task
+PER_STEP = 64  # trials with one temperature
+PATH_EVERY = 32  # accepted moves after which a critical path is chosen again, even if the makespan is the same
+SORT_EVERY = 4096  # accepted moves after which the topological order is sorted by time
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function when it is called first; the result is kept beside the module, or in the user's cache."""
+    """Return a function that is compiled at its first call. The result is stored beside the module, or in the user's cache."""
     return cast(Function, njit(cache=True)(function))
 
 
 @compiled
 def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Ints, start: Ints, topological: Ints) -> int:
-    """Fill in the start of every task, and an order of all tasks that every wait agrees with; return the makespan, -1 if tasks
-    wait for each other."""
+    """Fill in the start of every task and a topological order of all tasks; return the makespan, -1 if tasks wait for each
+    other."""
     ranks = len(length)
     position = np.zeros(ranks, np.int64)
     clock = np.zeros(ranks, np.int64)
@@ -59,7 +65,7 @@ def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Int
 
 @compiled
 def holds(sequence: Ints, length: Ints, held: Ints, freed: Ints, limit: Ints, after: Ints) -> bool:
-    """Fill in what each rank holds after each of its tasks; return whether no rank ever exceeds its limit."""
+    """Fill in `after`, what each rank holds after each of its tasks; return whether no rank ever exceeds its limit."""
     fits = True
     for r in range(len(length)):
         holding = 0
@@ -95,13 +101,13 @@ def anneal(
     seed: int,
     best: Ints,
 ) -> int:
-    """Anneal an order in place, with `moves` trials while the temperature falls from hot to cold; return the least makespan.
+    """Anneal an order in place: try `moves` moves, while the temperature falls from hot to cold. Return the least makespan.
 
-    The order that has it is written to `best`. Temperatures are in the unit of the durations. A move takes a task up to `reach`
-    places earlier or later on its rank, seven of ten times a task of a critical path. The times of the tasks that it changes
-    are computed in a topological order that is repaired with every move; the trial ends as soon as one of them is later than
-    the threshold of this trial allows. Moves that make a cycle, or that let a rank hold more than its limit, are undone. Ends
-    early where the makespan reaches `target`.
+    The order with the least makespan is written to `best`. Temperatures are in the unit of the durations. A move takes a task
+    up to `reach` places earlier or later on its rank, in most trials (ON_PATH) a task of a critical path. A move that would let
+    a rank hold more than its limit is not made. The times that a move changes are computed in a topological order, which is
+    repaired with every move. As soon as one of these times is too late for the threshold of the trial, the move is undone. A
+    move that makes a cycle is undone too. The annealing ends early if the makespan reaches `target`.
     """
     np.random.seed(seed)
     size, ranks = len(duration), len(length)
@@ -129,23 +135,23 @@ def anneal(
     changed = np.zeros(size, np.int64)  # the tasks whose start has changed in this trial
     before = np.zeros(size, np.int64)  # the earlier starts of `changed`
     mark = np.zeros(size, np.bool_)  # by task: whether it moves with the task of this trial in `topological`
-    section = np.zeros(size, np.int64)  # the section of `topological` that a trial changes, as it was before
+    section = np.zeros(size, np.int64)  # the section of `topological` that a trial changes, as it was before the trial
     marked_tasks = np.zeros(size, np.int64)  # the marked tasks of this section
-    path = np.zeros(size, np.int64)
+    path = np.zeros(size, np.int64)  # a critical path
     path_length = 0
-    accepted = 0
-    stale = True
+    accepted = 0  # moves
+    stale = True  # whether the critical path has to be computed again
     temperature = hot
-    falling = (cold / hot) ** (1.0 / max(1.0, moves / 64.0)) if hot > 0 else 1.0
+    falling = (cold / hot) ** (1.0 / max(1.0, moves / PER_STEP)) if hot > 0 else 1.0
     for trial in range(moves):
         if least <= target:
             break
-        if trial % 64 == 0:
+        if trial % PER_STEP == 0:
             temperature *= falling
         if stale:
             path_length = _critical(sequence, length, place, start, duration, waits, delays, rank, current, path)
             stale = False
-        u = path[np.random.randint(path_length)] if np.random.random() < 0.7 else np.random.randint(size)
+        u = path[np.random.randint(path_length)] if np.random.random() < ON_PATH else np.random.randint(size)
         r, i = rank[u], place[u]
         distance = 1 + np.random.randint(reach)
         goes_later = np.random.random() < 0.5
@@ -184,7 +190,7 @@ def anneal(
         first, last = place_in_all[sequence[r, low]], place_in_all[sequence[r, high]]
         _shift(sequence, place, r, i, j)
         # Repair the section of the topological order from the first to the last of the tasks at these places.
-        taken = 0
+        marked_count = 0
         mark[u] = True
         cycle = False
         # Mark the tasks that must stay after u if it goes later, or before u if it goes earlier, because of waits or the orders
@@ -209,21 +215,21 @@ def anneal(
                     marked = True
                 mark[x] = marked
             if mark[x]:
-                marked_tasks[taken] = x
-                taken += 1
+                marked_tasks[marked_count] = x
+                marked_count += 1
         if cycle:
             for p in range(first, last + 1):
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
-        free_place = first if goes_later else first + taken
+        free_place = first if goes_later else first + marked_count
         for p in range(first, last + 1):
             x = section[p - first]
             if not mark[x]:
                 topological[free_place] = x
                 free_place += 1
-        for k in range(taken):
-            topological[free_place + k if goes_later else first + taken - 1 - k] = marked_tasks[k]
+        for k in range(marked_count):
+            topological[free_place + k if goes_later else first + marked_count - 1 - k] = marked_tasks[k]
         for p in range(first, last + 1):
             x = topological[p]
             place_in_all[x] = p
@@ -305,13 +311,13 @@ def anneal(
                 x = sequence[k, length[k] - 1]
                 makespan = max(makespan, start[x] + duration[x])
         accepted += 1
-        if makespan != current or accepted % 32 == 0:
+        if makespan != current or accepted % PATH_EVERY == 0:
             stale = True
         current = makespan
         if current < least:
             least = current
             best[:] = sequence
-        if accepted % 4096 == 0:  # a topological order by time keeps the sections short
+        if accepted % SORT_EVERY == 0:  # by time, which keeps the sections short
             for p in range(1, size):
                 x = topological[p]
                 k = p - 1

@@ -16,51 +16,52 @@ from chimerac.compiler.tasks import TaskIndex
 
 
 def order_of(problem: Problem, program: Program) -> Order | None:
-    """Return the order of a program as one of this problem; None if it is for another placement or exceeds a limit.
+    """Return the order of a program as one of this problem; None if the program does not fit the problem or exceeds a limit.
 
-    Full backwards are split, or split ones joined at their input gradient, where the kinds differ. Pipes may have other names
-    and another sequence.
+    Where the kinds of tasks differ, a full backward becomes an I and a W right after it, and a split one becomes a B in the
+    place of its I. Pipes may have other names and another sequence. Other sizes, placements or numbers of micro-batches do not
+    fit, and neither do replicas or recomputation.
     """
     h, kinds = program.header, problem.kinds
     if (h.ranks, h.stages, h.width, h.micro_batch_size) != (problem.ranks, problem.stages, 1, (1, 1)):
         return None
     if (program.table.flags & RECOMPUTE).any():
         return None
-    others = list(range(len(h.pipes)))
-    match: list[int] = []
+    unmatched = list(range(len(h.pipes)))  # pipes of the program, by number
+    matched: list[int] = []  # by pipe of the problem: the pipe of the program
     for pipe in problem.pipes:
         wanted = (pipe.placement, pipe.micro_batches)
-        same = [q for q in others if (h.pipes[q].placement, len(h.pipes[q].micro_batches)) == wanted]
+        same = [q for q in unmatched if (h.pipes[q].placement, len(h.pipes[q].micro_batches)) == wanted]
         if not same:
             return None
-        match.append(same[0])
-        others.remove(same[0])
-    if any(h.pipes[q].micro_batches for q in others):
+        matched.append(same[0])
+        unmatched.remove(same[0])
+    if any(h.pipes[q].micro_batches for q in unmatched):
         return None
     t, index = problem.tasks, TaskIndex.of(program)
     priority = np.zeros(len(t), np.int64)
     for c, (p, s) in enumerate(t.cells):
-        keys = s * h.micro_batches + np.array(h.pipes[match[p]].micro_batches, np.int64)
+        keys = s * h.micro_batches + np.array(h.pipes[matched[p]].micro_batches, np.int64)
         # Twice the row of the program, so that the W of a full backward can be placed between its row and the next one.
         places: list[Ints] = [2 * index.forward[keys], 2 * index.backward[keys]]
         if kinds == "FIW":
             places.append(2 * index.weight[keys] + (index.weight[keys] == index.backward[keys]))
         n = len(keys)
-        for k, of_kind in enumerate(places):  # micro-batches of a kind in ascending order: docstring of problem.py
-            a = int(t.first[c]) + k * n
-            priority[a : a + n] = np.sort(of_kind)
+        for k, of_kind in enumerate(places):  # with micro-batches in ascending order, as problem.py says
+            begin = int(t.first[c]) + k * n
+            priority[begin : begin + n] = np.sort(of_kind)
     return by_priority(problem, priority)
 
 
 def library_orders(problem: Problem) -> Iterator[tuple[str, Order]]:
-    """Yield the schedules of the library that have this placement and keep its limits, in the order of their names."""
+    """Yield the library's schedules whose orders fit the problem and keep its limits: name and order, sorted by name."""
     total = sum(pipe.micro_batches for pipe in problem.pipes)
     pairs = len(problem.pipes) // 2
     for name in names():
         for sizes in ({"D": problem.ranks, "N": total, "f": pairs}, {"D": problem.ranks, "N": total}):
             try:
                 program = compile_source(find(name), sizes).program
-            except ChimeraError:  # it has no such parameter, or cannot run at these sizes
+            except ChimeraError:  # the schedule has no such parameter, or cannot run at these sizes
                 continue
             if (order := order_of(problem, program)) is not None:
                 yield name, order

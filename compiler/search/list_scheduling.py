@@ -7,7 +7,7 @@ import numpy as np
 from chimerac.compiler.search.kernels import compiled
 from chimerac.compiler.search.problem import Ints
 
-FAR = 2**62
+FAR = 2**62  # later than any time of a problem
 
 
 @compiled
@@ -31,15 +31,16 @@ def list_schedule(
     sequence: Ints,
     length: Ints,
 ) -> bool:
-    """Schedule all tasks, at each turn on the rank that can start one earliest; return whether it came to the end.
+    """Schedule one task after another, always on the rank that can start one earliest; return whether all tasks could start.
 
-    Of the tasks of that rank that could start within `look_ahead` of the earliest one, the one with the least priority starts.
-    A forward leaves room for every other cell of its rank that has forwards left and nothing alive, so that cells cannot block
-    each other (docs/language.md, the reserve).
+    Of the tasks of that rank that could start within `look_ahead` of its earliest one, the one with the least priority starts,
+    of equal ones the earlier one. A forward leaves room for one micro-batch of every other cell of its rank that has forwards
+    left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
 
-    series_on: [rank, k] -> the k-th series of a rank, of which it has `series_counts`; series_first, series_size: the first
-    task of a series, and the number of its tasks. caps: for each cell, the most micro-batches between their forward and their
-    input gradient. limit: of each rank. sequence, length: the order, which is filled in. The others are columns of Tasks.
+    series_on: [rank, k] -> the k-th series of a rank; series_counts: how many series each rank has; series_first, series_size:
+    the first task of a series, and the number of its tasks; kinds: the number of kinds; priority: of each task; caps: for each
+    cell, the most micro-batches between their forward and their input gradient; limit: of each rank; sequence, length: the
+    order, which is filled in. The others are columns of Tasks.
     """
     ranks = len(length)
     start = np.full(len(duration), -1, np.int64)
@@ -68,17 +69,17 @@ def list_schedule(
         r = chosen_rank
         task, task_at = -1, 0
         for k in range(series_counts[r]):
-            a = series_on[r, k]
+            series = series_on[r, k]
             at = _earliest(
-                a, r, series_on, series_counts, series_first, series_size, kinds, done, caps, start, clock, holding,
+                series, r, series_on, series_counts, series_first, series_size, kinds, done, caps, start, clock, holding,
                 duration, waits, delays, held, limit,
             )  # fmt: skip
             if at < 0 or at > chosen_at + look_ahead:
                 continue
-            x = series_first[a] + done[a]
+            x = series_first[series] + done[series]
             if task < 0 or priority[x] < priority[task] or (priority[x] == priority[task] and at < task_at):
                 task, task_at = x, at
-                chosen_series = a
+                chosen_series = series
         start[task] = task_at
         clock[r] = task_at + duration[task]
         holding[r] += held[task] - freed[task]
@@ -94,7 +95,7 @@ def list_schedule(
 
 @compiled
 def _earliest(
-    a: int,
+    series: int,
     r: int,
     series_on: Ints,
     series_counts: Ints,
@@ -112,10 +113,10 @@ def _earliest(
     held: Ints,
     limit: Ints,
 ) -> int:
-    """Return when the next task of series `a` could start on its rank r, -1 if it cannot."""
-    if done[a] == series_size[a]:
+    """Return when the next task of a series could start on its rank r; -1 if it cannot start yet, or never."""
+    if done[series] == series_size[series]:
         return -1
-    x = series_first[a] + done[a]
+    x = series_first[series] + done[series]
     at = clock[r]
     for k in range(2):
         y = waits[x, k]
@@ -123,14 +124,15 @@ def _earliest(
             if start[y] < 0:
                 return -1
             at = max(at, start[y] + duration[y] + delays[x, k])
-    if a % kinds == 0:
-        if done[a] - done[a + 1] >= caps[a // kinds]:
+    if series % kinds == 0:  # a forward
+        if done[series] - done[series + 1] >= caps[series // kinds]:
             return -1
         needed = holding[r] + held[x]
         for k in range(series_counts[r]):
-            b = series_on[r, k]
-            if b != a and b % kinds == 0 and done[b] < series_size[b] and done[b] == done[b + kinds - 1]:
-                needed += held[series_first[b]]
+            other = series_on[r, k]
+            is_forward = other % kinds == 0
+            if other != series and is_forward and done[other] < series_size[other] and done[other] == done[other + kinds - 1]:
+                needed += held[series_first[other]]
         if needed > limit[r]:
             return -1
     return int(at)

@@ -25,47 +25,48 @@ from chimerac.compiler.analyze.memory import OptimizerState, held_bytes
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Limits in bytes.
+    """What a search limits, in bytes.
 
-    activations: what a stage holds for a micro-batch from its forward to its last backward, with the message that it has
-    received; limits: the most of it on each rank.
+    activations: what each stage holds for a micro-batch from its forward to its last backward, with the message that it has
+    received; limits: the most that each rank may hold of these activations.
     """
 
     activations: tuple[int, ...]
     limits: tuple[int, ...]
 
     def lowered(self, by: Sequence[int]) -> MemoryLimits:
-        """Return limits that are lower by so many bytes, rank by rank."""
+        """Return these limits, each lowered by the bytes of its rank in `by`."""
         return MemoryLimits(self.activations, tuple(limit - x for limit, x in zip(self.limits, by, strict=True)))
 
 
 def memory_limits(
     program: Program, model: ModelDescription, state: OptimizerState, most: int, split: bool | None = None
 ) -> MemoryLimits:
-    """Return the limits of a search if no rank may need more than `most` bytes.
+    """Return what a search limits if no rank may need more than `most` bytes. An order within these limits may need more.
 
-    program: verified, with the placement that is searched; one replica. split: whether backwards will be split; None for as in
-    the program. Raises ChimeraError: E002 if even one micro-batch at a time needs more, with the least that is enough; E705,
-    E706 as `partition_for`.
+    program: verified, one replica, with the placement that is searched; split: whether the search splits backwards; None: as in
+    the program. Raises ChimeraError: E002 if even one micro-batch at a time needs more than `most`; E705, E706 as
+    `partition_for`.
     """
     h = program.header
     partition = partition_for(program.partition, model, h.stages)
     is_split = bool((program.table.op == Op.BWD_INPUT).any()) if split is None else split
-    weights = _held_by_stages(model.stage_sums(partition.layers), is_split)
+    of_stages = _held_by_stages(model.stage_sums(partition.layers), is_split)
     lives = activations(program)
     alive = lives.take(lives.is_of(Kind.ALIVE))
-    limited = held(program, alive, np.array(weights, object)[alive.stage])
-    found, limits, least = held_bytes(program, model, state), [], 0
-    for rank, (a, b) in enumerate(pairwise(program.offsets.tolist())):
-        fixed = found.ranks[rank].weights + found.ranks[rank].gradients + found.ranks[rank].optimizer
-        aside = max(0, (found.held[a:b] - limited[a:b]).max(initial=fixed))  # what the limit of the search does not count
-        of_pipes = (sum(weights[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
+    limited = held(program, alive, np.array(of_stages, object)[alive.stage])
+    memory, limits, least = held_bytes(program, model, state), [], 0
+    for rank, (begin, end) in enumerate(pairwise(program.offsets.tolist())):
+        fixed = memory.ranks[rank].weights + memory.ranks[rank].gradients + memory.ranks[rank].optimizer
+        # What the limit of the search does not count.
+        aside = max(0, (memory.held[begin:end] - limited[begin:end]).max(initial=fixed))
+        of_pipes = (sum(of_stages[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
         limits.append(int(most - aside))
         least = max(least, int(aside) + max(of_pipes, default=0))
     if least > most:
         message = f"no order was found that needs at most {most:,} bytes of {model.name} on every rank"
         raise refuse("E002", f"{message}: one micro-batch at a time needs {least:,}", help=f"give --memory {least} or more")
-    return MemoryLimits(weights, tuple(limits))
+    return MemoryLimits(of_stages, tuple(limits))
 
 
 def excess(program: Program, model: ModelDescription, state: OptimizerState, most: int) -> tuple[int, ...]:
@@ -74,8 +75,8 @@ def excess(program: Program, model: ModelDescription, state: OptimizerState, mos
 
 
 def _held_by_stages(stages: Sequence[StageSum], split: bool) -> tuple[int, ...]:
-    """Return what each stage holds for a micro-batch, in bytes. Between the halves of a split backward it may hold more or less
-    than before them: the larger one counts."""
+    """Return what each stage holds for a micro-batch, in bytes. Between the halves of a split backward a stage may hold more or
+    less than before the first half: the larger amount counts."""
     kept = [max(x.split_kept_bytes, x.weight_kept_bytes) if split else x.kept_bytes for x in stages]
     received = [0, *(value_bytes(Kind.RECEIVED, Value.act, x.boundary, 1) for x in stages[:-1])]
     return tuple(a + b for a, b in zip(kept, received, strict=True))

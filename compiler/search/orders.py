@@ -1,4 +1,4 @@
-"""The search: list scheduling at once, then simulated annealing and a solver in turns, until a time limit or a proof."""
+"""The search: list scheduling first, then simulated annealing and a solver in turns, until a time limit or a proof."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from chimerac.compiler.search.fold import fold
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one_after_another
 
-FIRST = 120  # orders of list schedulers before the annealing begins
-KEPT = 6  # different orders from which annealings begin
+FIRST = 120  # list schedulers that are tried before the annealing begins
+KEPT = 6  # how many of the best orders are kept, all different; annealings begin with them
 FOLDED = 0.7  # share of the time that a folded problem gets
-SLICE = 0.4  # seconds between two looks at the clock and at Ctrl-C
-TRIALS = 1_500_000  # of one annealing
-HOT, COLD = 0.15, 0.005  # temperatures at its beginning and its end, in shares of a mean forward
+SLICE = 0.4  # seconds of an annealing between two looks at the clock and at Ctrl-C
+TRIALS = 1_500_000  # the most trials of one annealing
+TRIALS_PER_TASK = 5000  # and the most for each task of the problem
+HOT, COLD = 0.15, 0.005  # temperatures at the beginning and the end of an annealing, in shares of a mean task
 
 
 @dataclass
 class State:
     """What a search knows so far.
 
-    bounds: of each rank; best_by: in words, what found the best order; solver_bound: 0 if the solver has proved nothing; pool:
-    the `KEPT` best orders, all different; known: the best makespan of the orders to begin with, and the name of that order.
+    bounds: of each rank that has tasks; best_by: in words, what found the best order; solver_bound: 0 if the solver has proved
+    nothing; pool: the best orders, all different, at most `KEPT`; known: the makespan and the name of the best order that was
+    known before the search, None if there was none; is_interrupted: Ctrl-C has ended the search.
     """
 
     problem: Problem
@@ -48,7 +50,7 @@ class State:
         return self.best is not None and self.best.makespan <= self.bound
 
     def offer(self, order: Order, by: str) -> bool:
-        """Keep an order if it is among the best; return whether it is the best one."""
+        """Keep an order if it is among the best; return whether it is faster than all before."""
         if all(order.makespan != x.makespan or (order.sequence != x.sequence).any() for x in self.pool):
             self.pool = sorted([*self.pool, order], key=lambda x: x.makespan)[:KEPT]
         if self.best is not None and order.makespan >= self.best.makespan:
@@ -65,12 +67,13 @@ def search(
     report: Callable[[State], None] = lambda state: None,
     with_solver: bool = True,
 ) -> State:
-    """Return the best order that was found within a time, and its bound. Ctrl-C ends the search early.
+    """Search for some seconds and return what is known then, with the best order and the lower bound of the makespan.
 
-    First the loops of the search are compiled, which takes some seconds in the first process on a host. This does not count.
+    First the loops of the search are compiled, which takes some seconds in the first process on a host. They do not count.
+    Once an order is known, Ctrl-C ends the search early.
 
-    known: orders to begin with, and their names; report: called after each part of the search, at least about every `SLICE`
-    seconds while it anneals.
+    known: orders to begin with, each after its name; report: called after each part of the search, and about every `SLICE`
+    seconds while it anneals; with_solver: whether the solver is used, for small problems.
     """
     state = State(problem, rank_bounds(problem))
     _compile_loops()
@@ -98,7 +101,7 @@ def search(
 
 
 def _searches(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
-    """Search the problem and, if it is mirrored, the folded one; both in turns, the folded one for `FOLDED` of the time."""
+    """Search the problem. If it is mirrored, search the folded one in turns with it, for the share `FOLDED` of the time."""
     whole_turns = _turns(state, seed, left, with_solver)
     folded = fold(state.problem)
     if folded is None:
@@ -137,7 +140,7 @@ def _compile_loops() -> None:
 
 
 def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
-    """Search until the time is over, and yield at every point at which the search may end."""
+    """Search one problem until the time is over, and yield at every point at which the search may end."""
     problem = state.problem
     yield from _list_scheduling(state, seed)
     assert state.best is not None, "search has offered an order"
@@ -146,7 +149,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
     if small_state is not None:
         small_state.offer(one_after_another(small_state.problem), "one micro-batch after another")
         yield from _list_scheduling(small_state, seed)
-    is_small = with_solver and len(problem.tasks) <= solver.MOST_TASKS
+    is_for_solver = with_solver and len(problem.tasks) <= solver.MOST_TASKS
     annealings, in_vain, solver_seconds = 0, 0, 2.0  # in_vain: annealings since the last better order
     while left() > 0:
         before = state.best.makespan
@@ -158,7 +161,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
             yield
         annealings += 1
         in_vain = 0 if state.best.makespan < before else in_vain + 1
-        if is_small and in_vain >= 2 and left() > 1:
+        if is_for_solver and in_vain >= 2 and left() > 1:
             solver_seconds = min(2 * solver_seconds, left())
             solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed)
             state.solver_bound = max(state.solver_bound, solved.bound)
@@ -175,9 +178,9 @@ def _list_scheduling(state: State, seed: int) -> Iterator[None]:
 
 
 def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Callable[[], float]) -> Iterator[None]:
-    """Anneal an order of the problem with fewer micro-batches. If its best one is new, offer what continues it.
+    """Anneal an order of the problem with fewer micro-batches. If its best order is new, offer orders that continue it.
 
-    small: what is known of that problem; turn: the number of earlier calls.
+    small: what is known of that problem; turn: the number of earlier calls. At the first call every best order is new.
     """
     before = small.best
     for order in _annealing(small, small.pool[turn % len(small.pool)], seed, left):
@@ -191,14 +194,14 @@ def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Cal
 
 
 def _annealing(state: State, order: Order, seed: int, left: Callable[[], float], gentle: bool = False) -> Iterator[Order]:
-    """Yield the best order of each slice of one annealing. A slice takes about `SLICE` seconds.
+    """Yield the best order of each slice of one annealing. After the first ones, a slice takes about `SLICE` seconds.
 
     order: the one that the annealing begins with; gentle: begin at half the temperature.
     """
     t = state.problem.tasks
     unit = max(1.0, float(t.duration.mean()))
     hot, cold = HOT * unit / (2 if gentle else 1), COLD * unit
-    trials = min(TRIALS, 5000 * len(t))
+    trials = min(TRIALS, TRIALS_PER_TASK * len(t))
     done, size = 0, 20_000
     while done < trials and left() > 0 and not state.is_proved:
         size = min(size, trials - done)

@@ -1,6 +1,6 @@
 """The problem that is searched: tasks on ranks, what they cost and wait for, and what a rank may hold.
 
-Micro-batches of one pipe cost the same, so they may be exchanged: if the k-th forward of a stage in time is given to
+Micro-batches of one pipe cost the same, so they may be exchanged: if the k-th forward of a stage, by time, is given to
 micro-batch k, and the same for its backwards, every wait still holds and every rank holds as much as before. So some order
 with the least makespan has the micro-batches of each (pipe, stage, kind) in ascending order, and only such orders are searched.
 """
@@ -68,14 +68,14 @@ class Problem:
         return np.array([most if x is None else x for x in self.limits], np.int64)
 
     def delay(self, pipe: int, stage: int, to: int) -> int:
-        """Return the time of a message between two stages of a pipe."""
+        """Return the time of a message from a stage of a pipe to the stage `to`; 0 if both are on one rank."""
         link_ranks = self.pipes[pipe].link_ranks or self.pipes[pipe].placement
         return 0 if link_ranks[stage] == link_ranks[to] else self.links[link_ranks[stage]][link_ranks[to]]
 
     def least_limits(self) -> list[int]:
-        """Return for each rank the least that it must be allowed to hold: one micro-batch, in all of its pipe's stages there.
+        """Return for each rank the least limit that an order can keep: one micro-batch of any pipe, on all its stages there.
 
-        With as much on every rank the micro-batches can run one after another.
+        With these limits on all ranks, the micro-batches can run one after another.
         """
         held = [[0] * self.ranks for _ in self.pipes]
         for of_pipe, pipe in zip(held, self.pipes, strict=True):
@@ -93,13 +93,14 @@ class Problem:
 class Tasks:
     """All tasks as columns. Task number first[c] + k * n + m is kind k of micro-batch m of cell c, which has n micro-batches.
 
-    A cell is a stage of a pipe that has micro-batches. A series is the tasks of one kind of a cell, by micro-batch; its number
-    is cell x number of kinds + kind.
+    A cell is a stage of a pipe that has micro-batches. A series is the tasks of one kind of a cell, by micro-batch. Its number
+    is c x the number of kinds + k.
 
-    cells: the pipe and the stage of each; first: the first task of each, and the number of all tasks. series, micro_batch,
-    rank, duration: of each task. waits, delays: the tasks that a task waits for, at most two, -1 for none, and the times of
-    their messages; feeds: the tasks that wait for it, -1 for none; held: what a forward begins to hold; freed: what a last
-    backward frees; head: the least time before a task starts; tail: the least time from its end to the end of the iteration.
+    cells: the pipe and the stage of each cell; first: the first task of each cell, and at the end the number of all tasks. The
+    other columns have an entry for each task. waits: the tasks that it waits for, at most two, -1 for none; delays: the times
+    of their messages; feeds: the tasks that wait for it, at most two, -1 for none; held: what a forward begins to hold; freed:
+    what a last backward frees; head: the least time before the task starts; tail: the least time from its end to the end of
+    the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]
@@ -139,7 +140,7 @@ class Tasks:
                 columns["rank"][row] = rank
                 columns["duration"][row] = problem.durations[k][s]
             columns["held"][rows[0]] = columns["freed"][rows[-1]] = problem.activations[s]
-            pairs = [(rows[0], rows[1], 1, 0)]  # waits for, task, which of its waits, delay
+            pairs = [(rows[0], rows[1], 1, 0)]  # tasks waited for, waiting tasks, index of the wait, delay
             if kinds == 3:
                 pairs.append((rows[1], rows[2], 0, 0))
             for other, k in ((s - 1, 0), (s + 1, 1)):
@@ -160,9 +161,9 @@ class Tasks:
 
 
 def _along(problem: Problem, p: int) -> tuple[list[int], list[int]]:
-    """Return, for each stage of pipe p, the least time from the start of a micro-batch to its forward, and to its backward.
+    """Return, for each stage of pipe p, the least time from the start of the iteration to a forward, and to a backward.
 
-    Of a split backward it is the time to the I.
+    For a split backward it is the time to the I.
     """
     forward, backward = problem.durations[:2]
     last = problem.stages - 1
@@ -177,7 +178,7 @@ def _along(problem: Problem, p: int) -> tuple[list[int], list[int]]:
 
 
 def _heads(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> Ints:
-    """Return the earliest start of each task: micro-batch m of a stage has m before it on that stage."""
+    """Return the head of each task: the way along its pipe, and the tasks of its series before it."""
     found = np.zeros(int(first[-1]), np.int64)
     for c, (p, s) in enumerate(cells):
         n = problem.pipes[p].micro_batches
@@ -190,7 +191,7 @@ def _heads(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> I
 
 
 def _tails(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> Ints:
-    """Return the least time from the end of each task to the end of the iteration; the rest of its series is still to run."""
+    """Return the tail of each task: the tasks of its series after it, and what must follow the last one of them."""
     found = np.zeros(int(first[-1]), np.int64)
     split = len(problem.kinds) == 3
     for c, (p, s) in enumerate(cells):

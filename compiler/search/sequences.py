@@ -1,4 +1,4 @@
-"""Orders of a problem's tasks and their times, the first orders by list scheduling, and simulated annealing."""
+"""Orders of a problem's tasks with their times: from priorities, by list scheduling, and by simulated annealing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from chimerac.compiler.search.problem import Ints, Problem
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of each rank's tasks, and what follows from it.
+    """The order of each rank's tasks, and their times.
 
-    sequence: [rank, place] -> task, `length` of them per rank; start: of each task; makespan: in the problem's integer times.
+    sequence[r, i]: the i-th task of rank r; length[r]: how many tasks it has. start: when each task starts, and makespan: both
+    in the problem's integer times.
     """
 
     sequence: Ints
@@ -40,7 +41,7 @@ class Order:
 
 
 def by_priority(problem: Problem, priority: Ints) -> Order | None:
-    """Return the order in which each rank runs the task of the least priority first, of equal ones that of the least number.
+    """Return the order in which each rank runs its tasks by ascending priority, and tasks of equal priority by their numbers.
 
     None if tasks wait for each other or a rank would hold more than its limit. priority: of each task.
     """
@@ -58,8 +59,9 @@ def by_priority(problem: Problem, priority: Ints) -> Order | None:
 def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None) -> Order | None:
     """Return the order in which a list scheduler starts the tasks; None if it gets stuck.
 
-    priority: of each task, the least goes first; look_ahead: how long a rank may stay idle for such a task while another could
-    start; caps: for each cell, the most micro-batches between their forward and their input gradient, by default all.
+    priority: of each task, the least goes first; look_ahead: how much later the chosen task may start than the task of its rank
+    that could start first; caps: for each cell, the most micro-batches whose forward has started and whose B or I has not;
+    None: any number.
     """
     t, kinds = problem.tasks, len(problem.kinds)
     series_count = len(t.cells) * kinds
@@ -67,8 +69,8 @@ def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: I
     counts = np.bincount(rank_of, minlength=problem.ranks).astype(np.int64)
     series_on = np.zeros((problem.ranks, int(counts.max())), np.int64)
     filled = [0] * problem.ranks
-    for a, r in enumerate(rank_of):
-        series_on[r, filled[r]] = a
+    for series, r in enumerate(rank_of):
+        series_on[r, filled[r]] = series
         filled[r] += 1
     size = np.repeat(np.diff(t.first) // kinds, kinds)
     first = np.repeat(t.first[:-1], kinds) + np.tile(np.arange(kinds), len(t.cells)) * size
@@ -84,22 +86,24 @@ def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: I
 
 
 def one_after_another(problem: Problem) -> Order:
-    """Return the order that runs one micro-batch at a time, which holds the least."""
+    """Return the order that runs one micro-batch at a time. In no other order does a rank hold less at its peak."""
     t, kinds = problem.tasks, len(problem.kinds)
     kind, cell = t.series % kinds, t.series // kinds
     pipe, stage = np.array(t.cells, np.int64)[cell].T
-    along = np.where(kind == 0, stage, 4 * problem.stages - 2 * stage + kind)
-    turn = (t.micro_batch * len(problem.pipes) + pipe) * 8 * problem.stages
-    found = by_priority(problem, turn + along)
-    assert found is not None, "every limit allows one micro-batch at a time"
-    return found
+    # Within a micro-batch: the F of all stages, then from the last stage to the first one its B, or its I and its W. This place
+    # is less than 8 x stages.
+    place = np.where(kind == 0, stage, 4 * problem.stages - 2 * stage + kind)
+    micro_batch_place = (t.micro_batch * len(problem.pipes) + pipe) * 8 * problem.stages
+    order = by_priority(problem, micro_batch_place + place)
+    assert order is not None, "every limit allows one micro-batch at a time"
+    return order
 
 
 def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
-    """Yield orders of list schedulers that prefer kinds, micro-batches and stages differently and look ahead differently.
+    """Yield orders of list schedulers that differ in their priorities, in how far they look ahead, and in their caps.
 
-    The first ones are the same for every seed, then come random combinations. tries: the number of schedulers. One that gets
-    stuck yields nothing.
+    The first combinations are the same for every seed, and the others are random. tries: the number of schedulers. One that
+    gets stuck yields nothing.
     """
     t, random = problem.tasks, np.random.default_rng(seed)
     kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)
@@ -107,35 +111,45 @@ def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
     hop = max((x for row in problem.links for x in row), default=0)
     unit = max(1, int(np.mean(t.duration)))
     # The kinds by their index, the preferred one first: I F W, I W F, F I W; or B F, F B.
-    orders = [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
+    kind_orders = [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
     fair = _fair_caps(problem)
-    first = [(o, slope, look, caps) for o in orders for caps in (None, fair) for look in (0, hop, unit) for slope in (0, -2, 2)]
-    for order, slope, look, caps in first[:tries]:
-        if (found := list_schedule(problem, _priority(kind, t.micro_batch, stage, order, slope), look, caps)) is not None:
-            yield found
+    first = [
+        (kind_order, slope, look_ahead, caps)
+        for kind_order in kind_orders
+        for caps in (None, fair)
+        for look_ahead in (0, hop, unit)
+        for slope in (0, -2, 2)
+    ]
+    for kind_order, slope, look_ahead, caps in first[:tries]:
+        priority = _priority(kind, t.micro_batch, stage, kind_order, slope)
+        if (order := list_schedule(problem, priority, look_ahead, caps)) is not None:
+            yield order
     for _ in range(tries - len(first)):
-        order = orders[random.integers(len(orders))]
-        look = int(random.integers(0, unit + hop + 1)) if random.random() < 0.5 else 0
+        kind_order = kind_orders[random.integers(len(kind_orders))]
+        look_ahead = int(random.integers(0, unit + hop + 1)) if random.random() < 0.5 else 0
         caps = None if random.random() < 0.4 else np.maximum(1, fair + random.integers(-2, 3))
-        priority = _priority(kind, t.micro_batch, stage, order, int(random.integers(-8, 9)))
+        priority = _priority(kind, t.micro_batch, stage, kind_order, int(random.integers(-8, 9)))
         priority = priority + random.integers(0, 1 + int(random.integers(1, 9)), len(priority))
-        if (found := list_schedule(problem, priority, look, caps)) is not None:
-            yield found
+        if (order := list_schedule(problem, priority, look_ahead, caps)) is not None:
+            yield order
 
 
-def _priority(kind: Ints, micro_batch: Ints, stage: Ints, order: Sequence[int], slope: int) -> Ints:
-    """Return priorities: by the place of the kind in `order`, then by 4 m + slope x s, for micro-batch m and stage s.
+def _priority(kind: Ints, micro_batch: Ints, stage: Ints, kind_order: Sequence[int], slope: int) -> Ints:
+    """Return priorities: by the place of the kind in `kind_order`, then by 4 m + slope x s, for micro-batch m and stage s.
 
-    order: the kinds by their index, the preferred one first.
+    kind_order: the kinds by their index, the preferred one first.
     """
-    place = np.empty(len(order), np.int64)
-    place[list(order)] = np.arange(len(order))
-    found: Ints = place[kind] * 2**32 + 4 * micro_batch + slope * stage
-    return found
+    place = np.empty(len(kind_order), np.int64)
+    place[list(kind_order)] = np.arange(len(kind_order))
+    priority: Ints = place[kind] * 2**32 + 4 * micro_batch + slope * stage
+    return priority
 
 
 def _fair_caps(problem: Problem) -> Ints:
-    """Return for each cell an equal share of the limit of its rank, in micro-batches, at least 1."""
+    """Return for each cell an equal share of the limit of its rank, in micro-batches, at least 1.
+
+    For a stage that holds nothing, return the number of its micro-batches.
+    """
     t = problem.tasks
     counts = np.bincount([problem.pipes[p].placement[s] for p, s in t.cells], minlength=problem.ranks)
     caps = []
@@ -149,13 +163,16 @@ def _fair_caps(problem: Problem) -> Ints:
 def anneal(
     problem: Problem, order: Order, moves: int, hot: float, cold: float, target: int, seed: int, reach: int = 12
 ) -> tuple[Order, Order]:
-    """Return the last order of a simulated annealing that began with `order`, and the best one. See kernels.anneal."""
+    """Return the last order of a simulated annealing that began with `order`, and the best one.
+
+    `kernels.anneal` describes the other parameters.
+    """
     t = problem.tasks
     sequence, best = order.sequence.copy(), order.sequence.copy()
     kernels.anneal(
         sequence, order.length, t.series, t.rank, t.duration, t.waits, t.delays, t.feeds, t.held, t.freed, problem.limit_of,
         t.tail, moves, reach, hot, cold, target, seed, best,
     )  # fmt: skip
-    last, found = (Order.of(problem, x, order.length) for x in (sequence, best))
-    assert last is not None and found is not None, "the annealing keeps the limits and makes no cycle"
-    return last, found
+    last_order, best_order = (Order.of(problem, x, order.length) for x in (sequence, best))
+    assert last_order is not None and best_order is not None, "the annealing keeps the limits and makes no cycle"
+    return last_order, best_order

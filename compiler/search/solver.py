@@ -1,4 +1,4 @@
-"""The problem for a constraint solver, OR-tools CP-SAT, which proves small cases."""
+"""A search with a constraint solver, OR-tools CP-SAT: for a small problem it may find a better order and prove its bound."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ortools.sat.python import cp_model
 from chimerac.compiler.search.problem import Problem
 from chimerac.compiler.search.sequences import Order, by_priority
 
-MOST_TASKS = 600  # with more, the solver proves nothing within minutes
-WORKERS = 4  # searches of different strategies that it runs at the same time
+MOST_TASKS = 600  # with more tasks, the solver proves nothing within minutes
+WORKERS = 8  # strategies that the solver runs at the same time; with fewer it proves much less, also on two processors
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
     """What the solver found within its time.
 
-    bound: a lower bound of the makespan, 0 if it is not better than the known one; order: its best one, None if it found none.
+    bound: a lower bound of the makespan, 0 if it found no order or proved nothing better than the known bound; order: its best
+    one, None if it found none, or if no sequence of tasks was found for its times.
     """
 
     bound: int
@@ -28,7 +29,7 @@ class Solved:
 
 
 def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int) -> Solved:
-    """Return what the solver finds within a time. best, bound: those that are known, from which it begins."""
+    """Return what the solver finds within a time. best, bound: the best known order and lower bound, from which it begins."""
     model, start, makespan = _model(problem, best.makespan)
     for x, variable in start.items():
         model.add_hint(variable, int(best.start[x]))
@@ -48,7 +49,7 @@ def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int) 
 
 
 def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
-    """Return the status of a solver that runs in a thread of its own: so Ctrl-C reaches this one, and stops it."""
+    """Run the solver in a thread of its own and return its status. So Ctrl-C reaches this thread, which stops the solver."""
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(solver.solve, model)
         try:
@@ -81,22 +82,23 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
         model.add_no_overlap([model.new_fixed_size_interval_var(start[x], int(t.duration[x]), f"i{x}") for x in rows])
         if problem.limits[r] is None:
             continue
-        kept, weights = [], []
+        intervals, amounts = [], []  # while a micro-batch is held, and how much it takes of the limit
         for x in rows:
             if t.series[x] % kinds == 0 and t.held[x]:
                 last = t.number(int(t.series[x]) // kinds, kinds - 1, int(t.micro_batch[x]), kinds)
                 length = model.new_int_var(0, horizon, f"l{x}")
-                kept.append(model.new_interval_var(start[x], length, end[last], f"k{x}"))
-                weights.append(int(t.held[x]))
-        model.add_cumulative(kept, weights, int(problem.limit_of[r]))
+                intervals.append(model.new_interval_var(start[x], length, end[last], f"k{x}"))
+                amounts.append(int(t.held[x]))
+        model.add_cumulative(intervals, amounts, int(problem.limit_of[r]))
     return model, start, makespan
 
 
 def _in_order_of_time(problem: Problem, start: list[int]) -> Order | None:
     """Return the order of tasks that start at these times.
 
-    Tasks that cost nothing may start together with others on their rank. They come first, those that free something before
-    those that hold something, and each after what it waits for. None if no such order keeps the limits.
+    Tasks that take no time may start together with others of their rank. Of the tasks with one start, these are placed first,
+    and later kinds before earlier ones, since a last backward frees what a forward holds. But a task is placed only after those
+    that it waits for, and only if its rank then keeps its limit. None if no task of the earliest start can be placed.
     """
     t, holding = problem.tasks, [0] * problem.ranks
     place = np.zeros(len(t), np.int64)

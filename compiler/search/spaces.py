@@ -17,21 +17,21 @@ from chimerac.compiler.syntax.printer import expression, print_schedule
 State = TypeVar("State")
 MAX_EDITS = 5_000  # edits of one text among which the next one is drawn
 
-KINDS = (("I", "F", "W"), ("F", "I", "W"), ("I", "W", "F"), ("B", "F"), ("F", "B"))
-KEYS = ("m", "s", "p", "m + s", "m - s", "2*m + s", "2*m - s", "m + 2*s", "m - 2*s", "p - 2*m")
-PARTS = ((1, 4), (3, 8), (1, 2), (5, 8), (3, 4), (1, 1))  # shares of the activations that further limits allow
+KINDS = (("I", "F", "W"), ("F", "I", "W"), ("I", "W", "F"), ("B", "F"), ("F", "B"))  # of `prefer`
+KEYS = ("m", "s", "p", "m + s", "m - s", "2*m + s", "2*m - s", "m + 2*s", "m - 2*s", "p - 2*m")  # of `then`
+PARTS = ((1, 4), (3, 8), (1, 2), (5, 8), (3, 4), (1, 1))  # shares of the limit of activations, for further limits
 ASSUMED = ((1, 0), (20, 1), (10, 1), (20, 3), (4, 1), (2, 1), (1, 1))  # time of a forward, time of a transfer
 
 
 class Space(Protocol[State]):
-    """A set of texts. A state is what one of them is made from."""
+    """A set of texts. Each text is made from a state."""
 
     def start(self, rng: random.Random) -> State:
         """Return a state from which a search begins."""
         ...
 
     def near(self, state: State, rng: random.Random) -> State:
-        """Return a state whose text differs in little."""
+        """Return a state that differs from this one in one choice or one edit, or is equal to it."""
         ...
 
     def text(self, state: State) -> str:
@@ -41,10 +41,11 @@ class Space(Protocol[State]):
 
 @dataclass(frozen=True, slots=True)
 class GreedyChoices:
-    """What a greedy order chooses. kinds: in the order of `prefer`; keys: the word and the formula of each.
+    """What is chosen in a greedy order. kinds: as `prefer` lists them; keys: smaller or larger, and the formula of each.
 
-    parts: the share of the activations that each further limit on F - I or F - B allows, and its scope; assumed: the costs of a
-    forward and of a transfer, for which the scheduler makes the order.
+    parts: of each further limit, on F - I or F - B, the share of the limit of activations, as numerator and denominator, and
+    its scope: ' per pipe', ' per stage' or '' for the rank. assumed: the costs of a forward and of a transfer, for which the
+    scheduler makes the order.
     """
 
     kinds: tuple[str, ...]
@@ -61,6 +62,7 @@ class GreedyTexts:
         self._activations = activations
         kept = tuple(s for s in schedule.statements if not isinstance(s, n.Order | n.CostStatement))
         self._head = print_schedule(replace(schedule, statements=kept))
+        # By kind of task, or hop: what follows its name, '(s)' if the cost is a formula in the stage s, else ''; and the cost.
         self._costs = {c.kind.name: (f"({c.stage.name})" if c.stage else "", expression(c.value)) for c in all_costs(schedule)}
 
     def start(self, rng: random.Random) -> GreedyChoices:
@@ -83,7 +85,10 @@ class GreedyTexts:
                 return replace(state, keys=(*state.keys[:place], key, *state.keys[place + 1 :]))
 
     def text(self, state: GreedyChoices) -> str:
-        """Return the text. Costs that the schedule leaves out are those of the language, 1."""
+        """Return the text. It states the schedule's costs, each multiplied by the assumed cost of a forward, and another hop.
+
+        Where the schedule gives no cost of F, I or W, the default of the language is stated.
+        """
         forward, hop = state.assumed
         costs = {"F": ("", "1"), "I": ("", "1"), "W": ("", "1")} | {k: v for k, v in self._costs.items() if k != "hop"}
         given = [f"{kind}{stage} = {_times(forward, value)}" for kind, (stage, value) in costs.items()]

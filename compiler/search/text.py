@@ -1,4 +1,4 @@
-"""A found order as the text of a schedule: a listing for each rank, with loops where it repeats itself."""
+"""A found order as the text of a schedule: a listing for each rank, with loops where its tasks repeat."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ WINDOWS = (2, 3, 4, 8, 16, 64, 1024)  # tried in this order
 def schedule_text(
     problem: Problem, order: Order, name: str, comment: Sequence[str], statements: Sequence[str]
 ) -> tuple[str, Compiled]:
-    """Return the text and its compiled program. statements: further ones, such as about all-reduces.
+    """Return the text of an order and the results of its compilation.
 
-    Its costs are the problem's integers; where links differ, `hop` is the slowest. The window is the first of WINDOWS that does
-    not lengthen the iteration. Raises ChimeraError if the text does not compile or if there is no such window.
+    Its costs are the integers of the problem, and its `hop` is the slowest link. The window is the first of WINDOWS with which
+    no send lengthens the iteration. comment: the lines of a comment above the text; statements: further statements of the text,
+    such as one about all-reduces.
+
+    Raises ChimeraError: the findings of the compilation, E002 if there is no such window.
     """
     for window in WINDOWS:
         text = _text(problem, order, name, comment, statements, window)
@@ -38,8 +41,8 @@ def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], sta
     hop = max((x for a, row in enumerate(problem.links) for b, x in enumerate(row) if a != b), default=0)
     lines = [*(f"# {line}".rstrip() for line in comment), "", f"schedule {name}", f"ranks {problem.ranks}"]
     lines.append(f"stages {problem.stages}")
-    for own, pipe in zip(names, problem.pipes, strict=True):
-        lines.append(f"pipe {own} {{ {stage_clauses(pipe.placement)}   micro_batches {pipe.micro_batches} }}")
+    for pipe_name, pipe in zip(names, problem.pipes, strict=True):
+        lines.append(f"pipe {pipe_name} {{ {stage_clauses(pipe.placement)}   micro_batches {pipe.micro_batches} }}")
     for kind, column in zip(problem.kinds, problem.durations, strict=True):
         lines.append(f"cost {kind}{cost_formula(column)}")
     lines += [f"cost hop = {hop}", f"window {window}", *statements, "order listing for rank r {"]
@@ -48,8 +51,9 @@ def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], sta
         cells = [c for c, (p, s) in enumerate(t.cells) if problem.pipes[p].placement[s] == r]
         if not cells:
             continue
-        placed = [p for p, pipe in enumerate(problem.pipes) for x in pipe.placement if x == r]  # also without micro-batches
-        words: dict[int, str] = {}
+        # The pipe of each stage on this rank, also of pipes without micro-batches.
+        placed = [p for p, pipe in enumerate(problem.pipes) for x in pipe.placement if x == r]
+        words: dict[int, str] = {}  # by series: its tasks as the listing names them
         for c in cells:
             p, s = t.cells[c]
             word = ""

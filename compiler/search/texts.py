@@ -1,8 +1,9 @@
 """A search for a text of a schedule that is good at several sizes and hop costs at once.
 
 An order that is found for one size is of little use at another. A text with parameters holds for all of them. Every try
-changes the best text a little, or begins anew, compiles the new one at every size, and simulates it at every hop cost. The
-mean of makespan / lower bound decides. The same seed gives the same result.
+changes the best text a little, or begins anew. It orders the tasks of the new text at every size, and computes their times at
+every hop cost. The mean of makespan / lower bound decides. The best text is compiled and simulated at the end. The same seed
+gives the same result, unless Ctrl-C ends the search.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ ANEW = 0.15  # the share of the tries that begin with a text that does not depen
 class Point:
     """One size, with what holds for every text at this size.
 
-    costs, bounds: one for each hop cost, as integers; scales: how many of these are one unit of the schedule's costs.
-    activations: the most that a rank may hold, None without a limit.
+    costs, bounds: for each hop cost, the costs and the lower bound of the makespan, as integers; scales: how many of these are
+    one unit of the schedule's costs. activations: the most that a rank may hold, None without a limit.
     """
 
     parameters: Mapping[str, int]
@@ -57,7 +58,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedText:
-    """A text and its makespans, by point and hop cost. score: the mean of makespan / bound; is_interrupted: by Ctrl-C."""
+    """A text and its makespans, by point and hop cost, in the integers of the point.
+
+    score: the mean of makespan / bound; is_interrupted: whether Ctrl-C ended the search.
+    """
 
     text: str
     makespans: tuple[tuple[int, ...], ...]
@@ -68,7 +72,8 @@ class EvaluatedText:
 def limited(source: Source, activations: str | None) -> tuple[Source, str]:
     """Return a schedule with a limit of activations, and the formula of the limit.
 
-    activations: in the place of the schedule's own, '' for none; None for its own, or D if it has none.
+    activations: the formula that replaces the schedule's own limit, '' for no limit. None: the schedule's own limit, or
+    DEFAULT_LIMIT if it has none.
     """
     schedule = parse_source(source)
     own = [s for s in schedule.statements if isinstance(s, n.MemoryLimit) and s.what.name == "activations"]
@@ -83,7 +88,7 @@ def limited(source: Source, activations: str | None) -> tuple[Source, str]:
 def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
     """Return a point for each size. hops: in units of the first stage's forward.
 
-    Raises ChimeraError for a schedule that cannot be compiled at one of the sizes.
+    Raises ChimeraError if the schedule does not resolve at one of the sizes, or is too large there (E211).
     """
     result = []
     for size in sizes:
@@ -121,7 +126,7 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
         ranks, count = pipe.placement, len(pipe.micro_batches)
         clock = 0
         for s, r in enumerate(ranks):
-            clock += costs.hop * (s > 0 and ranks[s - 1] != r)
+            clock += costs.hop if s > 0 and ranks[s - 1] != r else 0
             first_forward[r] = min(first_forward.get(r, clock), clock)
             clock += costs.FWD[s]
             busy[r] = busy.get(r, 0) + count * (costs.FWD[s] + backward[s])
@@ -129,18 +134,22 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
             longest_forward[r] = max(longest_forward.get(r, 0), costs.FWD[s])
         for s in reversed(range(len(ranks))):
             r = ranks[s]
-            clock += costs.hop * (s + 1 < len(ranks) and ranks[s + 1] != r)
+            clock += costs.hop if s + 1 < len(ranks) and ranks[s + 1] != r else 0
             first_backward[r] = min(first_backward.get(r, clock), clock)
             clock += min(costs.BWD_INPUT[s], costs.BWD[s])
-    best = 0
+    bound = 0
     for r in busy:
-        most = forwards[r] if activations is None else min(forwards[r], activations * longest_forward[r])
-        best = max(best, busy[r] + max(first_forward[r], first_backward[r] - most))
-    return best
+        busy_before = forwards[r] if activations is None else min(forwards[r], activations * longest_forward[r])
+        bound = max(bound, busy[r] + max(first_forward[r], first_backward[r] - busy_before))
+    return bound
 
 
 def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
-    """Return a text with its makespans; None if it does not compile at a size, or a rank holds too many activations."""
+    """Return a text with its makespans.
+
+    None if its tasks cannot be ordered at one of the sizes, if tasks wait for each other, or if a rank holds too many
+    activations.
+    """
     makespans: list[tuple[int, ...]] = []
     try:
         schedule = parse(Source("text", text))
@@ -175,7 +184,7 @@ def _most_alive(tasks: Program) -> int:
 
 
 def tried(space: Space[State], points: Sequence[Point], tries: int, seed: int) -> Iterator[EvaluatedText]:
-    """Yield each text of a space that is better than all before it. tries: the number of texts that are drawn."""
+    """Yield each text that is better than all drawn before it. tries: how many texts are drawn; some may be equal."""
     rng = random.Random(seed)
     best: EvaluatedText | None = None
     state = space.start(rng)
@@ -208,10 +217,12 @@ def search(
     """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
 
     source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
-    hops: in units of the first stage's forward; activations: as in `limited`; report: called with each better
-    text. Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found yet.
+    hops: in units of the first stage's forward; activations: as in `limited`; report: called with each text that is better than
+    the schedule's own and all before it. Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found
+    yet.
 
-    Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere.
+    Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere; the
+    findings about the schedule, and the errors of `points_of`.
     """
     source, activations = limited(source, activations)
     schedule = parse_source(source)
@@ -246,7 +257,7 @@ def search(
 
 
 def _simulated(found: EvaluatedText, points: Sequence[Point]) -> EvaluatedText:
-    """Return a text with the makespans of its verified programs, whose transfers are instructions."""
+    """Return a text with the makespans of its verified programs: in their simulation SENDs also wait for the window."""
     makespans = []
     for point in points:
         program = compile_source(Source("found", found.text), point.parameters).program

@@ -1,4 +1,4 @@
-"""tree of lark -> syntax tree. Names, types and sizes are checked later, by resolve."""
+"""lark's parse tree -> syntax tree. Names, types and sizes are checked later, by resolve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token_span(source: Source, t: Token) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """`name[index](stage, first .. last)` in a listing: a kind of task or a pipe. None: what is left out."""
+    """`name[index](stage, first .. last)` in a listing: a kind of task or a pipe. A part that is left out is None."""
 
     name: n.Identifier
     index: n.Expr | None
@@ -42,12 +42,16 @@ class _Word:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a name alone."""
+        """Return whether the word is a name alone."""
         return self.index is None and self.stage is None
 
 
 def build(source: Source, tree: Tree[Token]) -> n.Schedule:
-    """Return the schedule of a tree of lark, of any depth. Raises ChimeraError E102 for invalid tasks and limits."""
+    """Return the schedule of a tree of lark, which may be of any depth.
+
+    Raises ChimeraError E102 for invalid tasks of a listing, for a & that does not join two tasks, and for a `limit NAME` with
+    another comparison than <=.
+    """
     builder = _Builder(source)
     built: dict[int, Any] = {}  # by the identity of a tree
     for t in tree.iter_subtrees():  # children before their parents
@@ -60,9 +64,10 @@ def build(source: Source, tree: Tree[Token]) -> n.Schedule:
 
 
 class _Builder:
-    """The methods without an underscore are named as the rules of the grammar, and return the node of a rule.
+    """Each method without an underscore has the name of a rule of the grammar, or of an alternative of one (`-> NAME`).
 
-    Their arguments are the position of the tree of lark, and its children: tokens, or what was returned for subtrees.
+    It returns what is built from a tree of that name, in most cases a node. Its arguments are the position of the tree, and its
+    children: tokens, what was returned for subtrees, and None for optional parts that are left out.
     """
 
     def __init__(self, source: Source):
@@ -201,7 +206,10 @@ class _Builder:
         return tuple(actions)
 
     def _join(self, actions: list[n.Action], symbol: Token, word_follows: bool) -> None:
-        """Mark the last action as the first task of an overlapped pair, or add E102 if the symbol & cannot be here."""
+        """Mark the last action as the first task of an overlapped pair, or add E102 if the symbol & cannot be here.
+
+        word_follows: whether the part after the symbol is a word.
+        """
         last = actions[-1] if actions else None
         in_pair = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
         if isinstance(last, n.TaskAction) and word_follows and not last.overlap and not in_pair:
@@ -214,10 +222,10 @@ class _Builder:
         self.found.append(Diagnostic("E102", "'&' joins two tasks", token_span(self.source, symbol), label, help=help))
 
     def _task(self, word: _Word, rest: deque[Any]) -> n.TaskAction | None:
-        """Return the task that begins with a word, its kind. If the word is no kind, add E102 and return None.
+        """Return the task whose kind is this word. If the word is no kind, add E102 and return None.
 
-        rest: the parts that follow. The first of them is the pipe of the task if it is a word that is no kind. It is then
-        removed from `rest`.
+        A kind with an index also adds E102. rest: the parts that follow. If the first of them is a word that is no kind, it is
+        taken as the pipe and removed from `rest`, but not after a kind that has a stage or an index.
         """
         following = rest[0] if rest and isinstance(rest[0], _Word) else None
         pipe_follows = following is not None and following.name.name not in KINDS

@@ -1,9 +1,10 @@
 """The parser that lark generates from grammar.lark, and the reserved words and tokens of the language.
 
-lark needs 140 ms to generate the parser, and 7 ms to load the one that is saved in grammar.tables. The first line of this file
-names the grammar and the version of lark. The rest is the output of Lark.save, a pickle. Loading a pickle is safe here: the
-file is part of this package like the code, contains plain values only (tests/contract/test_grammar_tables.py), and is not
-loaded if its first line names another grammar or version. tools/saved_parser.py writes it.
+lark needs 140 ms to generate the parser, and 7 ms to load the one that is saved in grammar.tables. The first line of
+grammar.tables has the version of lark and the hash of the grammar. The rest is the output of Lark.save, a pickle. Loading this
+pickle is safe: the file is part of this package like the code, contains plain values only
+(tests/contract/test_grammar_tables.py), and is not loaded if its first line has another version or hash. tools/saved_parser.py
+writes the file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The kinds of tasks: their letters in the language, their operations, and their names in other systems."""
+"""The kinds of tasks: their letters in the language, their operations, and other names that users may write for them."""
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.instructions import FORMS
 
 KINDS = {form.letter: form.op for form in FORMS if form.letter}  # letter -> operation
-_ALIASES = {
+_ALIASES = {  # letter -> other names, in lower case
     "F": ("f", "fwd", "fw", "forward", "forwards"),
     "B": ("b", "bwd", "bw", "backward", "backwards"),
     "I": ("i", "bi", "bx", "dgrad", "bwd_input", "backward_input", "input_gradient"),
@@ -15,5 +15,5 @@ _ALIASES = {
 
 
 def kind_of_alias(name: str) -> str:
-    """Return the letter of the kind of task with this name in other systems, or an empty string."""
-    return next((kind for kind, others in _ALIASES.items() if name.lower() in others), "")
+    """Return the letter of the kind of task that has this other name, in any case of letters; '' if there is none."""
+    return next((kind for kind, aliases in _ALIASES.items() if name.lower() in aliases), "")

@@ -151,7 +151,10 @@ class PipeRef(Node):
 
 @dataclass(frozen=True, slots=True)
 class Rule(Node):
-    """`F down[i](s, m) when CONDITION at TICK`. group: LOW .. HIGH of `m = LOW .. HIGH`; m is then the first of them."""
+    """`F down[i](s, m) when CONDITION at TICK`.
+
+    group: LOW .. HIGH of `m = LOW .. HIGH`, the micro-batches of one task; in the rest of the rule m is the first of them.
+    """
 
     kind: Identifier
     pipe: PipeRef | None
@@ -215,7 +218,7 @@ class Grouping(Node):
 
 @dataclass(frozen=True, slots=True)
 class Limit(Node):
-    """`limit F - W <= D`: a bound on counts of started tasks, on a rank or on each of its stages or pipes."""
+    """`limit F - W <= D` in a greedy order: a bound on counts of started tasks, of a rank or of each of its stages or pipes."""
 
     condition: Expr
     scope: Literal["rank", "stage", "pipe"]
@@ -234,9 +237,10 @@ class Greedy(Node):
 
 @dataclass(frozen=True, slots=True)
 class TaskAction(Node):
-    """A task of a listing: `F p[a](STAGE, FIRST .. LAST)`. Without a micro-batch it is the next one of the stage.
+    """A task of a listing: `F p[INDEX](STAGE, FIRST .. LAST)`. Parts that are left out are None.
 
-    last: None for a single micro-batch; overlap: `&` follows, so this task and the next one are an overlapped pair.
+    order/listing.py says which task is meant where the pipe, the stage or the micro-batch is left out. last: None for a single
+    micro-batch; overlap: `&` follows, so this task and the next one are an overlapped pair.
     """
 
     kind: Identifier
@@ -298,7 +302,7 @@ class TiedDecl(Node):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit(Node):
-    """`limit activations <= D`: the most that any rank may hold at once."""
+    """`limit activations <= D` as a statement: the most that any rank may hold at once."""
 
     what: Identifier
     value: Expr

@@ -1,7 +1,8 @@
 """text -> syntax tree (E1xx).
 
 lark parses the text. A text that is too large is rejected before lark reads it, and a tree that is too deep before a
-recursive function visits it. Only the first syntax error is raised, without help: compiler/diagnose/texts.py finds the others.
+recursive function visits it. lark stops at the first syntax error, which is raised without help. compiler/diagnose/texts.py
+adds the help and finds the others.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from chimerac.compiler.syntax.build import build, span_of, token_span
 from chimerac.compiler.syntax.grammar import keywords, parser
 from chimerac.compiler.syntax.tokens import TOKEN
 
-MAX_DIGITS = 20  # more than limits.MAGNITUDE has; of a number of more digits the value is not computed
+MAX_DIGITS = 20  # more than limits.MAGNITUDE has; a number with more digits is too large, and its value is not computed
 
 
 class ParseError(ChimeraError):
-    """A syntax error (E101, E102)."""
+    """The first syntax error that lark finds (E101, E102)."""
 
 
 def parse(source: Source) -> n.Schedule:
     """Return the syntax tree of a schedule.
 
-    Raises ParseError (E101, E102) for the first syntax error. Raises ChimeraError for what the grammar allows but the language
-    does not: E102 (build.py), E103 numbers that are too large, E104 too deep nesting, E105 a text or names that are too long,
-    or too many tokens or names.
+    Raises ParseError (E101, E102) for the first syntax error that lark finds. Raises ChimeraError for what lark does not check:
+    E102 as `count_tokens` and `build`, E103 numbers that are too large, E104 too deep nesting, E105 a text or names that are
+    too long, or too many tokens or names.
     """
     count_tokens(source)
     try:
@@ -54,8 +55,8 @@ def parse(source: Source) -> n.Schedule:
 def count_tokens(source: Source) -> int:
     """Return how many tokens a text has, at least 1.
 
-    Raises ChimeraError: E102 a product without its operator, E104 brackets nested too deep, E105 a text or a name that is too
-    long, or too many tokens.
+    Raises ChimeraError: E102 a number that a name or a parenthesis follows without a space, E104 brackets nested too deep, E105
+    a text or a name that is too long, or too many tokens.
     """
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
@@ -77,7 +78,7 @@ def count_tokens(source: Source) -> int:
             message = f"brackets nested more than {limits.NESTING} deep"
             raise refuse("E104", message, source.span(*found.span()), help="give parts of it a name with let")
         if count > limits.TOKENS:
-            message = f"{source.name} has more than {limits.TOKENS} words, numbers and symbols"
+            message = f"{source.name} has more than {limits.TOKENS} words, numbers, symbols and comments"
             raise refuse(
                 "E105", message, source.span(*found.span()), "the first too many", help="write formulas instead of lists"
             )
@@ -88,7 +89,10 @@ def count_tokens(source: Source) -> int:
 
 
 def _missing_operator(span: Span, number: str, following: str, before: str) -> ChimeraError:
-    """Return the finding about a number that a name or a parenthesis follows without a space. before: the token before both."""
+    """Return the error E102 for a number that a name or a parenthesis follows without a space.
+
+    following: the name or the parenthesis; span: of both; before: the token before the number.
+    """
     if before in ("schedule", "param", "let", "pipe", "tied"):
         name = f"{before}_{number}" + (following if following != "(" else "")
         help = f"write '{name}' instead of '{span.text.removesuffix('(')}'"
@@ -98,7 +102,7 @@ def _missing_operator(span: Span, number: str, following: str, before: str) -> C
 
 
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
-    """Return the findings for numbers and nesting that later passes cannot process. A loop visits the tree, which may be deep.
+    """Return the findings about numbers and nesting that exceed the limits. A loop visits the tree, which may be deep.
 
     Two things do not count as nesting: parentheses, which `count_tokens` has counted, and the first operand of an operation,
     since later passes process a chain a + b + c ... in a loop.
@@ -122,12 +126,12 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
 
 
 def _check_names(schedule: n.Schedule) -> None:
-    """Raise ChimeraError E105 for too many params and lets."""
-    orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
-    for named in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *orders):
-        if len(named) > limits.NAMES:
-            message = f"{len(named)} names are defined by param and let; at most {limits.NAMES} are allowed"
-            raise refuse("E105", message, named[limits.NAMES].name.span, "the first too many")
+    """Raise ChimeraError E105 for too many params and lets of the top level, or too many lets of a ticks order."""
+    lets_of_orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
+    for definitions in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *lets_of_orders):
+        if len(definitions) > limits.NAMES:
+            message = f"{len(definitions)} names are defined by param and let; at most {limits.NAMES} are allowed"
+            raise refuse("E105", message, definitions[limits.NAMES].name.span, "the first too many")
 
 
 # --- syntax errors ----------------------------------------------------------------------------------------------
@@ -135,10 +139,10 @@ def _check_names(schedule: n.Schedule) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPosition:
-    """The position of a syntax error, with its context.
+    """The position of a syntax error.
 
-    position: of the first token that is not allowed, or the length of the text if it ends too early; meaningless: the
-    character there if it has no meaning, else empty.
+    position: of the first token that is not allowed, or the length of the text if the text ends too early; meaningless: the
+    character at the position if it has no meaning there, else ''.
     """
 
     position: int
@@ -170,7 +174,7 @@ def terminals_after(text: str, end: int) -> frozenset[str]:
 
 @cache
 def terminal_texts() -> Mapping[str, str]:
-    """Return the pattern of each terminal by its name. For a keyword or symbol that is its text."""
+    """Return the pattern of each terminal by the terminal's name. The pattern of a keyword or a symbol is its text."""
     return {t.name: t.pattern.value.replace("\\", "") for t in parser().terminals}
 
 

@@ -16,24 +16,24 @@ _NEGATION = 7  # the precedence of a unary minus
 def as_written(e: n.Expr, inside: bool = False) -> str:
     """Return the author's own text of an expression.
 
-    inside: it is to be part of a larger expression, so it is put in parentheses, unless it is a number, a name or a call.
+    inside: put it in parentheses, as a part of a larger expression, unless it is a number, a name or a call.
     """
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
 def as_term(e: n.Expr) -> str:
-    """Return the author's own text of an expression, to be followed by + or - and a number."""
+    """Return the author's own text of an expression, to be followed by + or - and a term."""
     last = e
     while isinstance(last, n.Binary | n.Unary):
         last = last.right if isinstance(last, n.Binary) else last.operand
-    # Without parentheses the number would be added to the last branch of the `if`.
+    # Without parentheses the term would be added to the last branch of the `if`.
     return as_written(e, inside=isinstance(last, n.IfElse))
 
 
 def shifted(e: n.Expr, amount: int) -> str:
     """Return the author's own text of an expression with an amount added.
 
-    A number at its end is changed instead: `s - 1` with 3 added is `s + 2`.
+    If the expression is on one line and ends with a number, that number is changed instead: `s - 1` with 3 added is `s + 2`.
     """
     match e:
         case n.Int():
@@ -157,7 +157,7 @@ def _fill(x: n.Fill) -> str:
 def _left_precedence(e: n.Binary) -> int:
     """Return the least precedence that the left operand may have without parentheses.
 
-    Comparisons do not chain: their operands bind more tightly. The other operators associate to the left.
+    Comparisons do not chain, so their operands must bind more tightly. The other operators associate to the left.
     """
     precedence = _PRECEDENCE[e.op]
     return precedence + 1 if precedence == _PRECEDENCE["=="] else precedence

@@ -1,4 +1,4 @@
-"""The tokens of any text, including comments, without a parser: `parse` counts them, and the language server finds words."""
+"""The tokens of any text, including comments, without a parser. parse.py and the language server find them with TOKEN."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ from chimerac.compiler.syntax import nodes as n
 
 
 def left_spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
-    """Return the first operand of a chain a + b + c ..., and the operations that follow it, from left to right."""
+    """Return the first operand of a chain a + b + c ..., and the operations that follow it, from left to right.
+
+    Any other expression is a chain without operations: it is returned itself, with [].
+    """
     operations: list[n.Binary] = []
     while isinstance(e, n.Binary):
         operations.append(e)

@@ -18,7 +18,7 @@ MAX_COLUMNS = 100  # of a paragraph
 
 @cache
 def schedules() -> dict[str, Any]:
-    """Return the names of the schedules that the tour shows, by what it shows with them: schedules.toml."""
+    """Return the content of schedules.toml: the names of the schedules that the tour shows, by what it shows with them."""
     return tomllib.loads(resources.files(__package__).joinpath("schedules.toml").read_text(encoding="utf-8"))
 
 
@@ -31,7 +31,7 @@ class Guide:
     """Writes to the reader of the tour, and asks.
 
     chimerac: runs the command chimerac with the arguments that it is given, and returns the exit status. asks: whether the
-    reader is asked; if not, every choice is the default, and nothing is waited for. columns: of the terminal.
+    reader is asked; if not, every choice is the default, and the tour does not pause. columns: the width of the terminal.
     """
 
     chimerac: Callable[[Sequence[str]], int]
@@ -43,7 +43,7 @@ class Guide:
         write_stdout(f"\n{text}\n{'=' * len(text)}\n")
 
     def say(self, text: str) -> None:
-        """Write a paragraph, wrapped. Line breaks of the text are spaces."""
+        """Write a paragraph, wrapped. A line break in the text counts as a space."""
         width = min(self.columns, MAX_COLUMNS)
         write_stdout("\n" + textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False) + "\n")
 
@@ -52,7 +52,7 @@ class Guide:
         write_stdout("\n" + text.rstrip("\n") + "\n")
 
     def command(self, *words: str) -> int:
-        """Write a command, so that the reader can repeat it, run it, and return its exit status. words: after `chimerac`."""
+        """Write a command as the reader can type it, run it, and return its exit status. words: what follows `chimerac`."""
         write_stdout(f"\n$ {shlex.join(['chimerac', *words])}\n")
         return self.chimerac(words)
 
@@ -68,7 +68,7 @@ class Guide:
             self._answer("\n-- press Enter to go on, q to end -- ", [""])
 
     def _answer(self, prompt: str, choices: Sequence[str]) -> str:
-        """Return the answer that is one of the choices; without an answer the first one. Raises EndedError."""
+        """Ask until the answer is one of the choices, and return it; an empty one means the first choice. Raises EndedError."""
         while True:
             try:
                 answer = input(prompt).strip()

@@ -18,7 +18,7 @@ def run(guide: Guide) -> int:
     guide.title("Partition: which layers form which stage")
     guide.say(f"""A stage is a run of consecutive layers. All micro-batches pass every stage, so the slowest stage decides
         how fast the pipeline is. The partition makes the slowest stage as fast as it can be. Here it is for one model and
-        for Chimera on {RANKS} ranks. The models that come with the project need no torch here: files have their sizes.""")
+        for Chimera on {RANKS} ranks. No torch is needed: the sizes of the models are in files of this project.""")
     model = guide.choose("Which model?", ["gpt-small", "gpt2-small", "bert-base"])
     words = (schedules()["two_directions"], "-p", f"D={RANKS}", "--model", model)
     guide.command("partition", *words)
@@ -32,17 +32,17 @@ def run(guide: Guide) -> int:
     guide.say(f"""The rank with the highest peak needs {peak:,} bytes. Suppose that a rank has only {limit:,}. The option
         --memory looks for a partition in which every rank has enough, or says what would help.""")
     status = guide.command("partition", *words, "--memory", str(limit))
-    fits, not_found = (
+    fits, does_not_fit = (
         "This is the fastest partition that fits.",
         "No partition fits. The message says which rank needs how much.",
     )
-    guide.say(not_found if status else fits)
+    guide.say(does_not_fit if status else fits)
     guide.wait()
     guide.say(f"""Recomputation trades time for memory: a stage keeps only its input, and runs its forward again before its
         backward. With --recompute all, every stage does so, and the highest peak is {recomputed:,} bytes.""")
     guide.command("partition", *words, "--recompute", "all", "--memory", str(limit))
-    guide.say("""The runs of interpreter/run.py take the same options, --model, --recompute and --split, which gives the
-        number of layers of each stage by hand. docs/partition.md describes all of them.""")
+    guide.say("""The runs of interpreter/run.py take --model and --recompute too. In both commands --split gives the number of
+        layers of each stage by hand. docs/partition.md describes these options.""")
     return 0
 
 

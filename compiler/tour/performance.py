@@ -25,11 +25,12 @@ def run(guide: Guide) -> int:
     depth = int(guide.choose("How many ranks?", ["4", "8"]))
     guide.command("compare", *schedules()["compared"], "-p", f"D={depth}", "-p", f"N={depth}")
     guide.say("""zb_h1 and chimera_zb split each backward into two tasks: one computes what the previous stage waits for,
-        the other computes the gradients of the weights, for which no other rank waits. These tasks fill idle time.""")
+        the other computes the gradients of the weights, for which no other rank waits. Tasks of the second kind fill idle
+        time.""")
     guide.wait()
     by_size = {f"N={depth * k}": _figures({"D": depth, "N": depth * k}, {}) for k in (1, 2, 4, 8)}
-    guide.say("""With more micro-batches the same idle time is a smaller share. But a larger batch is not always wanted: it
-        changes the training. Bubble ratios in percent:""")
+    guide.say("""With more micro-batches the idle time is a smaller share of the iteration. But a larger batch is not always
+        wanted: it changes the training. Bubble ratios in percent:""")
     guide.show(_table(by_size, lambda figures: f"{100 * figures.bubble_ratio:.1f}"))
     guide.say(_crossing(by_size))
     guide.wait()
@@ -53,23 +54,23 @@ def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> di
     return {row.schedule: row.figures for row in rows if row.figures}
 
 
-def _table(found: FiguresBySetting, cell: Callable[[Figures], str]) -> str:
-    """Return a table with a row for each schedule and a column for each setting."""
-    rows = [[name, *(cell(column[name]) for column in found.values())] for name in schedules()["compared"]]
-    return "\n".join(table(["schedule", *found], rows))
+def _table(by_setting: FiguresBySetting, cell: Callable[[Figures], str]) -> str:
+    """Return a table with a row for each schedule and a column for each setting. cell: returns the text of a cell."""
+    rows = [[name, *(cell(column[name]) for column in by_setting.values())] for name in schedules()["compared"]]
+    return "\n".join(table(["schedule", *by_setting], rows))
 
 
 def _growth(name: str, by_hop: FiguresBySetting) -> float:
-    """Return by which share a makespan is longer with the slowest messages than with the fastest."""
-    makespans = [found[name].makespan for found in by_hop.values()]
+    """Return by which share the makespan of a schedule is longer with the slowest messages than with the fastest."""
+    makespans = [by_schedule[name].makespan for by_schedule in by_hop.values()]
     return float(makespans[-1] / makespans[0]) - 1
 
 
 def _crossing(by_size: FiguresBySetting) -> str:
     """Return a sentence that says from which number of micro-batches on one direction is faster than two, if it is."""
     two, one = schedules()["two_directions"], schedules()["one_direction"][1]
-    slower = [column for column, found in by_size.items() if found[two].makespan > found[one].makespan]
-    if not slower:
+    sizes = [size for size, figures in by_size.items() if figures[two].makespan > figures[one].makespan]
+    if not sizes:
         return f"{two} is faster than {one} at all of these sizes."
-    return f"""{two} repeats its pattern for every D micro-batches, and each repetition adds idle time. So from {slower[0]} on
+    return f"""{two} repeats its pattern for every D micro-batches, and each repetition adds idle time. So from {sizes[0]} on
         {one} is faster here. The last schedule of the table orders all micro-batches together, and avoids that."""

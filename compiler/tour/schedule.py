@@ -60,9 +60,9 @@ def _two_directions(guide: Guide, depth: int) -> None:
         Each pipeline runs in slots in which the other one leaves a rank idle.""")
     idle, one_direction = _draw(guide, schedules()["two_directions"], depth), 2 * (depth - 1)
     guide.say(f"""Now there are {_number(idle)} idle slots on every rank: D - 2, where one direction has {one_direction},
-        which is 2 x (D - 1). These are the numbers of bubbles in the tables of papers. The price is memory and
-        communication: each stage is on two ranks, so every rank holds two stages, and the gradients of both copies have to
-        be summed before the weights are updated.""")
+        which is 2 x (D - 1). Papers count bubbles in the same way. The price is memory and communication: each stage is on
+        two ranks, so every rank holds two stages, and the gradients of both copies have to be summed before the weights are
+        updated.""")
 
 
 def _draw(guide: Guide, name: str, depth: int) -> tuple[int, ...]:
@@ -74,5 +74,5 @@ def _draw(guide: Guide, name: str, depth: int) -> tuple[int, ...]:
 
 
 def _number(idle: tuple[int, ...]) -> str:
-    """Return the number of idle slots of a rank in words; the least and the most if ranks differ."""
+    """Return the number of idle slots of a rank as text; the least and the most if ranks differ."""
     return str(idle[0]) if len(set(idle)) == 1 else f"{min(idle)} to {max(idle)}"

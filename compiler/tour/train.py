@@ -30,14 +30,14 @@ def run(guide: Guide) -> int:
     guide.say("What the two ranks will do in an iteration, as predicted:")
     guide.command(schedule, "-p", "D=2", "-p", "N=4", "--emit", "timeline")
     guide.say("""Now the training. `gradients equal one process` means that the first gradients were compared with those of
-        one process with the whole model. The loss falls from iteration to iteration. At the end there is a table of the
-        ranks: `bubble` is the measured idle share of each, and the waits say for what it waited.""")
+        one process with the whole model. The loss falls during the training. At the end there is a table of the ranks:
+        `bubble` is the measured idle share of each rank, and the next columns say for what the rank waited.""")
     status = _train(schedule)
     if status:
         guide.say(f"The training ended with exit status {status}. The message above says why.")
         return status
-    guide.say("""The measured bubble is larger than the predicted one: this model is so small that messages and the start of
-        each task take as long as the computation, and the ranks share the processors of one host. docs/training.md
+    guide.say("""The measured bubble is usually larger than the predicted one: this model is so small that messages and the
+        start of each task take as long as the computation, and the ranks share the processors of one host. docs/training.md
         describes the options, and docs/runtime.md how to train your own model in your own loop.""")
     return 0
 

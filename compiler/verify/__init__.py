@@ -2,7 +2,8 @@
 
 It needs only the program, and shares no code with the passes that build programs. Each check is a function that returns
 findings (E4xx). check_wellformed takes the program, and the others take a `ProgramIndex` of it. check_wellformed and
-check_exactly_once come first: the lookups of the others rely on them. compiler/diagnose adds help to the findings.
+check_exactly_once come first: the lookups of the others rely on them. compiler/diagnose adds explanations and the lines of the
+schedule's text.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from chimerac.compiler.verify.wellformed import check_wellformed
 
 __all__ = ["Peaks", "findings", "is_about_order", "peaks", "verify"]
 
-# All checks of an inner tuple run. If one of them finds something, the later tuples do not run. So one mistake is reported
-# once: a value that is never sent would also make the two ends of a channel differ.
+# All checks of an inner tuple run. If one of them finds something, the later tuples do not run. Otherwise one mistake could be
+# reported twice: a value that is never sent also makes the two ends of a channel differ.
 _CHECKS = (
     (check_exactly_once,),
     (check_dataflow, check_gradient_sync),

@@ -16,8 +16,10 @@ RowsByRank = dict[str, dict[int, int]]  # group -> global rank -> the row of its
 
 
 def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings about all-reduces with wrong members (E450), that a rank joins twice (E451) or too early (E452), and
-    about collectives without a common order (E453)."""
+    """Return findings about all-reduces with wrong members (E450), that a rank joins twice (E451) or too early (E452).
+
+    If there are none of these, look for collectives without a common order (E453).
+    """
     if index.header.kind != "training":
         return []
     found = _findings_of_groups(index)
@@ -52,7 +54,7 @@ def _rows_by_group(index: ProgramIndex) -> dict[str, list[int]]:
 
 
 def _findings_of_groups(index: ProgramIndex) -> list[Diagnostic]:
-    """Return the findings E450 to E452: what is wrong with the all-reduce of each group, whatever the other groups do."""
+    """Return the findings E450 to E452, at most MAX_FOUND. Each is about the all-reduce of one group."""
     h = index.header
     groups = {stage_group(s): (s,) for s in range(h.stages)} | {t.name: t.stages for t in h.tied}
     by_group = _rows_by_group(index)
@@ -72,7 +74,7 @@ def _comma_separated(ranks: tuple[int, ...]) -> str:
 
 
 def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...], rows: list[int]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the members of a group's all-reduce. rows: of its ALLREDUCEs.
+    """Yield what is wrong with the members of a group's all-reduce. name: of the group; rows: of its ALLREDUCEs.
 
     The caller takes only the first few findings, since each may name all holders.
     """
@@ -114,15 +116,15 @@ def _launch_findings(
 ) -> Iterator[Diagnostic]:
     """Yield findings for the ALLREDUCEs of a group that come before the group's last weight gradient on their rank.
 
-    rows: of these ALLREDUCEs; last: what `_last_weight_gradients` returns.
+    name: of the group; rows: of its ALLREDUCEs; last: what `_last_weight_gradients` returns.
     """
     h, p = index.header, index.program
-    after: dict[int, int] = {}  # rank -> the row of the group's last weight gradient
+    last_of_group: dict[int, int] = {}  # rank -> the row of the group's last weight gradient
     for stage in stages:
         for rank in h.holders((stage,)):
-            after[rank] = max(after.get(rank, -1), last.get(rank * h.stages + stage, -1))
+            last_of_group[rank] = max(last_of_group.get(rank, -1), last.get(rank * h.stages + stage, -1))
     for row in rows:
-        latest = after.get(int(index.rank[row]), -1)
+        latest = last_of_group.get(int(index.rank[row]), -1)
         if row < latest:
             message = f"{p.place(row)}: gradients of '{name}' are still added after it"
             yield Diagnostic("E452", message, notes=(f"the last is {p.place(latest)}",), help="launch it after that")

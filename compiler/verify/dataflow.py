@@ -1,7 +1,7 @@
-"""Is every value available when a task reads it? (E420 to E426)
+"""Is every value available when a task reads it, and is no transfer or FREE superfluous or misplaced? (E420 to E426)
 
-The ranks of tasks are checked earlier, by tasks.py. So a value must be sent exactly if the tasks that make and read it
-run on different ranks.
+Every task is on the rank of its stage: tasks.py has checked that before. A value must be sent if and only if the tasks that
+make and read it are on different ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings for values that are not available when they are read."""
+    """Return the findings about tasks that come before what they need, and about the transfers and FREEs of values."""
     found: list[Diagnostic] = []
     if index.header.kind == "training":
         found += _order_findings(index, index.forward, index.input_gradient, "the backward comes before its forward")
@@ -43,9 +43,9 @@ def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where `second` comes before `first`. fact: what the message says of them.
+    """Return findings where `second` comes before `first`. fact: the beginning of the message.
 
-    Both are arrays of rows, indexed by key. The two rows of a key are on one rank, and may be the same row.
+    first, second: rows indexed by key, -1 for none. The two rows of a key are on one rank, and may be the same row.
     """
     wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
     p = index.program
@@ -57,9 +57,9 @@ def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -
 
 
 def _overlap_findings(index: ProgramIndex, maker: Ints, reader: Ints) -> list[Diagnostic]:
-    """Return findings where a task overlaps with one that needs its result: the two tasks of a pair begin together.
+    """Return findings where a task overlaps with one that needs its result. The two tasks of an overlapped pair begin together.
 
-    maker, reader: rows; each row of `reader` needs the result of the row of `maker` at the same index.
+    maker, reader: rows, -1 for none; each row of `reader` needs the result of the row of `maker` at the same index.
     """
     overlap = (index.program.table.flags & OVERLAP).astype(bool)
     wrong = np.flatnonzero((maker >= 0) & (reader == maker + 1) & overlap[maker])
@@ -71,7 +71,7 @@ def _overlap_findings(index: ProgramIndex, maker: Ints, reader: Ints) -> list[Di
 
 
 def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
-    """Return findings about all activations, or all gradients, that go from one stage to the next."""
+    """Return findings about the values of one kind: activations, which go to the next stage, or gradients, which go back."""
     h, p = index.header, index.program
     keys = np.arange(index.key_count)
     stage = keys // h.micro_batches % h.stages
@@ -84,7 +84,7 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     found = []
 
     def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
-        """Add findings about the values of `wrong`. row: of each value, the instruction that is at fault.
+        """Add findings. wrong: whether there is one, by value; row: by value, the instruction that is at fault.
 
         fact may contain {value}, the value's name; help may contain {source} and {target}, the ranks that make and read it.
         """

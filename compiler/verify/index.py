@@ -19,8 +19,8 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, RECOMPUTATION = 0, 1, 2, 3
 class ProgramIndex:
     """A well-formed program, looked up by key.
 
-    key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a transfer the
-    stage is the consumer's. Arrays by key hold rows, -1 where there is none; `owner` holds ranks.
+    key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a SEND, RECV or
+    FREE the stage is the consumer's. Arrays by key hold rows, -1 where there is none; only `owner` holds ranks.
     """
 
     def __init__(self, program: Program):
@@ -61,7 +61,7 @@ class ProgramIndex:
         )
 
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
-        """Return the row of each key, -1 if it has none. entries: (row, key)."""
+        """Return the row of each key, -1 if it has none, the last one if it has several. entries: (row, key)."""
         rows, keys = entries
         result = np.full(self.key_count, -1, np.int64)
         result[keys] = rows
@@ -99,7 +99,7 @@ class ProgramIndex:
 
     @cached_property
     def owner(self) -> Ints:
-        """Return, indexed by key, the global rank on which its pipe places its stage."""
+        """Return, indexed by key, the global rank on which the pipe of the micro-batch places the stage."""
         h = self.header
         placement = np.array([p.placement for p in h.pipes], np.int64)  # [pipes, stages]
         pipe_of = np.zeros(h.micro_batches, np.int64)

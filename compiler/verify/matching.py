@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
@@ -35,7 +36,7 @@ def channels(index: ProgramIndex) -> tuple[Ints, Ints, Ints]:
 
 
 def check_matching(index: ProgramIndex) -> list[Diagnostic]:
-    """Return the first mismatch of every channel whose two ends do not agree."""
+    """Return a finding for each channel whose two ends do not agree, about its first mismatch; at most MAX_FOUND findings."""
     p, t = index.program, index.program.table
     send, receive = _ends(index, Op.SEND), _ends(index, Op.RECV)
     (send_channels, send_rows), (receive_channels, receive_rows) = send, receive
@@ -56,7 +57,7 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
             found.append(Diagnostic("E430", message, notes=(p.place(a), p.place(b)), help=_help(index, a, b)))
         elif len(sends) != len(receives):
             extra = max(sends, receives, key=len)[min(len(sends), len(receives))]
-            message = f"{name}: {_times(len(sends), 'send')}, {_times(len(receives), 'receive')}"
+            message = f"{name}: {count_text(len(sends), 'send')}, {count_text(len(receives), 'receive')}"
             found.append(
                 Diagnostic(
                     "E430",
@@ -69,9 +70,9 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _mismatched_channels(index: ProgramIndex, send: tuple[Ints, Ints], receive: tuple[Ints, Ints]) -> list[int]:
-    """Return the first channels whose numbers of sends and receives differ, or with a message that differs at its two ends.
+    """Return the channels whose numbers of sends and receives differ, or with a message that differs at its two ends.
 
-    send, receive: (channel, row), as `_ends` returns them.
+    At most MAX_FOUND channels are returned, the lowest ones. send, receive: (channel, row), as `_ends` returns them.
     """
     (send_channels, send_rows), (receive_channels, receive_rows) = send, receive
     channels = np.unique(np.concatenate([send_channels, receive_channels]))
@@ -90,14 +91,11 @@ def _count(entries: Ints, channels: Ints) -> Ints:
     return np.searchsorted(entries, channels, side="right") - np.searchsorted(entries, channels)
 
 
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
-
-
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ. send, receive: their rows.
 
-    If both ends name the same kind, stage and micro-batch, only their groups of micro-batches differ. Otherwise the order does.
+    If both ends name the same kind and stage and have a micro-batch in common, only their groups of micro-batches differ.
+    Otherwise their order differs.
     """
     *sent_value, sent_list = _value_of(index, send)
     *received_value, received_list = _value_of(index, receive)
@@ -108,6 +106,9 @@ def _help(index: ProgramIndex, send: int, receive: int) -> str:
 
 
 def _value_of(index: ProgramIndex, row: int) -> tuple[int, int, int]:
-    """Return what identifies the value of a transfer within its channel: kind, stage and list of micro-batches."""
+    """Return what identifies the value of a transfer within its channel: its kind, its stage, and its list of micro-batches.
+
+    The list is given by its index in `Program.micro_batch_lists`.
+    """
     t = index.program.table
     return int(t.value[row]), int(t.stage[row]), int(t.operand[row])

@@ -135,8 +135,8 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its ends have been posted and the one before it in each of its queues is
-    complete. On `paired` each rank has one queue per peer for both directions, and collectives have no queue. On `serial` it
-    has one queue for everything.
+    complete. On `paired` each rank has one queue per peer for both directions, and collectives have no queue and no waits. On
+    `serial` each rank has one queue for all its transfers and collectives.
     """
     p = index.program
     channel, send, receive = channels(index)
@@ -149,7 +149,7 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     by_queue = np.argsort(queue, kind="stable")
     ends, queue = ends[by_queue], queue[by_queue]
-    with_next = np.flatnonzero(np.diff(queue) == 0)  # those with another end behind them in the same queue
+    with_next = np.flatnonzero(np.diff(queue) == 0)  # the ends with another end behind them in the same queue
     parts: list[tuple[Ints, Ints, int]] = [
         (completion[ends], ends, END),
         (completion[ends[with_next + 1]], completion[ends[with_next]], QUEUE),

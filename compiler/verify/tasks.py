@@ -21,8 +21,12 @@ _NAMES = {
 
 
 def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings for every (replica, stage, micro-batch) that does not have exactly one forward, one input gradient and
-    one weight gradient, for recomputations that are there twice or whose forward keeps everything, and for wrong ranks."""
+    """Return the findings about tasks, at most MAX_FOUND for each fact about a kind.
+
+    Every (replica, stage, micro-batch) must have exactly one forward and, in a training program, one input gradient and one
+    weight gradient. There it may have one recomputation, whose forward has `recompute`. Every task must be on the rank of its
+    stage.
+    """
     required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
     counts = {kind: np.bincount(index.tasks[kind][1], minlength=index.key_count) for kind in required}
     found: list[Diagnostic] = []
@@ -40,28 +44,29 @@ def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, I
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task,
     and so are the two halves of a backward if both are missing.
 
-    kind: an index into `ProgramIndex.tasks`; counts: by kind and key, the number of tasks; rows: those of this task.
+    kind: an index into `ProgramIndex.tasks`; counts: by kind and key, the number of tasks; rows: those of this kind and key.
     """
     same_count = kind in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
     name = f"the {'backward' if is_full_backward else _NAMES[kind]} of {index.name(key)}"
     if not rows:
         return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {index.owner[key]}, where its stage is placed")
-    return _twice_finding(index, name, rows)
+    return _repeated_finding(index, name, rows)
 
 
-def _twice_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnostic:
+def _repeated_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnostic:
+    """Return the finding for a task that is in the program several times. name: of the task; rows: all of them."""
     places = tuple(index.program.place(row) for row in rows[:4])
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
 
 
 def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings about recomputations: in the program several times, without need, or on a wrong rank."""
+    """Return findings about recomputations: several of one forward, one of a forward that keeps everything, or a wrong rank."""
     rows, keys = index.tasks[RECOMPUTATION]
     found = []
     for key in np.flatnonzero(np.bincount(keys, minlength=index.key_count) > 1)[:MAX_FOUND].tolist():
         name = f"the {_NAMES[RECOMPUTATION]} of {index.name(key)}"
-        found.append(_twice_finding(index, name, rows[keys == key].tolist()))
+        found.append(_repeated_finding(index, name, rows[keys == key].tolist()))
     forward, flags = index.forward[keys], index.program.table.flags
     place = index.program.place
     for i in np.flatnonzero((forward >= 0) & (flags[forward] & RECOMPUTE == 0))[:MAX_FOUND].tolist():

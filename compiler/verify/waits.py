@@ -17,9 +17,9 @@ from chimerac.chimera_ir.program import Ints, Machine
 class Reason(IntEnum):
     """The reason why a node waits for another.
 
-    READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of its ends to be posted;
-    QUEUE: a completion for the one before it in a queue; WINDOW: a SEND, or with window 0 the instruction after it, for a
-    transfer to complete.
+    READ: a reader waits for the SEND of its value, or where transfers queue for the completion of the transfer. POST: a SEND
+    waits for a RECV of its channel. END: a completion waits for one of its ends to be posted. QUEUE: a completion waits for the
+    one before it in a queue. WINDOW: a SEND waits for a transfer to complete; with window 0 the instruction after it waits.
     """
 
     READ = 0
@@ -38,7 +38,7 @@ def blocks(op: Op) -> Condition | None:
     """Return the condition under which the rank continues after it has reached an instruction; None if it always does.
 
     values: the values that the instruction reads have arrived; window: fewer sends of its channel are incomplete than the
-    window of the machine allows.
+    window of the machine allows. What this means on each machine is in progress.py.
     """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:
@@ -78,7 +78,8 @@ COLLECTIVES = tuple(op for op in Op if completion_of(op) == "collective")
 class Waits:
     """Columns of equal length, sorted by target: node `target` waits until node `source` has been executed, for a `Reason`.
 
-    nodes: how many there are: the rows of the program and, numbered after them, the completions of transfers and collectives.
+    nodes: the number of nodes. They are the rows of the program and, on `paired` and `serial`, the completions of transfers and
+    collectives, numbered after the rows.
     """
 
     nodes: int
@@ -105,5 +106,5 @@ class Hang:
 
     @property
     def executed_count(self) -> int:
-        """The number of nodes that are executed."""
+        """Return the number of nodes that were executed."""
         return int(np.count_nonzero(self.done))

@@ -21,11 +21,11 @@ from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.index import MAX_FOUND
 
 MAX_SHOWN = 4  # the most instructions that one finding names
-MAX_ALL = 100  # the most findings of the header, and of all instructions: each may be as long as an instruction
+MAX_ALL = 100  # the most findings about the header, and about all instructions together: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
-    """Return the findings E401 to E403. The other checks need a program without any of them."""
+    """Return the findings E401 or, if there are none, E402 and E403. The other checks need a program without any of them."""
     unknown_limits = (name for name in program.header.limits if name not in LIMITS)
     limits = (Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)) for name in unknown_limits)
     header = (Diagnostic("E401", message) for message in _header_faults(program))
@@ -39,26 +39,26 @@ def _header_faults(program: Program) -> Iterator[str]:
     if program.world != h.width * h.ranks:
         product = f"{count_text(h.width, 'replica')} x {count_text(h.ranks, 'rank')} = {h.width * h.ranks}"
         yield f"the program has {count_text(program.world, 'stream')}, but {product}"
-    listed: list[tuple[int, ...]] = []
+    micro_batches_of_pipes: list[tuple[int, ...]] = []
     for pipe in h.pipes:
         if len(pipe.placement) != h.stages:
             yield f"pipe {pipe.name} places {count_text(len(pipe.placement), 'stage')}, but the program has {h.stages}"
         outside = [r for r in pipe.placement if not 0 <= r < h.ranks]
         if outside:
             yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
-        listed.append(pipe.micro_batches)
-    ids = np.fromiter(chain.from_iterable(listed), np.int64)
+        micro_batches_of_pipes.append(pipe.micro_batches)
+    ids = np.fromiter(chain.from_iterable(micro_batches_of_pipes), np.int64)
     if not np.array_equal(np.sort(ids), np.arange(h.micro_batches)):
         yield _ids_fault(ids, h.micro_batches)
-    duplicate = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
-    if duplicate is not None:
-        yield f"pipe {duplicate} is defined twice"
+    repeated_pipe = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
+    if repeated_pipe is not None:
+        yield f"pipe {repeated_pipe} is defined twice"
     for kind, costs in program.costs.given().items():
         if kind != "hop" and len(costs) != h.stages:
             yield f"the costs of {kind} are given for {count_text(len(costs), 'stage')}, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
-    if duplicate := next((name for name, times in Counter(groups).items() if times > 1), None):
-        yield f"two parameter groups have the name '{duplicate}': those of stages and of tied parameters need different names"
+    if repeated := next((name for name, times in Counter(groups).items() if times > 1), None):
+        yield f"two parameter groups have the name '{repeated}': those of stages and of tied parameters need different names"
     for tied in h.tied:
         unknown = next((s for s in tied.stages if not 0 <= s < h.stages), None)
         if not tied.stages:
@@ -97,18 +97,18 @@ def _ids_fault(ids: Ints, micro_batches: int) -> str:
 
 
 class _RowFindings:
-    """Findings about rows: at most MAX_FOUND for one fact."""
+    """Findings about rows. `add` and `add_rows` add at most MAX_FOUND for one fact, and stop at MAX_ALL in all."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.found: list[Diagnostic] = []
 
     def add(self, code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
-        """Add findings about the rows of a mask."""
+        """Add findings about the rows of a mask, as `add_rows` does."""
         self.add_rows(code, np.flatnonzero(wrong), fact, help)
 
     def add_rows(self, code: str, rows: Ints, fact: str, help: str = "") -> None:
-        """Add findings about rows, as long as there are fewer than MAX_ALL."""
+        """Add findings about the first of these rows: at most MAX_FOUND, and only until there are MAX_ALL in all."""
         for row in rows[: max(0, min(MAX_FOUND, MAX_ALL - len(self.found)))].tolist():
             self.add_row(code, row, fact, help)
 
@@ -131,8 +131,8 @@ def _check_stages_and_micro_batches(program: Program, findings: _RowFindings) ->
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
-    # list of micro-batches -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes. The last entry, also -1,
-    # is for rows without such a list.
+    # By number of a list of micro-batches: the pipe to which all of them belong; -1 if the list has an unknown id, an id twice,
+    # or ids of two pipes. The entry after the last list is -1 too: it is for rows without micro-batches.
     pipe_of_list = np.full(len(program.micro_batch_lists) + 1, -1, np.int64)
     for k, ids in enumerate(program.micro_batch_lists):
         is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
@@ -141,8 +141,8 @@ def _check_stages_and_micro_batches(program: Program, findings: _RowFindings) ->
     findings.add("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     has_pipe = (t.pipe >= 0) & (t.pipe < len(h.pipes))
     findings.add("E402", ~collective & ~has_pipe, f"pipes are 0 .. {len(h.pipes) - 1}")
-    own_pipe = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]
-    for row in np.flatnonzero(~collective & has_pipe & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
+    pipe_of_ids = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]  # by row
+    for row in np.flatnonzero(~collective & has_pipe & (pipe_of_ids != t.pipe))[:MAX_FOUND].tolist():
         findings.add_row("E402", row, *_micro_batches_fault(program, row, pipe_of))
 
 
@@ -181,7 +181,7 @@ def _check_pairs(program: Program, findings: _RowFindings) -> None:
     t, rank = program.table, program.rank_of
     task = t.is_task
     overlaps = (t.flags & OVERLAP).astype(bool)
-    # whether a task that begins no pair follows on the same rank
+    # By row: whether the next row is a task of the same rank that begins no pair.
     follows = np.concatenate([task[1:] & ~overlaps[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
     findings.add(
         "E403",
@@ -193,7 +193,9 @@ def _check_pairs(program: Program, findings: _RowFindings) -> None:
 
 def _check_collectives(program: Program, findings: _RowFindings) -> None:
     h, t, rank = program.header, program.table, program.rank_of
-    groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
+    # By name of a parameter group: the stage that its ALLREDUCE names.
+    groups = {stage_group(s): s for s in range(h.stages)} | {tied.name: min(tied.stages) for tied in h.tied}
+    # Sorted by collective: the rows of number k begin at bounds[k], and end before bounds[k + 1].
     collective_rows = np.flatnonzero(t.has("ranks"))
     collective_rows = collective_rows[np.argsort(t.operand[collective_rows], kind="stable")]
     bounds = np.searchsorted(t.operand[collective_rows], np.arange(len(program.collectives) + 1)).tolist()
@@ -209,6 +211,8 @@ def _check_collectives(program: Program, findings: _RowFindings) -> None:
                 assert_never(c)
         if unknown:
             findings.add_rows("E402", rows, unknown)
+        elif not c.ranks:
+            findings.add_rows("E402", rows, "it names no rank")
         elif list(c.ranks) != sorted(set(c.ranks)) or not 0 <= c.ranks[0] <= c.ranks[-1] < program.world:
             findings.add_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
@@ -221,13 +225,18 @@ def _check_collectives(program: Program, findings: _RowFindings) -> None:
 
 
 def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
-    """Return the message and the help about the micro-batches of a row. pipe_of: micro-batch -> its pipe."""
+    """Return the fact and the help about a row whose micro-batches are not all of its pipe, or not all different.
+
+    pipe_of: by micro-batch, its pipe.
+    """
     p, ids = int(program.table.pipe[row]), program.micro_batch_lists[program.table.operand[row]]
     for m in ids:
         if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
             ids_of_pipe = program.header.pipes[p].micro_batches
             listed = f"{', '.join(map(str, ids_of_pipe[:8]))}{', ...' if len(ids_of_pipe) > 8 else ''}" or "none"
             return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {listed}"
+    if not ids:
+        return "it names no micro-batch", "name at least one"
     m, times = Counter(ids).most_common(1)[0]
     return f"micro-batch {m} is named {_times(times)}", "name it once"
 
@@ -237,8 +246,8 @@ def _times(count: int) -> str:
 
 
 def _place(program: Program, row: int) -> str:
-    """Return the place and the text of a row. A row of a pipe that does not exist has no text, only its kind and pipe."""
+    """Return the place of a row and its text; for a row whose pipe does not exist, its op and the pipe instead of the text."""
     rank = int(program.rank_of[row])
-    known = 0 <= program.table.pipe[row] < len(program.header.pipes)  # an instruction without a pipe has 0 in this column
-    text = program.text(row) if known else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"
+    pipe_exists = 0 <= program.table.pipe[row] < len(program.header.pipes)  # an instruction without a pipe has 0 in this column
+    text = program.text(row) if pipe_exists else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"
     return f"rank {rank}, instruction {row - int(program.offsets[rank])}: {text}"

@@ -1,9 +1,9 @@
 """Building a part of a module: its whole structure, and memory for the parameters of that part only.
 
-The module's own constructor runs, so parameters get their initial values from it. The other parameters are on torch's meta
-device from the moment when a module registers them. Each random operation of the constructor draws from a seed of its own
-(`_SeededDraws`). So a parameter has the same initial value whichever others have memory: in every stage, under every
-partition, and in the whole module.
+`Given` copies parts of a module that exists. `Built` runs the constructor for each part, so parameters get their initial values
+from the constructor. The parameters of other parts are on torch's meta device from the moment when a module registers them.
+Each random operation of the constructor draws from a seed of its own (`_SeededDraws`). So a parameter has the same initial
+value whichever others have memory: in every stage, under every partition, and in the whole module.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ class ModuleSource(Protocol):
         """Return the module with all parameters on the meta device; other tensors are real."""
 
     def part(self, names: Collection[str], seed: int) -> nn.Module:
-        """Return the module with real parameters of these names, and the others on the meta device."""
+        """Return the module with real parameters of these names, and the others on the meta device.
+
+        seed: of the initial values, if the module is built for this part.
+        """
 
 
 class Built:
     """A module that a function builds.
 
-    build: called once or twice for each part. It builds a new module every time, equal to the others up to random numbers.
-    If it returns something else, or parameters of an earlier call, the methods raise TypeError.
+    build: called once for each structure, and once or twice for each part. It builds a new module every time, equal to the
+    others up to random numbers. If it returns no module, the methods raise TypeError.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of parameters, by name
 
     def structure(self) -> nn.Module:
         """Return the module with all parameters on the meta device; other tensors are real."""
@@ -55,7 +58,7 @@ class Built:
     def part(self, names: Collection[str], seed: int) -> nn.Module:
         """Return the module with initial values of the parameters of these names, and the others on the meta device.
 
-        Raises TypeError if the function returns parameters that an earlier call has returned.
+        Raises TypeError also if the function returns parameters that an earlier call has returned.
         """
         if not self._numbers:
             self.structure()
@@ -105,7 +108,7 @@ class Given:
         """Return a copy that has the module's own parameters of these names, and others on the meta device."""
         module = self._module
         own = {id(module.get_parameter(name)) for name in names}
-        memo: dict[int, Any] = {id(b): b for b in module.buffers()}  # what deepcopy does not copy, and uses instead
+        memo: dict[int, Any] = {id(b): b for b in module.buffers()}  # by id, what deepcopy uses instead of a copy
         memo |= {id(p): p if id(p) in own else _on_meta(p) for p in module.parameters()}
         return copy.deepcopy(module, memo)
 
@@ -117,14 +120,14 @@ def returned(build: Callable[[], Any]) -> Any:
     """
     try:
         return Built(build).structure()
-    except Exception:  # also TypeError for another result; if the function itself fails, it does so again
+    except Exception:  # TypeError for another result, or an error of the function, which it then raises again
         return build()
 
 
 class _RegistrationHook:
     """Called for each parameter that a module registers. It puts the parameter on the meta device unless `is_real`.
 
-    is_real: a function of the number of the parameter: how many were registered before it.
+    is_real: whether the parameter of a number gets memory. The number of a parameter is how many were registered before it.
     """
 
     def __init__(self, is_real: Callable[[int], bool]) -> None:
@@ -179,7 +182,7 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         parameters = [self._parameter(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        parameter = max(parameters, default=-1)
+        parameter = max(parameters, default=-1)  # of several, the one that was registered last
         if torch.Tag.nondeterministic_seeded in func.tags:
             torch.default_generator.manual_seed(seed_from(self._seed, parameter, self._counts[parameter]))
             self._counts[parameter] += 1
@@ -191,6 +194,6 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _parameter(self, t: Tensor) -> int:
-        """Return the number of the parameter that this is, or was made from; otherwise -1."""
+        """Return the number of the parameter that this tensor is, or was made from; otherwise -1."""
         number = self._hook.number_of(t)
         return number if number >= 0 else self._made_from.get(t, -1)

@@ -3,8 +3,8 @@
     model = huggingface("gpt2/config.json", {"input_ids": tokens}, loss=F.cross_entropy)
     pipe = Pipeline(model, "chimera", {"N": 8})
 
-No architecture is named here. A model's class is the one that its configuration names, and its layers are its outermost
-lists of modules, or those that the user names. Nothing is ever loaded from a network.
+No architecture is named here. By default a model's class is the one that its configuration names, and its layers are those of
+its outermost lists of modules. Nothing is ever loaded from a network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from chimerac.interpreter.runtime.model import Fields, Values
 # Kinds of classes of transformers. If a configuration names no class, the first kind here that its architecture has is used.
 _HEADS = ("Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
 
-# The other implementations of experts have shapes that change from batch to batch, or need bfloat16.
+# Options of every class, unless the caller gives others. The other implementations of experts have shapes that change from
+# batch to batch, or need bfloat16.
 _OPTIONS = {"dtype": torch.float32, "experts_implementation": "batched_mm"}
 
 
@@ -58,8 +59,9 @@ def huggingface(
     folder that may be missing in the model. In both a * matches any text. options: for the class, such as
     attn_implementation="eager".
 
-    Raises ChimeraError: E850 without transformers, E851 for layers that it does not have, E852 for a model that cannot be cut,
-    E854 for a configuration that cannot be read, E855 for weights that do not fit.
+    Raises ChimeraError: E850 without transformers, E851 where the layers are not found, E852 for a model that cannot be cut,
+    E854 for a configuration that cannot be read or from which no model can be built, E855 for weights that cannot be read or do
+    not fit.
     """
     config = configuration(source)
     model_class = class_of(config, head)
@@ -76,7 +78,8 @@ def huggingface(
 def configuration(source: str | Path) -> Any:
     """Return the configuration of a config.json, or of a folder that has one.
 
-    Raises ChimeraError: E850 without transformers, E854 where it cannot be read, or is of an unknown architecture.
+    Raises ChimeraError: E850 without transformers, E854 where it cannot be read, is of an unknown architecture, or has a value
+    that the architecture refuses.
     """
     transformers = _transformers()
     path = Path(source)
@@ -104,7 +107,8 @@ def configuration(source: str | Path) -> Any:
 def class_of(config: Any, head: str | None = None) -> Any:
     """Return the class of a model.
 
-    It is `head` if given, else the one that the configuration names, else the first kind in `_HEADS` that the architecture has.
+    It is `head` if given, else the one that the configuration names, else the first kind in `_HEADS` that the architecture has,
+    else the architecture without a head.
 
     Raises ChimeraError E854 where transformers has no such class.
     """
@@ -150,13 +154,13 @@ def example_fields(config: Any, model_class: Any, samples: int, length: int) -> 
 
 
 def logits_of(result: Any) -> Values:
-    """Return the logits that a model returns, in the order of its fields; where it has none, its first tensor."""
+    """Return the tensors of a model's result whose names end in `logits`; where it has none, its first tensor."""
     found = tuple(t for name, t in result.items() if name.endswith("logits")) if isinstance(result, Mapping) else ()
     return found or tensors_in(result)[:1]
 
 
 def _builder(model_class: Any, config: Any, options: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """Return the function that builds a model, without caches, and with `_OPTIONS` unless others are given."""
+    """Return the function that builds a model, without caches for generation, and with `_OPTIONS` unless others are given."""
     config = copy.deepcopy(config)
     for part in [config, *(getattr(config, name, None) for name in config.sub_configs)]:
         if hasattr(part, "use_cache"):
@@ -208,10 +212,14 @@ def _weights(
 
 
 def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], model: Any) -> Callable[..., Mapping[str, Tensor]]:
-    """Return the function that makes tensors of the model from several tensors in the files, such as experts in one tensor."""
+    """Return the function that makes tensors of the model from several tensors in the files, such as experts in one tensor.
+
+    name: in the model, of the first tensor that is made. uses: of each tensor in the files, the converter's pattern that its
+    name matches, and the name. model: of the class, without weights.
+    """
 
     def convert(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
-        own = copy.deepcopy(converter)  # a converter collects tensors
+        own = copy.deepcopy(converter)  # a converter keeps the tensors that it is given
         for (pattern, key), tensor in zip(uses, tensors, strict=True):
             own.add_tensor(name, key, pattern, tensor)
         converted: Mapping[str, Tensor] = own.convert(name, model=model, config=model.config)
@@ -221,7 +229,7 @@ def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], mode
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """Raise ChimeraError E855 for a folder whose weights are not safetensors: pickles can run any code when they are read."""
+    """Raise ChimeraError E855 for a folder with weights in pickles (*.bin), which can run any code when they are read."""
     if folder.is_dir() and (found := next(iter(folder.glob("*.bin")), None)):
         help = "load the model with transformers and save it again with save_pretrained, which writes safetensors"
         raise refuse("E855", f"{found} is a pickle, which is not read", help=help)
@@ -229,7 +237,7 @@ def _refuse_pickles(folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from writing messages about generation, which training does not need."""
+    """Let transformers write errors only, and no messages about generation, which training does not need."""
     logging = _transformers().utils.logging
     level = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -23,9 +23,10 @@ class Run(Protocol):
 
 
 class Intercepted:
-    """A module whose units report their calls. units: by path.
+    """A module whose units report their calls.
 
-    The forward of each unit is replaced: during a run, a call returns what the run returns for it. forwards: the units' own
+    The forward of each unit is replaced: during a run, a call returns what the run returns for it. Outside of runs, a call runs
+    the unit's own forward. units: the paths of the units; the attribute has the units by path. forwards: the units' own
     forwards, by path. others: the modules that are no part of a unit, by path.
     """
 

@@ -29,7 +29,7 @@ def cross_entropy(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
 
 
 def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
-    """Return the sum of the cross-entropies of each next token.
+    """Return the sum of the cross-entropies of all next tokens.
 
     outputs: logits [samples, length, classes]; targets: the tokens [samples, length] as they were given to the model. The
     logits of a position predict the token after it.
@@ -51,14 +51,16 @@ def _several(tensors: Values | Tensor) -> Values:
     return (tensors,) if isinstance(tensors, Tensor) else tensors
 
 
-MEAN_TOLERANCE = 0.01  # relative: the loss of two equal samples is twice that of one for a sum, and the same for a mean
+# For a sum, the loss of two equal samples is twice the loss of one of them. For a mean, the two losses are equal, up to this
+# relative difference.
+MEAN_TOLERANCE = 0.01
 
 
 def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[BoundaryTensor], targets: Values) -> None:
-    """Check on random outputs that the loss of a user's model is a sum over the samples, not their mean.
+    """Check on random outputs that each loss of a user's model is a sum over the samples, not a mean.
 
-    name: of the model. outputs: the tensors that the loss reads, of a micro-batch; targets: of one sample. A loss that cannot
-    be computed for these, or is zero, is not checked. Raises ChimeraError E856.
+    name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample. A loss that is zero
+    for one sample is not checked, and no loss is checked if they cannot be computed. Raises ChimeraError E856 for a mean.
     """
     generator, samples = torch.Generator().manual_seed(0), outputs[0].shape[0]
     drawn = []

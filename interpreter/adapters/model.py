@@ -1,6 +1,8 @@
 """A module as a model of the runtime: its layers are the calls of its units.
 
-model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
+    model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
+
+A *unit* is a submodule whose calls are layers of the pipeline (units.py).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Loss = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class Pretrained(Protocol):
-    """Weights that stages start with instead of initial ones."""
+    """Weights with which stages start instead of initial ones."""
 
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
         """Set the values of these tensors of a model. names: all names that each of them has in the model."""
@@ -38,8 +40,8 @@ class CallModel(Model):
     """A module that is cut between the calls of its units: a layer is one call. `cut` returns it.
 
     source: builds the parts of the module. structure: its units, its trace, and which calls need which parameters. select:
-    from what the module returns, the tensors for the loss. pretrained: where stages read their parameters; None: they have
-    initial values. names: of units in the full model, where these are not their paths in the module.
+    from what the module returns, the tensors for the loss. pretrained: where stages read their parameters; None: these have the
+    values that `source` gives them. names: by the path of a submodule, its name in the full model, where this is not the path.
     """
 
     source: ModuleSource
@@ -56,12 +58,12 @@ class CallModel(Model):
     def build_stage(self, layers: range, seed: int) -> Stage:
         """Build the stage of these calls. Only its own parameters get memory.
 
-        Their values are read from the files of a pretrained model, or are those of the module's constructor: functions of
-        (seed, parameter) and of nothing else.
+        Their values are read from the files of a pretrained model, or are those of a module that was given. Values that come
+        from a module's constructor are functions of (seed, parameter) and of nothing else.
         """
         structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
         absent: list[tuple[nn.Module, str]] = []
-        if mode is not None:  # the stage is built on fake tensors
+        if mode is not None:  # the caller builds the stage on fake tensors
             intercepted = structure.without_memory(mode)
         else:
             names = structure.weights_of(layers)
@@ -114,8 +116,8 @@ class Structure:
     def modules_of(self, intercepted: Intercepted, calls: range) -> dict[str, nn.Module]:
         """Return, by their paths, the modules that have the parameters and buffers of a stage.
 
-        They are the units that it calls and, for each other module with a tensor that the stage needs, an `Own` with the
-        tensors of that module.
+        They are the units of the stage and, for each module outside of them with a tensor that the stage needs, an `Own` with
+        the tensors of that module.
         """
         modules = {unit: intercepted.units[unit] for unit in self._units_of(calls)}
         inside = {name for unit in modules for name in self._names_in(unit)}
@@ -138,11 +140,11 @@ class Structure:
         owners |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
         for path, owner in owners.items():
             state = {joined(path, name): t for name, t in owner.state_dict(keep_vars=True).items()}
-            found |= {name: t for name, t in state.items() if not isinstance(t, nn.Parameter)}
+            found |= {self._first_name.get(name, name): t for name, t in state.items() if not isinstance(t, nn.Parameter)}
         return found
 
     def free_others(self, module: nn.Module, calls: range) -> None:
-        """Put the buffers of other stages' units on the meta device, except those that are read between calls."""
+        """Put the buffers of other stages' units on the meta device, except in modules whose buffers are read between calls."""
         for unit in set(self.units).difference(self._units_of(calls)):
             for path, m in module.get_submodule(unit).named_modules(prefix=unit):
                 if path not in self._with_buffers:
@@ -156,7 +158,7 @@ class Structure:
         return self._faked
 
     def _units_of(self, calls: range) -> list[str]:
-        """Return the units that a stage calls. The last stage has those that nothing calls too."""
+        """Return the units of a stage: those that it calls and, for the last stage, also those that nothing calls."""
         called = dict.fromkeys(self.trace.calls[k].unit for k in calls)
         if calls.stop < len(self.trace.calls):
             return list(called)
@@ -164,7 +166,7 @@ class Structure:
         return [*called, *(unit for unit in self.units if unit not in called_anywhere)]
 
     def _read_between_calls(self) -> set[str]:
-        """Return the first names of the parameters and buffers that the module reads between calls."""
+        """Return the first names of the parameters and buffers that the module reads between calls or after the last one."""
         found = self.trace.sources_of(range(len(self.trace.calls)))
         return {self._first_name[s.name] for sources in found for s in sources if isinstance(s, Weight)}
 
@@ -187,7 +189,7 @@ class Structure:
         parameters = {name for name, _ in module.named_parameters()}
 
         def beside(name: str) -> set[str]:
-            """Return all parameters of the module that has this one, because an `Own` has all of them."""
+            """Return the first names of all parameters of the module that has this one, because an `Own` has all of them."""
             path = name.rpartition(".")[0]
             own = module.get_submodule(path)._parameters
             return {self._first_name[joined(path, other)] for other, p in own.items() if p is not None}
@@ -225,13 +227,16 @@ def cut(
     """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
 
     module: the module, or a function that builds it. With a function no rank ever holds the whole module, and each stage
-    starts with the values that the module's constructor gives its parameters. fields: the arguments of its forward by name,
-    of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets. targets: of one
-    micro-batch; they show how much memory the loss keeps. layers: the paths of its lists of layers, or of single layers; a *
-    matches one part of a path; by default its outermost lists. select: a function from what the module returns to the
-    tensors for the loss; by default all tensors. pretrained: where stages read their parameters.
+    starts with the values that the module's constructor gives its parameters. fields: the arguments of the module's forward by
+    name, of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets; for run.py it returns
+    the sum over the targets. targets: of one micro-batch; they show how much memory the loss keeps; None: they are not known.
+    layers: the paths of lists of layers, or of single layers; a * matches one part of a path; by default the outermost lists
+    (`layers_of`). select: a function from what the module returns to the tensors for the loss; by default all tensors.
+    pretrained: where stages read their parameters; by default these have the values of the module. name: of the model, by
+    default the name of the module's class.
 
-    Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
+    Raises ChimeraError E851 where the layers are not found, E852 for a module that cannot be cut or whose forward fails, and
+    TypeError if the function returns no module.
     """
     source: ModuleSource = Given(module) if isinstance(module, nn.Module) else Built(module)
     structure = Structure(source, layers, fields, select or tensors_in)
@@ -275,11 +280,11 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     with mode:
                         like: Tensor = torch.empty(t.shape, dtype=t.dtype)
                     faked[id(t)] = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
-                    faked[id(faked[id(t)])] = faked[id(t)]  # a module that occurs twice already has fake tensors
+                    faked[id(faked[id(t)])] = faked[id(t)]  # modules that share this table: it already has fake tensors
                 table[name] = None if t is None else faked[id(t)]
     return module
 
 
 def _is_in(path: str, unit: str) -> bool:
-    """Return whether this is the path of a unit or of a submodule of it."""
+    """Return whether this is the path of a unit, or of a submodule or tensor in it."""
     return path == unit or is_inside(path, unit)

@@ -1,10 +1,10 @@
 """Models that a user brings by name: a function of a Python file, or a Hugging Face model of this host.
 
-    FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits
+    FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits, or a Model
     hf:config.json         initial weights
     hf:FOLDER              with the weights of its safetensors
 
-What needs torch is imported when it is called.
+torch is imported only by the functions that need it, when they are called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chimerac.interpreter.runtime.model import Model
 
 HUGGING_FACE = "hf:"
-LossName = Literal["cross-entropy", "next-token", "squared-error"]  # of `LOSSES` in losses.py, which needs torch
+LossName = Literal["cross-entropy", "next-token", "squared-error"]  # the names in `LOSSES` of losses.py, which needs torch
 LOSS_NAMES = get_args(LossName)
 DEFAULT_LOSS = "cross-entropy"
 BYTES = 256  # how many values a byte has: the tokens of a text without a tokenizer
@@ -43,7 +43,11 @@ def may_have_own_loss(name: str | None) -> bool:
 
 
 def check_own(name: str) -> None:
-    """Check, without torch, that the file of a model exists and has the function. Raises ChimeraError: E801, E850, E854."""
+    """Check, without torch, what a user's model is read from.
+
+    Raises ChimeraError: E801 for a Python file that cannot be read or does not have the function; for a Hugging Face model E850
+    without transformers, E854 for a path that does not exist.
+    """
     if name.startswith(HUGGING_FACE):
         if importlib.util.find_spec("transformers") is None:
             message = f"--model {name} needs the package transformers, which is not installed"
@@ -77,11 +81,12 @@ def own_model(
     """Return a user's model.
 
     samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: how many the tokenizer
-    has; None: texts are bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between them. head: the class of
-    a Hugging Face model.
+    has; None: texts are bytes. loss: a name of `LOSSES`, by default DEFAULT_LOSS. layers: paths as for `cut`, with commas or
+    spaces between them. head: as for `huggingface`. If the function of a file returns a Model, this model is returned as it is.
 
-    Raises ChimeraError: E801 for a function that does not return a module, E821 for samples with more tokens than a
-    Hugging Face model has positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with too many tokens.
+    Raises ChimeraError: E801 for a function that does not return a model that can be cut, E821 for samples with more tokens
+    than a Hugging Face model has positions, E850, E851, E852, E854 and E855 as `huggingface` and `cut` do, E854 also for a
+    vocabulary with fewer tokens than a byte has values, E861 for a tokenizer with too many tokens.
     """
     import torch  # takes 2 s
 
@@ -106,7 +111,7 @@ def own_model(
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the paths of the files from which a model is read."""
+    """Return the paths of the files from which a model may be read."""
     if not name.startswith(HUGGING_FACE):
         return [_file_of(name)[0]]
     path = Path(name.removeprefix(HUGGING_FACE))
@@ -130,7 +135,7 @@ def _check_text(source: str, config: Any, length: int, tokens: int | None) -> No
 
 
 def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence[str]) -> Model:
-    """Return the model that a function of a file builds."""
+    """Return the model that a function of a file builds. Raises ChimeraError: E801, and E851 and E852 as `cut` does."""
     import torch
     from torch import nn
 

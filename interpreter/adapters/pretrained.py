@@ -1,7 +1,7 @@
-"""Pretrained weights in safetensors files: each stage reads its own tensors, and no others.
+"""Pretrained weights in safetensors files: each stage reads only what its own tensors are made from.
 
-The files are compared with the whole model when it is made, by their headers. So a file that does not fit is refused on
-every rank, before any of them waits for another one.
+When the model is made, the names and shapes of the tensors in the files are compared with those of the whole model. So files
+that do not fit are refused on every rank, before any of them waits for another one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry:
 class Folder:
     """The tensors of a folder with safetensors: model.safetensors, or shards and model.safetensors.index.json.
 
-    Raises ChimeraError E855 where there are none, and where a file is missing or damaged. So do its methods.
+    Raises ChimeraError E855 where there are none, and where a file is missing or damaged. Its methods raise E855 too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,10 @@ class Folder:
 
 
 class Weights:
-    """The weights of a model in a folder. entries: by the names of the model's tensors; a name may be missing."""
+    """The weights of a model in a folder.
+
+    entries: by name in the model. A tensor with several names needs an entry for only one of them.
+    """
 
     def __init__(self, folder: Folder, entries: Mapping[str, Entry]) -> None:
         self._folder, self._entries = folder, entries
@@ -106,8 +109,10 @@ class Weights:
         """Raise ChimeraError E855 unless the files have exactly the tensors of a model, with their shapes.
 
         The shapes of tensors that are converted are not checked.
-        shapes, names: by the first name of each tensor, its shape and all its names. new: names with * of tensors that may be
-        missing, and then have initial values; unused: those that the files may have besides.
+
+        shapes, names: by the first name of each tensor, its shape and all its names. new: the names of tensors that may be
+        missing and then have initial values; unused: the names of further tensors that the files may have. In both a * matches
+        any text.
         """
         known = {name for found in names.values() for name in found}
         missing = [first for first in shapes if self._entry(names[first]) is None and not _any_matches(first, new)]
@@ -123,8 +128,11 @@ class Weights:
                 raise refuse("E855", message, help="give the config.json that belongs to these weights")
 
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
-        """Set the values of these tensors of a model. names: all names that each of them has in the model."""
-        converted: dict[int, Mapping[str, Tensor]] = {}  # the latest entry only, by its id: converted experts are large
+        """Set the values of these tensors of a model. A tensor without an entry keeps its value.
+
+        tensors, names: by the first name of each tensor, the tensor and all its names in the model.
+        """
+        converted: dict[int, Mapping[str, Tensor]] = {}  # by id, of the last entry only: experts are large
         with torch.no_grad():
             for first, tensor in tensors.items():
                 entry = self._entry(names[first])
@@ -141,6 +149,7 @@ class Weights:
         return next((self._entries[name] for name in names if name in self._entries), None)
 
     def _refused(self, what: str, argument: str, names: Sequence[str]) -> Exception:
+        """Return the error E855. argument: `new` or `unused`, which allows tensors with these names."""
         pattern = f"{names[0].partition('.')[0]}.*"
         means = "start with initial values" if argument == "new" else "are left out"
         help = f"give the class that was saved, or {argument}=['{pattern}'] in Python if these {means}"

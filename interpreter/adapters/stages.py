@@ -2,10 +2,11 @@
 
     calls before the stage     return what an earlier stage has sent, or a placeholder where nothing needs it
     calls of the stage         run
-    after the last of them     the forward is ended, and the stage returns what later stages need
+    after the last of them     the forward is ended, and the stage returns what later stages need; on the last stage
+                               the forward ends by itself, and the stage returns what the loss is computed from
 
-What the module computes between calls (masks, positions, residual sums) it computes on every stage, from the fields of the
-batch and from what was sent. So no tensor of the batch passes through the pipeline.
+What the module computes between calls (masks, positions, residual sums) each stage computes itself, from the fields of the
+batch and from what earlier stages have sent. So no tensor of the batch passes through the pipeline.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from chimerac.interpreter.runtime.model import Stage, Values, seed_from
 
 Select = Callable[[Any], Values]
 _SAME_CALLS = "the calls of a forward must be the same for every batch: switch off what changes them in the model"
-_IN_CALL, _AFTER_CALL = 0, 1  # where random numbers are drawn: by the unit, or by what the module computes after it
+_IN_CALL, _AFTER_CALL = 0, 1  # where random numbers are drawn: in a call, or by what the module computes after it
 
 
 class Own(nn.Module):
@@ -44,12 +45,12 @@ class Own(nn.Module):
 class CallStage(Stage):
     """Consecutive calls of a module.
 
-    intercepted: the module, with real parameters where these calls need them. calls: their numbers. modules: by name, what
-    has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a micro-batch. select:
-    from what the module returns, the tensors that the loss is computed from. absent: modules and names of parameters of other
-    stages that the module reads between calls.
+    intercepted: the module, with real parameters where these calls need them. calls: the numbers of the stage's calls. modules:
+    by path, what has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a
+    micro-batch. select: from what the module returns, the tensors that the loss is computed from. absent: parameters that the
+    module reads between calls and that only other stages have, as (module, name in it).
 
-    Raises ChimeraError E853, which names the call, where a forward makes other calls than the traced one.
+    A forward raises ChimeraError E853, which names the call, where it differs from the traced one in a call or its result.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class CallStage(Stage):
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
         values: the outputs of calls that the stage before returns; fields: those of `reads`. The model gets copies of
-        those that it changes in place.
+        the values and fields that it changes in place.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
@@ -100,8 +101,8 @@ class CallStage(Stage):
     def placeholder(self, shape: Shape, device: torch.device, writable: bool = False) -> Tensor:
         """Return a tensor for a value that nothing of this stage needs.
 
-        It has the memory of one number, unless the model writes to it. Floating-point numbers are NaN, which shows in the loss
-        if the value was needed after all. Others are zero.
+        It has the memory of one number, unless it is writable because the model changes it in place. Floating-point numbers are
+        NaN, which shows in the loss if the value was needed after all. Others are zero.
         """
         key = (shape, device)
         if writable or key not in self._placeholders:
@@ -127,16 +128,16 @@ class _StageEnd(BaseException):
 
 
 class _StageRun:
-    """A forward in which the calls of one stage run. values: the outputs of calls that the stage has."""
+    """A forward in which the calls of one stage run. values: the outputs of calls that were received or computed so far."""
 
     def __init__(self, stage: CallStage, values: dict[Output, Tensor], device: torch.device) -> None:
         self.values = values
-        self._stage, self._calls, self._device = stage, stage.trace.calls, device
+        self._stage, self._traced, self._device = stage, stage.trace.calls, device
         self._number, self._is_inside = 0, False
         self._draws = current_draws() if stage.trace.draws and stage.training else None
 
     def drawing(self) -> AbstractContextManager[None]:
-        """Return a context that leaves torch's generators as they were before this forward."""
+        """Return a context that leaves torch's generators as they were before this forward, if the forward draws numbers."""
         if self._draws is None:
             return nullcontext()
         devices = [self._device] if self._device.type != "cpu" else []
@@ -148,14 +149,15 @@ class _StageRun:
         self._seed(-1, _AFTER_CALL)
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place.
+        """Run the unit if the call belongs to the stage; otherwise return what the stage has in the place of the result.
 
-        Raises ChimeraError E853 if the traced forward makes another call here, or if this call returns another structure.
+        Raises _StageEnd after the last call of the stage, unless it is the last one of the model. Raises ChimeraError E853 if
+        the traced forward makes another call here, or if this call returns another structure.
         """
         if self._is_inside:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, calls = self._number, self._stage.calls
-        if number == len(self._calls) or self._calls[number].unit != unit:
+        if number == len(self._traced) or self._traced[number].unit != unit:
             raise self._unexpected(f"calls {unit}")
         self._number += 1
         if number < calls.start:
@@ -165,29 +167,30 @@ class _StageRun:
         result = forward(*args, **kwargs)
         self._is_inside = False
         leaves, structure = flatten(result)
-        if structure != self._calls[number].structure:
-            traced = self._calls[number]
+        if structure != self._traced[number].structure:
+            traced = self._traced[number]
             message = f"{traced.name} returns {structure}; when it was traced, it returned {traced.structure}"
             raise refuse("E853", message, help=_SAME_CALLS)
         for output in self._stage.sent:
             if output.call == number:
                 self.values[output] = leaves[output.leaf]
-        if number == calls.stop - 1 and calls.stop < len(self._calls):
+        if number == calls.stop - 1 and calls.stop < len(self._traced):
             raise _StageEnd
         self._seed(number, _AFTER_CALL)
+        # The model changes these leaves in place afterwards. It gets copies, because `values` must stay as they are.
         written = {s.leaf for s in self._stage.trace.written if isinstance(s, Output) and s.call == number}
         if not written:
             return result
         return pytree.tree_unflatten([t.clone() if k in written else t for k, t in enumerate(leaves)], structure)
 
     def check_end(self) -> None:
-        """Raise ChimeraError E853 unless all calls were made."""
-        if self._number < len(self._calls):
+        """Raise ChimeraError E853 unless all calls of the traced forward were made."""
+        if self._number < len(self._traced):
             raise self._unexpected("ends")
 
     def _in_place_of(self, number: int) -> Any:
-        """Return what a call of an earlier stage returns."""
-        call = self._calls[number]
+        """Return in the place of an earlier stage's call what was received of its result, and placeholders for the rest."""
+        call = self._traced[number]
         leaves = []
         for k, leaf in enumerate(call.leaves):
             output = Output(number, k)
@@ -204,7 +207,8 @@ class _StageRun:
     def _seed(self, call: int, place: int) -> None:
         """Seed torch's generators for a call, or for what the module computes after it.
 
-        call: its number; -1, with _AFTER_CALL, for what is computed before the first call. place: _IN_CALL or _AFTER_CALL.
+        call: the number of the call; -1, with _AFTER_CALL, for what is computed before the first one. place: _IN_CALL or
+        _AFTER_CALL.
         """
         if self._draws is not None:
             draws = self._draws
@@ -214,10 +218,10 @@ class _StageRun:
                 torch.get_device_module(self._device).manual_seed(seed)
 
     def _unexpected(self, what: str) -> Exception:
-        """Return the error E853 for a forward that does `what` in the place of the traced call."""
-        calls, number = self._calls, self._number
-        expected = f"calls {calls[number].name}" if number < len(calls) else "ends"
-        after = f"after {calls[number - 1].name}" if number else "at first"
+        """Return the error E853 for a forward that does `what` where the traced one makes another call, or ends."""
+        traced, number = self._traced, self._number
+        expected = f"calls {traced[number].name}" if number < len(traced) else "ends"
+        after = f"after {traced[number - 1].name}" if number else "at first"
         return refuse(
             "E853",
             f"{after} the model {what}; when it was traced, it {expected}",

@@ -1,9 +1,10 @@
 """The trace of a module: which units its forward calls, and from what the arguments of each call are computed.
 
-The module's own forward runs once, on fake tensors, which have shapes and no memory. For every tensor in it, the sources are
-recorded: the outputs of calls, the parameters and the fields of the batch that it was computed from. What is computed between
-two calls (additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage needs exactly the
-outputs of earlier calls that its own calls, or those of later stages, were computed from.
+The module's own forward runs once, on fake tensors, which have shapes and no memory. For every tensor in this forward, the
+sources are recorded: the outputs of calls, the parameters and the fields of the batch that the tensor was computed from. What
+is computed between two calls (additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage
+receives exactly the outputs of earlier calls from which the arguments of its own or of later calls, or the model's output, are
+computed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +30,12 @@ from chimerac.interpreter.adapters.intercept import Forward, Intercepted
 from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Values
 
+# What a call may return besides tensors and callables.
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, type)
 
 
 class Output(NamedTuple):
-    """A tensor that a call returns: the number of the call, and its place among the leaves of what it returns."""
+    """A tensor that a call returns: the number of the call, and the tensor's place among the leaves of the result."""
 
     call: int
     leaf: int
@@ -54,7 +57,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Inside:
-    """A tensor that a call made and did not return, or an argument that it changed in place."""
+    """A tensor that a call made and did not return, or an argument that it changed in place. call: the number of the call."""
 
     call: int
 
@@ -65,7 +68,7 @@ _NOTHING: Sources = frozenset()
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape and dtype of a tensor. gradient: whether it requires one."""
+    """The shape and dtype of a tensor. gradient: whether the tensor requires a gradient."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -76,9 +79,10 @@ class Shape:
 class Call:
     """A call of a unit.
 
-    unit: its path. name: the same path, with a number from its second call on. structure, leaves: what the call returns; of a
-    tensor its `Shape`, of anything else its value. sources: what the arguments of the call are computed from.
-    weights: the names of the parameters that its arguments or the unit use, wherever they are in the module.
+    unit: the path of the unit. name: the same path; for the second call of the unit `path (2)`, and so on. structure, leaves:
+    what the call returns; of a tensor its `Shape`, of anything else its value. sources: what the arguments of the call are
+    computed from. weights: the names of the parameters and buffers that the arguments are computed from, or that the unit
+    reads, wherever they are in the module.
     """
 
     unit: str
@@ -103,7 +107,10 @@ class Trace:
     draws: bool
 
     def crossing(self, cut: int) -> tuple[Output, ...]:
-        """Return the outputs of the calls before a cut that the calls from the cut on need. cut: the number of a call."""
+        """Return the outputs of the calls before a cut that later calls or the model's output need.
+
+        cut: the number of the first call after the cut.
+        """
         later = self.sources_of(range(cut, len(self.calls)))
         return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
 
@@ -121,8 +128,9 @@ def trace(
     intercepted: a module whose parameters and buffers are fake tensors of the mode. fields: its keyword arguments, real or
     fake, with the shapes of a micro-batch. select: from what the module returns, the tensors that the loss is computed from.
 
-    Raises ChimeraError E852, which names the call, for a module that cannot be cut: it decides by the values of tensors, or
-    uses a tensor that an earlier call made or changed and did not return.
+    Raises ChimeraError E852 for a module that cannot be cut: it decides by the values of tensors, uses a tensor that an earlier
+    call made or changed and did not return, calls none of its units, or has a call whose result is not understood. Raises E852
+    also if its forward fails.
     """
     name, tracking = type(intercepted.module).__name__, _Tracking(intercepted.module)
     run = _TracingRun(tracking)
@@ -152,7 +160,7 @@ def trace(
 
 
 def line_of(error: Exception) -> tuple[str, ...]:
-    """Return the line of the model's own code where an error was raised, as a note."""
+    """Return the line of the model's own code where an error was raised, as a note; no note if there is no such line."""
     others = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     return (f"{short_path(lines[-1].filename)}:{lines[-1].lineno}: {lines[-1].line}",) if lines else ()
@@ -163,8 +171,8 @@ class _TracingRun:
 
     def __init__(self, tracking: _Tracking) -> None:
         self.calls: list[Call] = []
-        self._tracking, self._names = tracking, dict[str, int]()
-        self._inside: str | None = None
+        self._tracking, self._counts = tracking, Counter[str]()  # counts: of the calls of each unit, by its path
+        self._inside: str | None = None  # the name of the call that is running
 
     @property
     def place(self) -> str:
@@ -176,13 +184,14 @@ class _TracingRun:
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the unit, and record what its call needs and returns.
 
-        Raises ChimeraError E852 if the call uses a tensor that another call did not return, or returns something unknown.
+        Raises ChimeraError E852 if the call uses a tensor that another call made or changed and did not return, or returns
+        something else than tensors, callables and `_CONSTANTS`.
         """
         if self._inside is not None:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
         number, tracking = len(self.calls), self._tracking
-        self._names[unit] = self._names.get(unit, 0) + 1
-        name = unit if self._names[unit] == 1 else f"{unit} ({self._names[unit]})"
+        self._counts[unit] += 1
+        name = unit if self._counts[unit] == 1 else f"{unit} ({self._counts[unit]})"
         sources = tracking.sources_of(pytree.tree_leaves((args, kwargs)))
         self.check(sources, f"the call of {name}")
         self._inside = name
@@ -208,10 +217,13 @@ class _TracingRun:
         return pytree.tree_unflatten(leaves, structure)
 
     def check(self, sources: Sources, reader: str) -> None:
-        """Raise ChimeraError E852 if a tensor that a call made or changed and did not return is among the sources."""
+        """Raise ChimeraError E852 if a tensor that a call made or changed and did not return is among the sources.
+
+        reader: what is computed from the sources, as text for the error.
+        """
         inside = [source.call for source in sources if isinstance(source, Inside)]
         if inside:
-            owner = self.calls[min(inside)].name  # the same in all processes: the order of a set is not
+            owner = self.calls[min(inside)].name  # not any one: the order of a set differs between processes
             raise refuse(
                 "E852",
                 f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
@@ -222,7 +234,7 @@ class _TracingRun:
 class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what every tensor was computed from. Tensors that share memory have the same sources.
 
-    written: fields and outputs of calls that something changes in place; draws: whether a random operation has run.
+    written: fields and outputs of calls that something changes in place; draws: whether random numbers were drawn.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -256,7 +268,7 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._call, self._used = call, set()
 
     def leave(self) -> set[str]:
-        """End a call and return the names of the parameters that it has used."""
+        """End a call and return the names of the parameters and buffers that it has used."""
         self._call = None
         return self._used
 
@@ -289,12 +301,15 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Return the leaves and the structure of what a call returns: tuples, lists, dictionaries and dataclasses."""
+    """Return the leaves and the structure of what a call returns: tuples, lists, dictionaries and dataclasses.
+
+    Classes of dataclasses that torch's trees do not know yet are registered first.
+    """
     leaves, structure = pytree.tree_flatten(value)
-    others = {type(x) for x in leaves if dataclasses.is_dataclass(x) and not isinstance(x, type)}
-    if not others:
+    unknown = {type(x) for x in leaves if dataclasses.is_dataclass(x) and not isinstance(x, type)}
+    if not unknown:
         return leaves, structure
-    for kind in others:
+    for kind in unknown:
         pytree.register_dataclass(kind)
     return flatten(value)
 

@@ -3,9 +3,9 @@
     pipe = torch.distributed.pipelining.pipeline(module, (tokens,), split_spec={"blocks.2": SplitPoint.BEGINNING})
     model = traced(module, pipe, {"tokens": tokens}, loss=F.cross_entropy)
 
-torch.export captures the whole computation as one graph, so a cut may be anywhere in it, also inside a module. It takes the
-module as it is in training: an evaluation keeps its dropout and the statistics of batches. Modules that torch.export cannot
-capture are cut with `cut`.
+torch.export captures the whole computation as one graph, so a cut may be anywhere in it, also inside a module. The graph stays
+in the mode that the module was in, usually training: then dropout stays on in an evaluation, and batch normalization uses the
+statistics of the batch. Modules that torch.export cannot capture are cut with `cut`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def traced(
     """Return the model of a Pipe. Its layers are the stages of the Pipe, of which a schedule's stage may have several.
 
     module: the one that was traced; the stages have its parameters, under its names, and the ties between them. fields: the
-    arguments of its forward by name, of one micro-batch, as they were given to the tracer. The other arguments are those of
-    `cut`.
+    arguments of the module's forward by name, of one micro-batch, as they were given to the tracer. The other arguments are
+    those of `cut`.
 
-    Raises TypeError if `pipe` is no Pipe, ChimeraError E852 where the fields are not the arguments of the module.
+    Raises TypeError if `pipe` is no Pipe, and ChimeraError E852 as `cut` does, such as for fields that are not the arguments of
+    the module.
     """
     if not isinstance(pipe, Pipe):
         raise TypeError(
@@ -47,7 +48,7 @@ def traced(
     graph = _with_parameters(pipe.split_gm, module)
     stages = [path for path, _ in graph.named_children()]
     model = cut(graph, fields, loss=loss, targets=targets, layers=stages, select=select, name=name or type(module).__name__)
-    return replace(model, names=dict.fromkeys(stages, ""))  # parameters have the names that they have in the module
+    return replace(model, names=dict.fromkeys(stages, ""))  # no prefix: parameters have the names of the module
 
 
 def _with_parameters(stages: nn.Module, module: nn.Module) -> nn.Module:

@@ -13,11 +13,11 @@ _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
-    """Return the paths of the layers that the user names.
+    """Return the paths of the layers of a module.
 
-    By default they are those of the outermost nn.ModuleLists with parameters; where there is none, of the nn.Sequentials.
     names: paths of lists of layers, such as encoder.layer, or of single modules; a * matches one part of a path. The
-    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
+    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements. By default the lists are the outermost
+    nn.ModuleLists with parameters or, where there is none, the outermost nn.Sequentials with parameters.
 
     Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
     another one, and where there is no list.
@@ -85,7 +85,7 @@ def _elements(path: str, module: nn.Module) -> Iterator[str]:
 
 
 def is_inside(path: str, outer: str) -> bool:
-    """Return whether this is the path of a submodule of the module at `outer`; the whole module has the path ''."""
+    """Return whether this is the path of something in the module at `outer`; the whole module has the path ''."""
     return not outer or path.startswith(f"{outer}.")
 
 

@@ -40,7 +40,7 @@ def _parser() -> Parser:
     training.add_argument("--vocabulary", type=int, default=8192, metavar="V", help="tokens, at most (default: %(default)s)")
     added = "; ".join(f"{kind} has {' '.join(names)}" for kind, names in SPECIAL.items())
     training.add_argument("--special", action="append", default=[], metavar="TOKEN", help=f"one more special token ({added})")
-    training.add_argument("--lowercase", action="store_true", help="drop capital letters and accents (wordpiece)")
+    training.add_argument("--lowercase", action="store_true", help="make all letters lower-case, and drop accents (wordpiece)")
     training.add_argument("--text-column", default="text", metavar="NAME", help="the column of hf:FOLDER with the texts")
     training.set_defaults(run=_train)
     preparing = command.add_parser("prepare", help="write the prepared file of a data set, which a run would write otherwise")

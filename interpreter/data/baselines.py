@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chimerac.interpreter.data.text import COUNTED, Text
 
 MAX_VOCABULARY = 4096  # of a bigram model: its table has this many rows and columns
-MAX_COUNTED = 10**8  # tokens of the text from which a bigram model counts
+MAX_COUNTED = 10**8  # tokens at the beginning of the text, which a bigram model counts
 
 
 def unigram_entropy(text: Text) -> float:
@@ -24,19 +24,20 @@ def unigram_entropy(text: Text) -> float:
 def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> float | None:
     """Return the mean loss, in nats per token, of a bigram model that has counted the first MAX_COUNTED tokens of `train`.
 
-    samples: for each its tokens, and for each of these the next one. The probability of b after a is
-    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. n(...) are counts, n is the
-    number of all tokens, and V is the size of the vocabulary. Returns None if V is larger than MAX_VOCABULARY.
+    samples: the tokens of each sample, and for each of these tokens the next one. The probability of token b after token a is
+    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. n(a, b) counts pairs of
+    neighbours, n(a) those that begin with a, n(b) the tokens b. n is the number of all counted tokens, and V is the size of the
+    vocabulary. Returns None if V is larger than MAX_VOCABULARY.
     """
     size = train.encoding.vocabulary
     if size > MAX_VOCABULARY:
         return None
-    pairs, last = np.zeros(size * size, np.int64), min(len(train), MAX_COUNTED)
-    for start in range(0, last - 1, COUNTED):
-        part = train.read(start, min(start + COUNTED + 1, last)).astype(np.int64)
+    pairs, counted = np.zeros(size * size, np.int64), min(len(train), MAX_COUNTED)
+    for start in range(0, counted - 1, COUNTED):
+        part = train.read(start, min(start + COUNTED + 1, counted)).astype(np.int64)
         pairs += np.bincount(part[:-1] * size + part[1:], minlength=size * size)
     counts = pairs.reshape(size, size)
-    singles = train.part(0, last).counts()
+    singles = train.part(0, counted).counts()
     unigram = (singles + 1) / (singles.sum() + size)
     rows, total, number = counts.sum(1), 0.0, 0
     for a, b in samples:

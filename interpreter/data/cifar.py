@@ -1,6 +1,6 @@
 """CIFAR-10 from its published files for Python (Krizhevsky 2009): the archive, or the folder that is in it.
 
-The files are pickles. They are read by an unpickler that builds nothing but arrays, lists, numbers and texts.
+The files are pickles. They are read by an unpickler that builds nothing but arrays, dictionaries, lists, numbers and texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRAIN = {
     "data_batch_4": "634d18415352ddfa80567beed471001a",
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
 }
-FILES = TRAIN | {"test_batch": "40351d587109b95175f43aff81a1287e"}  # with their MD5
+FILES = TRAIN | {"test_batch": "40351d587109b95175f43aff81a1287e"}  # by name, their MD5
 MAX_FILE_BYTES = 2**28  # a published file has 31 million bytes
 
 
@@ -135,7 +135,7 @@ def _images(rows: Pixels) -> Pixels:
 
 
 def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of a folder or an archive. Nothing is unpacked to the disk."""
+    """Yield name and content of those FILES that a folder or an archive has. Nothing is unpacked to the disk."""
     try:
         if source.is_dir():
             for name in FILES:

@@ -15,7 +15,7 @@ from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, which then goes on to the end of its line
-GROUP = 2**22  # characters that are tokenized at a time
+GROUP = 2**22  # at least so many characters are tokenized at a time
 LINE_END = 10  # the byte after each document, without a tokenizer
 
 
@@ -28,10 +28,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a source. train, held_out: return them piece by piece; held_out: None if the source has none of its own.
+    """The documents of a source.
 
+    train, held_out: return the documents of this part piece by piece; held_out is None if the source itself holds none out.
     name: of the source, as in the message "the data NAME holds no text"; key: a text that changes when the files do; note: what
-    was read and skipped.
+    was read and skipped, as text for the user.
     """
 
     name: str
@@ -77,7 +78,8 @@ def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
 def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
     """Return the tokens of these documents, mapped into memory from a prepared file in `folder`, which is written if missing.
 
-    tokenizer: None for bytes. limit_s: as in `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
+    tokenizer: None for bytes. limit_s: as in `prepared`. Raises ChimeraError E860 as `prepared` does, and E802 if there is no
+    text or it cannot be read.
     """
     encoding, end = (BYTES, LINE_END) if tokenizer is None else (tokenizer.encoding, tokenizer.end)
     encode = _bytes if tokenizer is None else tokenizer.encode
@@ -118,7 +120,7 @@ def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]
 
 
 def _grouped(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces in groups of at least GROUP characters; the last one may have fewer."""
+    """Yield the pieces in groups of at least GROUP characters; the last group may have fewer."""
     group, size = list[Piece](), 0
     for piece in pieces:
         group.append(piece)

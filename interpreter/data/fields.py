@@ -15,7 +15,7 @@ from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 TARGETS = 0.15  # share of the tokens that a masked language model predicts
-MASK = 0  # the byte that replaces such a token if there is no tokenizer; texts do not have it
+MASK = 0  # the byte that replaces such a token if there is no tokenizer; texts hardly ever have it
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Named(Samples):
 class Continued(Named):
     """For an encoder and a decoder: the encoder reads the first half of a sample, and the decoder predicts the second half.
 
-    The decoder reads the field `decoder`: for each target the token before it. half: tokens of a half. The last token of a
-    sample with an odd number of them is left out. Every token of the source must have a target.
+    The decoder reads the field `decoder`: for each target the token before it. half: the number of tokens of a half. If a
+    sample has an odd number of tokens, the last one is left out. Every token of the source must have a target that counts.
     """
 
     half: int
@@ -75,7 +75,7 @@ class Continued(Named):
 
 @dataclass(frozen=True)
 class Masked(Named):
-    """For a masked language model: some tokens are replaced by `mask`, and these are the targets (Devlin et al. 2019).
+    """For a masked language model: some tokens are replaced by `mask`, and are the targets (Devlin et al. 2019).
 
     Which tokens these are is a function of the number of the sample alone.
     """
@@ -88,7 +88,7 @@ class Masked(Named):
         return tokens.masked_fill(self._places(numbers, tokens.shape[1]), self.mask)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return the tokens (b, L) that are masked, IGNORED elsewhere."""
+        """Return the original tokens (b, L) where they are masked, IGNORED elsewhere."""
         (tokens,) = self.source.inputs(numbers)
         return (tokens.masked_fill(~self._places(numbers, tokens.shape[1]), IGNORED),)
 

@@ -20,7 +20,8 @@ from chimerac.chimera_ir.files import reason, short_path
 from chimerac.interpreter.data.documents import Documents, Piece, key_of_files
 
 ENDINGS = ".parquet", ".arrow", ".jsonl", ".jsonl.gz"
-# Names of held-out splits. The first of these groups of which a data set has a split is held out; the other is not read.
+# Names of held-out splits, in two groups. The splits of the first group are held out; if there are none, those of the second.
+# With splits of both groups, those of the second are not read.
 HELD_OUT = ("validation", "valid", "val", "dev"), ("test",)
 ROWS = 256  # read at a time
 
@@ -30,8 +31,8 @@ Rows = Callable[[], Iterator[str]]  # a function that reads the texts of a file 
 def folder_documents(folder: Path, column: str) -> Documents:
     """Return the documents of a data set in a local folder. Each row is one.
 
-    column: the one that has the texts. A split of HELD_OUT is held out, if there is one. Raises ChimeraError E802 for a folder
-    or a column that is not there or cannot be read.
+    column: the one that has the texts. Splits of HELD_OUT are held out, if there are any. Raises ChimeraError E802 for a folder
+    or a column that is not there or cannot be read, for a folder without a split to train on, and if a library is missing.
     """
     if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"
@@ -108,8 +109,8 @@ def _first_line(error: Exception) -> str:
 def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[Rows]]:
     """Return the splits of plain files.
 
-    The first word of a file's name, or of the name of a folder that it is in, may be a name of HELD_OUT. This is then the split
-    of the file, otherwise it is `train`.
+    The first word of a file's name, or of the name of a folder that the file is in, may be a name of HELD_OUT. Then the file
+    belongs to this split, otherwise to `train`.
     """
     if not files:
         raise _refused(folder, f"it has no file that ends in {', '.join(ENDINGS)}, and datasets has not saved it")
@@ -151,7 +152,7 @@ def _json_lines(folder: Path, file: Path, column: str) -> Iterator[str]:
 
 @contextmanager
 def _arrow(folder: Path, file: Path) -> Iterator[tuple[dict[str, bool], Callable[[str], Iterator[Any]]]]:
-    """Return whether each column of a file of Parquet or Arrow holds texts, and a function that reads a column in batches."""
+    """Open a file of Parquet or Arrow. Yield whether each column holds texts, and a function that reads a column in batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -193,7 +194,7 @@ def _arrow_rows(folder: Path, file: Path, column: str) -> Iterator[str]:
 
 
 def _check_column(folder: Path, where: str, column: str, columns: Mapping[str, bool]) -> None:
-    """Raise ChimeraError E802 unless there is such a column, and it has texts. columns: whether each has texts."""
+    """Raise ChimeraError E802 unless there is such a column, and it has texts. columns: by name, whether a column has texts."""
     texts = [name for name, has_texts in columns.items() if has_texts]
     if column not in columns:
         near = did_you_mean(column, texts) if texts else ""

@@ -1,4 +1,4 @@
-"""Images with classes, in one seeded order: normalized, and with --augment moved and mirrored."""
+"""Images with classes, in an order that the seed gives: normalized, and with --augment moved and in some data sets mirrored."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Pixels = npt.NDArray[np.uint8]
 class ImageSet:
     """A data set.
 
-    pixels: (n, channels, side, side); classes: (n,); train, held_out: the numbers of the images of each part. mean, deviation:
+    pixels: (n, channels, side, side); classes: (n,); train, held_out: the indices of the images of each part. mean, deviation:
     of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most; flips: whether it
-    also mirrors images. identity: equal for equal data.
+    also mirrors images. identity: a text that is equal for equal data.
     """
 
     name: str
@@ -41,7 +41,10 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Images(Samples):
-    """One part of a data set in one seeded order. part: the numbers of its images. augments: whether images are changed."""
+    """One part of a data set, in an order that the seed gives.
+
+    part: the indices of its images; augments: whether they are changed at random.
+    """
 
     data: ImageSet
     part: npt.NDArray[np.int64]
@@ -59,10 +62,11 @@ class Images(Samples):
         return (torch.from_numpy(self.data.classes[[self._place(k) for k in numbers]].astype(np.int64)),)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many classes these images have: one each."""
+        """Return how many targets these images have: one for each image."""
         return (len(numbers),)
 
     def _place(self, number: int) -> int:
+        """Return the index of the image that is read as sample `number`."""
         return int(self.part[sample_at(self.seed, number, len(self.part))])
 
     def _image(self, number: int) -> Pixels:
@@ -71,18 +75,18 @@ class Images(Samples):
 
 
 def augmented(image: Pixels, data: ImageSet, draws: np.random.Generator) -> Pixels:
-    """Return an image (channels, side, side), moved by up to `data.shift` pixels with black at its edges.
+    """Return an image (channels, side, side), moved at random by up to `data.shift` pixels down or up, and right or left.
 
-    If `data.flips`, half of the images are also mirrored.
+    The edge that this leaves free is black. If `data.flips`, the image is also mirrored, with probability 1/2.
     """
-    down, right = draws.integers(0, 2 * data.shift + 1, 2)
+    top, left = draws.integers(0, 2 * data.shift + 1, 2)
     side, edges = image.shape[1], (data.shift, data.shift)
-    moved = np.pad(image, ((0, 0), edges, edges))[:, down : down + side, right : right + side]
+    moved = np.pad(image, ((0, 0), edges, edges))[:, top : top + side, left : left + side]
     return moved[:, :, ::-1] if data.flips and draws.random() < 0.5 else moved
 
 
 def image_data(data: ImageSet, seed: int, augments: bool) -> Data:
-    """Return the samples of a data set. augments: whether the images to train on are changed, each time in another way.
+    """Return the samples of a data set. augments: whether images to train on are changed, at random each time they are read.
 
     The images that are held out are never changed.
     """

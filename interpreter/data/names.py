@@ -9,9 +9,9 @@ SIZES = {"digits": (8, 1), "cifar10": (32, 3)}  # data sets of images: side and 
 
 
 def below(path: Path, root: Path | None) -> Path:
-    """Return a relative path as a path below `root`, which becomes absolute. Other paths stay as they are.
+    """Return an absolute path as it is, and a relative one as an absolute path below `root`.
 
-    root: None leaves all paths as they are. A path that begins with `~` is below the home folder.
+    root: None leaves a relative path as it is. A `~` at the beginning of `path` or of `root` becomes the home folder.
     """
     path = _expanded(path)
     return path if root is None else _expanded(root).absolute() / path
@@ -20,7 +20,7 @@ def below(path: Path, root: Path | None) -> Path:
 def _expanded(path: Path) -> Path:
     try:
         return path.expanduser()
-    except RuntimeError:  # there is no such user: it is the name of a file
+    except RuntimeError:  # `~NAME` without such a user is the name of a file
         return path
 
 

@@ -1,8 +1,9 @@
 """The order in which samples are read: a permutation for each epoch, of which each place is computed without the others.
 
-It is a Feistel network over the smallest even number of bits that holds every place, at least 8. A value that is not below the
-count is put through the network again (cycle walking: Black and Rogaway 2002). So no memory grows with the number of samples,
-and a run that goes on from iteration t computes nothing for the iterations before it.
+The permutation is a Feistel network. It maps numbers of an even number of bits: as few bits as the places need, but at least 8.
+If the result is not below the number of samples, it is put through the network again (cycle walking: Black and Rogaway 2002).
+Nothing is stored for the places. So the memory does not grow with the number of samples, and a run that goes on from iteration
+t computes nothing for the iterations before it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from functools import lru_cache
 
 from chimerac.interpreter.runtime.model import seed_from
 
-ROUNDS = 6
+ROUNDS = 6  # of the network
 _MASK_64 = 2**64 - 1
 
 
 def sample_at(seed: int, number: int, count: int) -> int:
-    """Return which of `count` samples is read as sample `number`. Each pass over the samples has another order."""
+    """Return the index, below `count`, of the sample that a run reads as sample `number`. Each epoch has another order."""
     epoch, place = divmod(number, count)
-    half = max(4, ((count - 1).bit_length() + 1) // 2)
+    half = max(4, ((count - 1).bit_length() + 1) // 2)  # bits of a half
     keys = _keys(seed, epoch)
-    place = _network(place, half, keys)
-    while place >= count:
-        place = _network(place, half, keys)
-    return place
+    index = _network(place, half, keys)
+    while index >= count:
+        index = _network(index, half, keys)
+    return index
 
 
 @lru_cache(maxsize=64)
@@ -32,7 +33,7 @@ def _keys(seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def _network(value: int, half: int, keys: tuple[int, ...]) -> int:
-    """Return the image of a number of 2 x `half` bits."""
+    """Return the number that the network makes of a number of 2 x `half` bits."""
     mask = (1 << half) - 1
     left, right = value >> half, value & mask
     for key in keys:

@@ -2,10 +2,11 @@
 
     [CLS] first sentence [SEP] second sentence [SEP] [PAD] ...
 
-A sentence is a number of consecutive tokens of the text, which are called words here. In half of the pairs the second sentence
-follows the first in the text, otherwise it is from any place. One in ten pairs is shorter than the others and padded. 15 % of
-the words are targets: of these 80 % are replaced by [MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function
-of the seed and k alone.
+A sentence is a sequence of consecutive tokens of the text, which are called words here. With probability 1/2 the second
+sentence is from a random place of the text, otherwise it follows the first. One pair in ten has a random number of words and is
+padded; the others have as many words as fit. 15 % of the words are targets, at least one. A target is replaced by [MASK] with
+probability 0.8, by a random word with probability 0.1, and otherwise stays as it is. For a given text and length, sample k
+depends only on the seed and k.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from chimerac.interpreter.data.text import SpecialTokens, Text, special_tokens_o
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 SPECIAL_COUNT = 3  # special tokens of a sample, without padding: one [CLS] and two [SEP]
-TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1  # shares: of the words that are targets; of the targets, by what replaces them
-SHORT = 0.1  # share of the pairs that are padded
+TARGETS = 0.15  # share of the words that are targets
+MASKED = 0.8  # share of the targets that become [MASK]
+REPLACED = 0.1  # share of the targets that become random words
+SHORT = 0.1  # share of the pairs whose number of words is random; the others have as many as fit
 SHORTEST = 8  # the smallest number of tokens of a sample, without padding
 
 Array = npt.NDArray[np.int64]
@@ -39,9 +42,9 @@ Array = npt.NDArray[np.int64]
 class Pair(NamedTuple):
     """One sample of L tokens.
 
-    tokens: (L,), in which targets are replaced; types: (L,), 1 in the second sentence, otherwise 0; is_token: (L,), False for
-    padding; targets: (L,), the words to predict, IGNORED elsewhere; is_random: 1 if the second sentence is from any place,
-    otherwise 0.
+    tokens: (L,), in which most targets are replaced; types: (L,), 1 in the second sentence and its [SEP], otherwise 0;
+    is_token: (L,), False for padding; targets: (L,), the words to predict, IGNORED elsewhere; is_random: 1 if the second
+    sentence is from a random place, 0 if it follows the first.
     """
 
     tokens: Array
@@ -53,10 +56,10 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs(TextSamples):
-    """Pairs of sentences: the inputs, and the fields `token_types` and `attention_mask`."""
+    """Pairs of sentences, with the fields `token_types` and `attention_mask`."""
 
     def inputs(self, numbers: Sequence[int]) -> Values:
-        """Return the tokens of these samples (b, L), in which targets are masked."""
+        """Return the tokens of these samples (b, L), in which most targets are replaced."""
         return (torch.from_numpy(np.stack([p.tokens for p in self._pairs(numbers)])),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
@@ -65,7 +68,7 @@ class Pairs(TextSamples):
         return torch.from_numpy(np.stack([p.targets for p in pairs])), torch.tensor([p.is_random for p in pairs])
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
-        """Return `token_types` (b, L), 1 in the second sentence, or `attention_mask` (b, L) bool, False for padding."""
+        """Return `token_types` (b, L), as `Pair.types`, or `attention_mask` (b, L) bool, False for padding."""
         pairs = self._pairs(numbers)
         if name == "token_types":
             return torch.from_numpy(np.stack([p.types for p in pairs]))
@@ -74,7 +77,7 @@ class Pairs(TextSamples):
         return super().field(numbers, name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many words are targets, and how many pairs there are. Nothing of the text is read for it."""
+        """Return how many words are targets, and how many pairs there are. The text is not read."""
         word_counts = (_draw_word_count(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
         return sum(map(_target_count, word_counts)), len(numbers)
 
@@ -93,7 +96,7 @@ class Pairs(TextSamples):
 
 
 def _draw_word_count(draws: np.random.Generator, length: int) -> int:
-    """Draw how many words the two sentences of a sample of `length` tokens have together: the first draw of a sample."""
+    """Draw how many words a sample of `length` tokens has. It is drawn first, so `valid_targets` has to draw nothing else."""
     total = length - SPECIAL_COUNT
     return int(draws.integers(SHORTEST - SPECIAL_COUNT, total + 1)) if draws.random() < SHORT else total
 

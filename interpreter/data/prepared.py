@@ -1,8 +1,8 @@
-"""Prepared files: data that is converted once, written to a file, and mapped into memory by every rank from then on.
+"""Prepared files: data that is converted once, written to a file, and then mapped into memory by each rank that reads it.
 
 A file has a header of HEADER_BYTES, a JSON object padded with spaces, and then the numbers of one array in little-endian order.
-Its name has a digest of everything that it is made from. It is written under another name and renamed when it is complete.
-If several ranks start at once, the one that gets the lock on a file beside it prepares it, and the others wait.
+Its name has a digest of what it is made from (`key_of`). It is written under another name and renamed when it is complete.
+If several ranks start at once, one of them gets the lock on a lock file beside it and prepares the file. The others wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared file. about: what its header says of it; digest: of its contents; array: its numbers, mapped into memory."""
+    """A prepared file. about: what its header says about the data; digest: of the numbers; array: these, mapped into memory."""
 
     path: Path
     about: Mapping[str, Any]
@@ -45,7 +45,8 @@ class Prepared:
 class Writer:
     """A prepared file that is being written. Numbers are appended; they are not kept in memory.
 
-    lock: the lock file, if this file system has locks; kind: the type of the numbers, one of TYPES; count: how many there are.
+    lock: the lock file, None if this file system has no locks; kind: the type of the numbers, one of TYPES; count: how many
+    were appended.
     """
 
     def __init__(self, file: IO[bytes], lock: IO[str] | None, kind: str) -> None:
@@ -63,7 +64,7 @@ class Writer:
             os.utime(self._lock.fileno())
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        """Write the header."""
+        """Write the header. about: as in `Prepared`."""
         known = {"format": FORMAT, "version": VERSION, "type": self.kind, "count": self.count, "digest": self._hash.hexdigest()}
         header = json.dumps({**known, "about": about}).encode()
         assert len(header) < HEADER_BYTES, "the description of a prepared file is short"
@@ -74,7 +75,7 @@ class Writer:
 
 
 def key_of(*parts: object) -> str:
-    """Return a digest of what a file is made from, for its name. It has the version of the format too."""
+    """Return a digest of what a file is made from, for its name. It depends on the version of the format too."""
     return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:16]
 
 
@@ -82,8 +83,8 @@ def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]]
     """Return the prepared file of this path, which is written first if it does not exist.
 
     kind: the type of its numbers, one of TYPES. write: appends the numbers and returns what the header says about them.
-    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises ChimeraError E860 where
-    the file cannot be written or read, or the wait is too long.
+    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises what `write` raises, and
+    ChimeraError E860 if the file cannot be written or read, if it is damaged, or if the wait is too long.
     """
     try:
         if not path.exists():
@@ -132,10 +133,13 @@ def _locked(path: Path, limit_s: float) -> Iterator[IO[str] | None]:
 
 
 def _acquire(lock: IO[str], path: Path, limit_s: float) -> bool:
-    """Wait for the lock and return True; False if there are no locks here, or if the file is complete."""
+    """Wait for the lock and return True; False if this file system has no locks, or if the prepared file is complete.
+
+    Raises ChimeraError E860 if the process that has the lock makes no progress for `limit_s`.
+    """
     import fcntl  # not on Windows
 
-    seen, since = 0, time.monotonic()
+    last_change_ns, last_progress_s = 0, time.monotonic()
     while not path.exists():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,10 +149,10 @@ def _acquire(lock: IO[str], path: Path, limit_s: float) -> bool:
         except OSError:
             return False
         with suppress(OSError):
-            changed = os.fstat(lock.fileno()).st_mtime_ns
-            if changed != seen:
-                seen, since = changed, time.monotonic()
-        if time.monotonic() - since > limit_s:
+            change_ns = os.fstat(lock.fileno()).st_mtime_ns
+            if change_ns != last_change_ns:
+                last_change_ns, last_progress_s = change_ns, time.monotonic()
+        if time.monotonic() - last_progress_s > limit_s:
             lock.seek(0)
             holder = lock.read() or "another process"
             why = f"{holder} prepares it and has made no progress for {limit_s:g} s"
@@ -158,7 +162,7 @@ def _acquire(lock: IO[str], path: Path, limit_s: float) -> bool:
 
 
 def _opened(path: Path) -> Prepared:
-    """Map a prepared file into memory. Raises ChimeraError E860 if it is damaged."""
+    """Map a prepared file into memory. Raises ChimeraError E860 if it is damaged, OSError if it cannot be read."""
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
     try:

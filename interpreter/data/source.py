@@ -1,4 +1,4 @@
-"""Data: what a run needs to know of its samples, whatever they are."""
+"""Data: the samples of a run with their descriptions, and what all samples of a text have in common."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Data:
     """The samples of a run for training and evaluation, and their descriptions.
 
     held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
-    compare it. summary, sample: descriptions of all the data and of one sample; tokens: of one sample, an image counts as one;
-    target: the unit that the loss is a mean over, such as `byte`; encoding: of a text, None for images.
-    baselines: a function that returns the losses of simple predictions of the first held-out samples; it gets their number.
+    compare it. summary, sample: descriptions of all the data and of one sample; tokens: how many a sample has, 1 for an image;
+    target: what the loss is a mean over, such as `byte`; encoding: of a text, None for images. baselines: a function that
+    returns the losses of simple predictions of the held-out part; it gets the number of the samples that are evaluated.
     """
 
     train: Samples
@@ -48,6 +48,6 @@ class TextSamples(Samples):
 
 
 def summary_of(text: Text, held_out: Text, what: str) -> str:
-    """Return the description of a text of which `what` is trained on, and of what was read and skipped for it."""
+    """Return the description of a text, with its note. what: the part to train on, in words."""
     note = f" ({text.note})" if text.note else ""
     return f"text: {what}, {len(held_out):,} held out{note}"

@@ -1,4 +1,4 @@
-"""Sources: from the name of a data set, as `--data` gives it, to its text or its images. It does not import torch."""
+"""Sources: from the name of a data set, as `--data` gives it, to its text or its images. Only images need torch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PREPARED = "prepared"  # folder of prepared files, in the working folder
 class Source:
     """Where data comes from.
 
-    name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: where
-    data sets are; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes; column: of a data set in
-    a folder, the one that has the texts; limit_s: as in `prepared`.
+    name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: the
+    folder of the CIFAR-10 files; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
+    column: of a data set `hf:FOLDER`, the one that has the texts; limit_s: as in `prepared`.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Source:
         return self.name in SIZES
 
     def load_tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer. Raises ChimeraError E861 if it cannot be loaded."""
+        """Return the tokenizer, None for bytes. Raises ChimeraError E861 if it cannot be loaded."""
         return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     def text(self) -> Text:
-        """Return the text. Raises ChimeraError: E802 if it cannot be read, E860 and E861 as the functions that it calls."""
+        """Return the text. Raises ChimeraError: E802 if it cannot be read, E860 as `prepared`, E861 as `load_tokenizer`."""
         tokenizer = self.load_tokenizer()
         if tokenizer is None and not self.name.startswith(FOLDER):
             return load_text(self._path)

@@ -1,7 +1,7 @@
 """Text to train on: bytes or tokens, one sequence in several parts, each an array that may be mapped into memory.
 
-Only what samples read is loaded. Without a tokenizer the text is the bytes of a file, or of all text files of a folder one
-after the other. In a folder, hidden files, hidden folders and files that are not text are skipped and counted.
+Of an array that is mapped, only what samples read is loaded. `load_text` returns the bytes of a file, or of all text files of a
+folder one after the other. In a folder, hidden files, hidden folders and files that are not text are skipped and counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]  # of unsigned integers
 
 DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
 CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
-HASHED_TOKENS = 2**16  # at the beginning and at the end of a text, whose digest identifies it
+HASHED_TOKENS = 2**16  # at the beginning and at the end of a text; their digest identifies it
 MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
 COUNTED = 2**22  # tokens that are counted at a time
 HELD_OUT = 20  # one token in 20 is held out, at the end of the text
@@ -44,15 +44,15 @@ class SpecialTokens(NamedTuple):
     mask: int
 
 
-SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # of these special tokens, in a tokenizer
+SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # their names in a tokenizer
 
 
 @dataclass(frozen=True)
 class Encoding:
     """What the numbers of a text are.
 
-    vocabulary: they are below this number; unit: what one of them is, such as `byte`; name: equal for equal encodings; special:
-    None if it does not have all of these tokens; words: the numbers that are no special tokens.
+    vocabulary: the numbers of a text are below it; unit: what one of them is, such as `byte`; name: equal for equal encodings;
+    special: its special tokens, None if it does not have all of them; words: the numbers that are no special tokens.
     """
 
     vocabulary: int
@@ -118,8 +118,8 @@ class Text:
     def identity(self, trained: int) -> str:
         """Return a text that is equal for equal texts, of which the first `trained` tokens are trained on.
 
-        Where the digest of the contents is not known, it has one of the beginning and the end of these tokens, because reading
-        all of them would take long.
+        If the digest of the contents is not known, a digest of the beginning and the end of these tokens takes its place,
+        because reading all of them would take long.
         """
         digest = self._digest
         if digest is None:
@@ -138,7 +138,7 @@ class Text:
 
 
 def load_text(path: Path | None) -> Text:
-    """Return the bytes of a file, of all text files of a folder, or by default of Python's own standard library.
+    """Return the bytes of a file, or of all text files of a folder. path: None for DEFAULT_BYTES of Python's standard library.
 
     The files of a folder are in the order of their paths. Raises ChimeraError E802 if there is nothing to read, and for a
     file or a folder that cannot be read.
@@ -155,7 +155,10 @@ def standard_library() -> Path:
 
 
 def text_files(path: Path | None) -> tuple[list[Path], str]:
-    """Return the files of `load_text` in their order, and a note on what was read and skipped. Raises ChimeraError E802."""
+    """Return the files of `load_text` in their order, and a note on what was read and skipped: empty unless `path` is a folder.
+
+    Raises ChimeraError E802 as `load_text` does.
+    """
     with reading(path):
         if path is None:
             root = standard_library()
@@ -185,7 +188,10 @@ _DATA_HELP = "give --data a text file or a folder of them, or leave it out to ta
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is text: UTF-8 without a NUL. Its last character may be cut."""
+    """Return whether a file that begins with these bytes is text: UTF-8 without a NUL. The last character may be cut.
+
+    At most CHECKED_BYTES are checked.
+    """
     try:
         getincrementaldecoder("utf-8")().decode(head[:CHECKED_BYTES])
     except UnicodeDecodeError:
@@ -195,25 +201,25 @@ def is_text(head: bytes) -> bool:
 
 def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
     files, hidden_count = _files(root)
-    found, other_count, size = [], 0, 0
+    found, other_count, head_bytes = [], 0, 0
     for file in _in_order(root, files):
         with file.open("rb") as opened:
             head = opened.read(CHECKED_BYTES)
         if is_text(head):
             found.append(file)
-            size += len(head)
+            head_bytes += len(head)
         else:
             other_count += 1
     skipped = [f"{count} {what}" for count, what in ((hidden_count, "hidden"), (other_count, "not text")) if count]
     note = f"{len(found)} {'file' if len(found) == 1 else 'files'} read"
     note += f", {' and '.join(skipped)} skipped" if skipped else ""
-    if not size:
+    if not head_bytes:
         raise refuse("E802", f"the data {short_path(root)} holds no text", notes=(note,), help=_DATA_HELP)
     return found, note
 
 
 def _files(root: Path) -> tuple[list[Path], int]:
-    """Return the regular files of a folder, and how many hidden files and folders are left out.
+    """Return the regular files of a folder and of its subfolders, and how many hidden files and folders are left out.
 
     Links to files are followed, links to folders are not. Raises OSError for a folder that cannot be listed.
     """
@@ -254,7 +260,7 @@ def _first_files(files: Iterable[Path], limit: int) -> list[Path]:
 def split_text(text: Text, length: int) -> tuple[Text, Text]:
     """Return the part to train on and the part held out, which is the last twentieth of the text, but at least one sample.
 
-    A text with a border is split there. Raises ChimeraError E803 if the text is too short for one sample in each part.
+    A text with a border is split there instead. Raises ChimeraError E803 if the text is too short for one sample in each part.
     """
     unit, needed = text.encoding.unit, length + 1
     border = len(text) - max(len(text) // HELD_OUT, needed) if text.border is None else text.border

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bpe", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SPECIAL: dict[Kind, tuple[str, ...]] = {  # the special tokens of every new tokenizer
+SPECIAL: dict[Kind, tuple[str, ...]] = {  # the special tokens of each new tokenizer of this kind
     "bpe": ("<|endoftext|>",),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 }
@@ -28,22 +28,22 @@ FILE = "tokenizer.json"
 
 
 class Tokenizer:
-    """A tokenizer of a file. encoding: of its tokens; end: the token after each document, None without one."""
+    """A tokenizer that was read from a file. encoding: of its tokens; end: the token after each document, None without one."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, digest: str) -> None:
         self._tokenizer = tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         numbers = tokenizer.get_vocab(with_added_tokens=True)
-        special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        of_pairs = [numbers.get(name) for name in SPECIAL_NAMES]
+        special_numbers = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        pair_numbers = [numbers.get(name) for name in SPECIAL_NAMES]
         self.end: int | None = next((numbers[name] for name in ENDS if name in numbers), None)
         self.encoding = Encoding(
             vocabulary=max(numbers.values()) + 1,
             unit="token",
             name=f"tokenizer {digest[:12]}",
-            special=None if None in of_pairs else SpecialTokens(*(number for number in of_pairs if number is not None)),
-            words=tuple(sorted(set(numbers.values()) - special)),
+            special=None if None in pair_numbers else SpecialTokens(*(n for n in pair_numbers if n is not None)),
+            words=tuple(sorted(set(numbers.values()) - special_numbers)),
         )
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
@@ -59,7 +59,7 @@ class Tokenizer:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json, or of a folder with one, such as that of a Hugging Face model.
 
-    Raises ChimeraError E861 if the file cannot be read, or the library is not installed.
+    Raises ChimeraError E861 if the file cannot be read or is no tokenizer, or if the library is not installed.
     """
     library = _library()
     file = path / FILE if os.path.isdir(path) else path
@@ -80,12 +80,12 @@ def train_tokenizer(
     """Return the tokenizer.json of a new tokenizer, trained on texts.
 
     kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. vocabulary: the largest number of tokens. special: tokens
-    besides those of SPECIAL. lowercase: of wordpiece, whether capital letters and accents are dropped. Raises ChimeraError E861
-    for a vocabulary that is too small.
+    besides those of SPECIAL. lowercase: of wordpiece, whether letters become lower-case and lose their accents. Raises
+    ChimeraError E861 for a vocabulary that is too small, and if the library is not installed.
     """
     library = _library()
     names = [*dict.fromkeys((*SPECIAL[kind], *special))]
-    least = len(names) + (256 if kind == "bpe" else 1)  # bpe has a token for each byte
+    least = len(names) + (256 if kind == "bpe" else 1)  # bpe has a token for each byte, wordpiece at least one word
     if vocabulary < least:
         what = f"a vocabulary of {vocabulary} tokens is too small for {kind} and {len(names)} special tokens"
         raise _refused(what, f"give --vocabulary {least} or more")
@@ -112,8 +112,8 @@ def train_tokenizer(
 
 
 def _library() -> Any:
-    # Unless this is set, tokenizers warns when a process forks after its threads have run. Ranks are started by exec, so
-    # threads do no harm.
+    # Unless this is set, tokenizers warns when a process forks after threads of tokenizers have run. After the fork, a rank is
+    # started by exec, so these threads do no harm.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
         import tokenizers  # optional: an extra of this project

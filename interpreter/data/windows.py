@@ -1,7 +1,7 @@
-"""Samples of a language model: windows of a text, numbered as docs/semantics.md says, in one seeded order.
+"""Samples of a language model: windows of a text, numbered as docs/semantics.md says, in an order that the seed gives.
 
-Sample k is a window of the text, chosen by the seed and k alone. So every schedule, depth and width trains on the same
-samples in the same iterations, and their loss curves can be compared.
+For a given text and length, sample k depends only on the seed and k. So schedules, depths and widths whose iterations have the
+same number of samples train on the same samples in the same iterations, and their loss curves can be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chimerac.interpreter.runtime.model import Values
 
 @dataclass(frozen=True)
 class Windows(TextSamples):
-    """Windows of a text. The targets are the inputs shifted by one. The inputs of samples do not overlap."""
+    """Windows of a text. The targets are the inputs shifted by one. Inputs of different windows do not overlap."""
 
     def inputs(self, numbers: Sequence[int]) -> Values:
         """Return the tokens of these samples (b, L)."""
@@ -49,9 +49,9 @@ def text_data(text: Text, length: int, seed: int) -> Data:
     train, held_out = (Windows(part, length, seed) for part in split_text(text, length))
     unit = text.encoding.unit
 
-    def baselines(samples: int) -> list[Baseline]:
+    def baselines(count: int) -> list[Baseline]:
         found = [("unigram entropy", unigram_entropy(held_out.text), "of the held-out text")]
-        pairs = ((held_out.inputs([k])[0][0].numpy(), held_out.targets([k])[0][0].numpy()) for k in range(samples))
+        pairs = ((held_out.inputs([k])[0][0].numpy(), held_out.targets([k])[0][0].numpy()) for k in range(count))
         bigram = bigram_loss(train.text, pairs)
         return found if bigram is None else [*found, ("bigram model", bigram, "held-out loss of the same samples")]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import discard_output, write_stderr
-from chimerac.interpreter.experiments.execute import result_of
 from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
 from chimerac.interpreter.experiments.local import Progress, run_all, state_of
 from chimerac.interpreter.experiments.report import write_report
@@ -27,7 +26,7 @@ EPILOG = """\
 An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
 a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.
 
-exit status: 0; 1 if runs failed, or for findings; 2 for a wrong command line or file; 130 after Ctrl-C"""
+exit status: 0; 1 if runs failed, or for other errors; 2 for a wrong command line or file; 130 after Ctrl-C"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     except OSError as error:  # the folder of results cannot be used
         return _failed(error, options.work_dir)
-    return max(one.do(options, cluster) for one in planned)
+    return max(experiment.do(options, cluster) for experiment in planned)
 
 
 def _parser() -> Parser:
@@ -91,7 +90,7 @@ def _parser() -> Parser:
 
 
 class PlannedExperiment:
-    """An experiment with its planned runs. Raises ValueError for a wrong file, ChimeraError for what a run would refuse."""
+    """An experiment with its planned runs. Raises what `plan_runs` and `check_comparison` raise."""
 
     def __init__(self, experiment: Experiment, work_dir: Path) -> None:
         self.experiment = experiment
@@ -136,7 +135,8 @@ class PlannedExperiment:
 
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
-        write_stderr(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {shlex.quote(str(self.folder / 'submit.sh'))}\n")
+        how = "" if options.submit or not scripts else f"; submit them with: sh {shlex.quote(str(self.folder / 'submit.sh'))}"
+        write_stderr(f"scripts for {len(scripts)} of {len(self.runs)} runs{how}\n")
         return 1 if options.submit and submit(scripts, cluster) else 0
 
     def _report(self) -> int:
@@ -146,7 +146,7 @@ class PlannedExperiment:
         _print_impossible(self.impossible)
         for run, reason in found.failed:
             write_stderr(f"failed: {run.title}: {reason}; {run.output}\n")
-        if any(result_of(run.folder) for run, _ in found.failed):
+        if any(state_of(run) == "failed" for run, _ in found.failed):  # the others are done, but their logs cannot be read
             write_stderr("--retry-failed runs these again\n")
         if found.missing:
             write_stderr(f"{len(found.missing)} runs have not ended yet\n")

@@ -79,9 +79,9 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. rows: the head first. labels: how many columns at the left have texts; the others have figures.
+    """A table. rows: the head first. labels: how many columns at the left have texts; the others have numbers.
 
-    is_facts: a table of names and texts, without figures. In HTML it has no head.
+    is_facts: whether it is a table of names and texts, without numbers. In HTML such a table has no head.
     """
 
     rows: Sequence[Sequence[str]]
@@ -103,14 +103,14 @@ class Table:
         return f'<div class="wide"><table>\n{self._row("th", head)}{lines}</table></div>'
 
     def _row(self, tag: str, row: Sequence[str]) -> str:
-        classes = [' class="label"' if k < self.labels else "" for k in range(len(row))]
-        cells = (f"<{tag}{name}>{escape(cell)}</{tag}>" for name, cell in zip(classes, row, strict=True))
+        attributes = [' class="label"' if k < self.labels else "" for k in range(len(row))]
+        cells = (f"<{tag}{attribute}>{escape(cell)}</{tag}>" for attribute, cell in zip(attributes, row, strict=True))
         return f"<tr>{''.join(cells)}</tr>\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plot. name: of its file in the Markdown form."""
+    """A plot. name: of its file, to which the Markdown form refers."""
 
     name: str
     plot: Plot

@@ -20,7 +20,7 @@ class Point:
     """A figure of the runs that differ in repetition or seed alone.
 
     value: the median over these runs. low, high: the least and the greatest; of a single run the quartiles over its iterations,
-    where they are known. predicted: by the simulator. ratio: to the baseline. count: of runs.
+    where they are known. predicted: by the simulator; ratio: to the baseline; both None where there is none. count: of runs.
     """
 
     value: float
@@ -50,13 +50,13 @@ class Compared:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Return the values on the x axis: numbers ascending, others in the order of the file."""
+        """Return the values on the x axis: numbers ascending, others in the order of the rows."""
         found = list(dict.fromkeys(row.get(self.compare.x) for row in self.rows))
         return sorted(found) if self.is_numeric else found
 
     @cached_property
     def is_numeric(self) -> bool:
-        """Return whether the x axis has numbers."""
+        """Return whether all values on the x axis are numbers."""
         values = [row.get(self.compare.x) for row in self.rows]
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
@@ -88,7 +88,7 @@ class Compared:
             row = rows[0]
             ends = [row["iteration_q1_s"], row["iteration_q3_s"]]
             if figure == "samples_per_s":
-                ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]  # a longer time is a lower figure
+                ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]  # a longer time is a lower throughput
             low, high = ends
         column = FIGURES[figure].predicted
         predictions = [row[column] for row in rows if row.get(column) is not None]
@@ -97,7 +97,10 @@ class Compared:
         return Point(value, low, high, predicted, value / base if base else None, len(rows))
 
     def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
-        """Return the figure of the baseline: at this x and in this panel, unless the baseline names another x or panel."""
+        """Return the figure of the baseline: the median over the runs that have its values; None without such runs.
+
+        They are at this x, unless the baseline itself gives a value of x, and in this panel, unless it gives one of `panels`.
+        """
         baseline = self.compare.baseline
         if not baseline:
             return None
@@ -119,6 +122,6 @@ class Compared:
 
 
 def _name(row: Row, labels: Sequence[str]) -> str:
-    """Return the values of some labels of a row as one name. Numbers are named: f=2."""
+    """Return the values of some labels of a row as one name. Values that are no texts have the name of the label: f=2."""
     values = [(name, row[name]) for name in labels if row.get(name) is not None]
     return ", ".join(str(value) if isinstance(value, str) else f"{name}={value}" for name, value in values)

@@ -2,13 +2,14 @@
 
     python -m chimerac.interpreter.experiments.execute FOLDER DISCARD MINUTES COMMAND...
 
-A SLURM job runs this command. DISCARD: the iterations at the start that are not counted. The files of a run's folder:
+A SLURM job runs this command; a runner on this host calls `execute`. DISCARD: the iterations at the start that are not counted.
+MINUTES: the longest time of the run. The files of a run's folder:
 
     config.yaml   its settings, as `run.py --config` reads them
     log.jsonl     the log of the run
     output.txt    what it printed
     result.json   how it ended; written at its end
-    lock          locked while the run is executed: by the runner, and by the run itself
+    lock          locked while the run is executed: by the process that executes it, and by the run itself
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ FIELDS = ("state", "exit_code", "reason", "started", "seconds", "host", "version
 REMOVE = "remove it, and its run is executed again"
 POLL_S = 0.1
 ATTEMPTS = 3  # how often `locked` tries to get a lock if `waiting` is None
-END_S = 10.0  # how long a run may take to end after a signal
-HOST_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
+END_S = 10.0  # how long a run may take to end after a signal, before it gets the next one
+HOST_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held by a runner that executes a run
 
-Waiting = Callable[[], None]  # called again and again while something is waited for
+Waiting = Callable[[], None]  # called again and again during a wait
 
 
 @contextmanager
 def locked(path: Path, waiting: Waiting | None = None) -> Iterator[int | None]:
     """Lock a file, and yield its descriptor; None if another process has locked it and `waiting` is None.
 
-    The system ends the lock when the last process that has the descriptor ends, however it ends. Without `waiting` there are
-    ATTEMPTS, because `is_locked` of another process holds the lock briefly.
+    waiting: called again and again until the lock is free. Without it there are ATTEMPTS, because `is_locked` of another
+    process holds the lock briefly. The lock ends when no process has the descriptor open any more, even if they were killed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
@@ -78,36 +79,38 @@ def is_locked(folder: Path) -> bool:
 
 
 def result_of(folder: Path) -> dict[str, Any] | None:
-    """Return how the run of this folder ended; None if it has not.
+    """Return how the run of this folder ended: the content of its result.json. None if it has not ended.
 
     Raises ValueError for a result.json that is not one of this version, OSError if it cannot be read.
     """
     path = folder / RESULT
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
         raise ValueError(f"{path} is not JSON; {REMOVE}") from None
     expected = {"format": FORMAT, "version": VERSION}
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise ValueError(f"{path} is not the result of a run: it is no object; {REMOVE}")
-    actual = {name: found.get(name) for name in expected}
+    actual = {name: record.get(name) for name in expected}
     if actual != expected:
         raise ValueError(f"{path} is not the result of a run: it has {actual}, expected {expected}; {REMOVE}")
-    if missing := [name for name in FIELDS if name not in found]:
+    if missing := [name for name in FIELDS if name not in record]:
         raise ValueError(f"{path} is not the result of a run: it has no {missing[0]!r}; {REMOVE}")
-    return found
+    return record
 
 
 def execute(
     folder: Path, command: Sequence[str], discard: int, minutes: float, locks: Sequence[int], waiting: Waiting | None = None
 ) -> dict[str, Any]:
-    """Execute a command as the run of a folder, record how it ended, and return that.
+    """Execute a command as the run of a folder, write its result.json, and return the content of this file.
 
-    discard: iterations that are not counted; minutes: the longest time of the run, after which it has failed. locks:
-    descriptors that the run keeps open, so that the files stay locked until it has ended too. waiting: called while it runs.
-    If this process is interrupted, the run ends, and nothing is recorded.
+    discard: iterations at the start that are not counted; minutes: the longest time of the run, after which it is ended and
+    counts as failed. locks: descriptors that the run keeps open, so that the files stay locked until it has ended too. waiting:
+    called while it runs. If this process is interrupted, it ends the run, and writes no result.json.
+
+    Raises OSError if the command cannot be started or a file cannot be written, ChimeraError E003 if result.json cannot.
     """
     result, log = folder / RESULT, folder / LOG
     for path in (result, log):
@@ -145,7 +148,7 @@ def execute(
 
 
 def _reason(exit_code: int) -> str:
-    """Return in words how a run ended; nothing if it is done."""
+    """Return in words how a run ended; an empty text for exit code 0."""
     if exit_code < 0 or exit_code > 128:
         number = -exit_code if exit_code < 0 else exit_code - 128
         with suppress(ValueError):
@@ -155,7 +158,7 @@ def _reason(exit_code: int) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a run that has not ended, with all its ranks."""
-    # srun only prints its status at one SIGINT; at SIGTERM it ends its tasks.
+    # srun needs the second signal: at one SIGINT it only prints its status; at SIGTERM it ends its tasks.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -167,10 +170,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Execute the command of a SLURM job as the run of a folder, and return its exit status."""
+    """Execute the command of a SLURM job as the run of a folder. Return its exit status, 1 if another process executes it."""
     folder, discard, minutes, *command = arguments
-    # This process goes on after SIGTERM: the ranks get it too, and end after their iteration. The handler is a function,
-    # because the ranks would inherit SIG_IGN.
+    # This process goes on after SIGTERM, to record how the run ends: the ranks get it too, and end after their iteration.
+    # The handler is a function, because the ranks would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with locked(Path(folder) / LOCK) as lock:
         if lock is None:
@@ -178,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             return 1
         record = execute(Path(folder), command, int(discard), float(minutes), [lock])
     code = int(record["exit_code"])
-    if code == 0 and record["state"] == "failed":  # it was ended after MINUTES
+    if code == 0 and record["state"] == "failed":  # it was ended after MINUTES, with exit code 0
         return 1
     return code if code >= 0 else 128 - code
 

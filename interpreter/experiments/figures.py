@@ -50,7 +50,8 @@ MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "all_reduce_wait_s")  # m
 class Expected:
     """What is known about a run before it runs.
 
-    samples: of an iteration; bubble: the predicted bubble ratio; iteration_s: the predicted time, None unless stages are timed.
+    samples: how many an iteration has; bubble: the predicted bubble ratio; iteration_s: the predicted time of an iteration,
+    None unless stages are timed.
     """
 
     samples: int
@@ -59,10 +60,11 @@ class Expected:
 
 
 def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
-    """Return the figures of a run from its log: columns of the table.
+    """Return the figures of a run from its log, by column of the table.
 
-    discard: iterations at the start that are not counted; the last iteration is always counted. Figures that the log does
-    not have are left out. Raises ValueError if the log has no iteration.
+    discard: iterations at the start that are not counted; the last iteration is always counted. Figures that are not known are
+    left out. Raises OSError if the log cannot be read, ValueError if it has no iteration or is not UTF-8, KeyError if its lines
+    lack the time, the bubbles or the peak memory.
     """
     lines = _iterations(log)
     if not lines:
@@ -73,7 +75,7 @@ def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
     first, third = quartiles(times)
     busy = [1 - _mean(bubbles) for bubbles in zip(*(line["bubble"] for line in counted), strict=True)]
     peaks = counted[-1]["peak_memory_bytes"]
-    found = {
+    figures = {
         "iterations": len(counted),
         "iteration_s": median,
         "iteration_q1_s": first,
@@ -94,11 +96,11 @@ def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
         "busy_of_ranks": [round(share, 4) for share in busy],
         "peak_memory_bytes_of_ranks": list(peaks),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _iterations(log: Path) -> list[dict[str, Any]]:
-    """Return the lines of the last attempt of a run. Ranks that are started again append a first line of their own."""
+    """Return the lines of the iterations of a run's last attempt. Ranks that are started again append a new first line."""
     lines = list[dict[str, Any]]()
     for text in log.read_text(encoding="utf-8").splitlines():
         try:
@@ -113,7 +115,7 @@ def _iterations(log: Path) -> list[dict[str, Any]]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the first and the third quartile."""
+    """Return the first and the third quartile. A single value is both."""
     if len(values) < 2:
         return values[0], values[0]
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")

@@ -1,6 +1,6 @@
 """Experiment files: the runs of a comparison as YAML, and how the report compares them. docs/experiments.md has the keys.
 
-Every mistake is a ValueError, whose message names the file, the line, the key, and what is expected.
+Every mistake is a ValueError. Its message names the file, what is wrong, and, where they are known, the line and the key.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from chimerac.interpreter.experiments.grid import RunValues, as_axis, combinatio
 from chimerac.interpreter.launch.config import convert, expected, field_types, mapping_of, short
 from chimerac.interpreter.pipeline.programs import schedule_text
 
-Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a value
-Label = str | int | float | bool
+Place = tuple[str | int, ...]  # the keys, and the indices of list items, that lead to a value
+Label = str | int | float | bool  # the value of a label
 
 SHIPPED = resources.files("chimerac.experiments")
 NOT_ALLOWED = {  # settings that an experiment file cannot give, and why
@@ -133,7 +133,7 @@ def find(name_or_path: str) -> Path:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Return the experiment of a file. Raises ValueError."""
+    """Return the experiment of a file. Raises ValueError if it cannot be read or is wrong."""
     try:
         text = read(path)
     except ChimeraError as error:
@@ -142,7 +142,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 class Reader:
-    """Reads one file. Its methods raise ValueError with the place in the file."""
+    """Reads one file. Its methods raise ValueError, with the place in the file where it is known."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.text = path, text
@@ -150,7 +150,7 @@ class Reader:
     def experiment(self) -> Experiment:
         """Return the experiment of the file. Raises ValueError."""
         content = self._content()
-        self._check_comparison(content.compare)
+        self._check_figures(content.compare)
         self._check_parts(content)
         runs, unused = combinations(content.settings, content.grid, content.cases, content.include, content.exclude)
         if unused is not None:
@@ -208,7 +208,7 @@ class Reader:
             text = text.replace(old, new)
         return text
 
-    def _check_comparison(self, compare: Comparison) -> None:
+    def _check_figures(self, compare: Comparison) -> None:
         for number, name in enumerate(compare.figures):
             if name not in FIGURES:
                 raise self._wrong(("compare", "figures", number), f"unknown figure '{name}'; {did_you_mean(name, FIGURES)}")
@@ -275,7 +275,7 @@ class Reader:
         return ValueError(f"{self.path}{f', line {line}' if line else ''}: {keys}{message}")
 
     def _line(self, place: Place) -> int:
-        """Return the line of a place, from 1; 0 if it has none."""
+        """Return the line of a place, from 1, or of the last part of it that the file has; 0 if there is none."""
         try:
             node, line = YAML(typ="rt", pure=True).load(self.text), 0
             for part in place:

@@ -22,14 +22,15 @@ class RunValues:
 def combinations(
     settings: Values, grid: Values, cases: Sequence[Values], include: Sequence[Values], exclude: Sequence[Values]
 ) -> tuple[list[RunValues], int | None]:
-    """Return the runs, in the order of the file and without duplicates, and the index of an entry of `exclude`.
+    """Return the runs, in the order of the file and without duplicates, and the index of an unused entry of `exclude`.
 
-    That is the first entry that excludes no run; None if each entry excludes some.
+    This is the first entry that excludes no run; None if each entry excludes some.
 
     settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Of these
-    three, a later one overrides the earlier ones. include: further runs, which are not combined with the grid.
+    three, a later one overrides the earlier ones. include: further runs, with `settings` but not combined with the grid.
+    exclude: a run that has all values of one of these entries is left out.
     """
-    # With `include` alone there are no other runs. Without grid, cases and include there is one run: the settings alone.
+    # With `include`, but neither grid nor cases, there are no other runs. Without all three there is one run: `settings` alone.
     found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []
     found += [merged(settings, one) for one in include]
     patterns = [merged(one) for one in exclude]
@@ -60,7 +61,10 @@ def as_axis(value: Any) -> list[Any]:
 
 
 def merged(*parts: Values) -> dict[str, Any]:
-    """Return the settings of all parts; a later part overrides an earlier one. Dashes in keys become underscores."""
+    """Return the settings of all parts; a later part overrides an earlier one, also within the values of NESTED keys.
+
+    Dashes in keys become underscores.
+    """
     result = dict[str, Any]()
     for part in parts:
         for key, value in part.items():

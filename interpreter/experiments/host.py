@@ -55,7 +55,7 @@ def _processor() -> str:
 
 
 def _query(field: str) -> list[str]:
-    """Return a field of every GPU, as nvidia-smi prints it; nothing without nvidia-smi."""
+    """Return a field of every GPU, as nvidia-smi prints it; an empty list if nvidia-smi is not there or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
@@ -68,9 +68,9 @@ def _query(field: str) -> list[str]:
 
 
 class GpuUtilization:
-    """Reads the utilization of this host's GPUs once a second, from the moment when a run's log has `lines` lines.
+    """Reads the utilization of this host's GPUs about once a second, from the moment when a run's log has `lines` lines.
 
-    So the time in which a run starts is not counted. It is a context manager; the readings end with its block.
+    So the start of the run is not counted. It is a context manager: the readings end with its block, or when one of them fails.
     """
 
     def __init__(self, log: Path, lines: int) -> None:
@@ -90,7 +90,7 @@ class GpuUtilization:
             self._thread.join(QUERY_S)
 
     def shares(self) -> list[float]:
-        """Return the mean utilization of each GPU, from 0 to 1; an empty list if none was read."""
+        """Return the mean utilization of each GPU, from 0 to 1; an empty list if nothing was read."""
         complete = [reading for reading in self._readings if len(reading) == len(self._readings[0])]
         return [round(sum(values) / len(values) / 100, 4) for values in zip(*complete, strict=True)]
 

@@ -41,26 +41,26 @@ def states_to_run(retry_failed: bool) -> tuple[str, ...]:
 
 
 class Progress:
-    """Prints a line for every run that has ended. On a terminal it also draws a line about the present run, and redraws it."""
+    """Prints a line for every run that this runner has executed. On a terminal it also draws a line about the present run."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._drawn_s, self._width = 0.0, 0
-        self._seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
+        self._ranks_and_seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
     def time_left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
-        """Return in words how long the rest will take, estimated from the runs that have ended.
+        """Return in words how long the rest will take, estimated from the runs that have ended; an empty text without these.
 
-        A run takes as long as those with as many ranks; if there are none, its time is proportional to the number of ranks.
+        A run takes as long as the mean of those with as many ranks; if there are none, a time proportional to its ranks.
         elapsed_s: how long the first of the rest has been running.
         """
-        if not self._seconds:
+        if not self._ranks_and_seconds:
             return ""
         by_ranks = dict[int, list[float]]()
-        for ranks, seconds in self._seconds:
+        for ranks, seconds in self._ranks_and_seconds:
             by_ranks.setdefault(ranks, []).append(seconds)
-        per_rank = sum(seconds for _, seconds in self._seconds) / sum(ranks for ranks, _ in self._seconds)
+        per_rank = sum(seconds for _, seconds in self._ranks_and_seconds) / sum(ranks for ranks, _ in self._ranks_and_seconds)
         total = 0.0
         for number, run in enumerate(rest):
             same = by_ranks.get(run.ranks)
@@ -83,7 +83,7 @@ class Progress:
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
         """Print the line about a run that has ended. record: its result; rest: the runs after it."""
-        self._seconds.append((run.ranks, float(record["seconds"])))
+        self._ranks_and_seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
         text = f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s   {self.time_left(rest)}"
         self._write(text.rstrip(), end="\n")
@@ -122,11 +122,11 @@ def duration(seconds: float) -> str:
 
 
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
-    """Execute the runs that are not done, and return how many of them failed.
+    """Execute the runs that are pending, and return how many of the runs that ended meanwhile failed.
 
-    discard, minutes: as in `execute`. command: returns the command line of a run. Runs that have failed are executed again
+    discard, minutes: as in `execute`. command: returns the command line of a run. Runs that failed before are executed again
     only if `retry_failed`. Another runner may work on the same runs: each run is executed by one of them. At any time this
-    host executes one run, so that their times do not depend on each other.
+    host executes one run, so that runs do not slow each other down.
     """
     states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
@@ -136,7 +136,8 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
         ended = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
         if ended is None:
             break  # other runners execute all that is left
-        failed += (result_of(ended.folder) or {}).get("state") == "failed"
+        if (result_of(ended.folder) or {}).get("state") == "failed":
+            failed += 1
         left.remove(ended)
     progress.clear()
     return failed
@@ -145,14 +146,14 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
 def _execute_if_free(
     run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
 ) -> bool:
-    """Execute a run unless another process does; return whether it has ended.
+    """Execute a run unless it has ended meanwhile, and return True; return False if another process executes it.
 
     states: of the runs that are to be executed; left: the runs that have not ended. The other arguments are as in `run_all`.
     """
     run.prepare()
     with ExitStack() as stack:
-        own = stack.enter_context(locked(run.folder / LOCK))
-        if own is None:
+        run_lock = stack.enter_context(locked(run.folder / LOCK))
+        if run_lock is None:
             return False
         result = result_of(run.folder)
         if result is not None and result["state"] not in states:
@@ -162,9 +163,9 @@ def _execute_if_free(
         def waiting(state: str = "waits for a run of another runner on this host,") -> None:
             progress.draw(run, state, begin, rest)
 
-        host = stack.enter_context(locked(HOST_LOCK, waiting))
+        host_lock = stack.enter_context(locked(HOST_LOCK, waiting))
         begin = time.monotonic()
-        locks = [descriptor for descriptor in (own, host) if descriptor is not None]
+        locks = [descriptor for descriptor in (run_lock, host_lock) if descriptor is not None]
         record = execute(run.folder, command(run), discard, minutes, locks, lambda: waiting("running"))
         progress.ended(run, record, rest)
     return True

@@ -23,7 +23,7 @@ LINE_STYLES = ("-", "--", "-.", ":")
 PATTERNS = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")  # of bars
 PREDICTED_COLOUR = "#222222"
 WIDTH, HEIGHT = 6.4, 3.6  # of a panel, in inches
-X_TITLES = {
+X_TITLES = {  # of the x axis; another x has its name as title
     "D": "ranks of a pipeline, D",
     "N": "micro-batches of a replica, N",
     "f": "pairs of pipes, f",
@@ -31,8 +31,8 @@ X_TITLES = {
     "shape": "replicas W, ranks of a pipeline D",
     "micro_batch": "samples of a micro-batch",
 }
-MAX_LABELLED_BARS = 12  # bars have no labels in a panel with more of them (groups x values)
-MAX_LETTERS = 45  # of all labels on an x axis of bars, before they are rotated
+MAX_LABELLED_BARS = 12  # of a panel (groups x values); where there are more bars, none has a label
+MAX_LETTERS = 45  # of all labels on an x axis of bars together; with more letters, the labels are rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def plot(compared: Compared, figure: str) -> Plot:
                 if name not in names:
                     handles, names = [*handles, handle], [*names, name]
         if len(names) > 1 or "predicted" in names:
-            order = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it belongs to all groups, so it is last
+            order = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # last: it belongs to all groups
             handles, names = [handles[k] for k in order], [names[k] for k in order]
             title = ", ".join(compared.compare.groups)
             canvas.legend(handles, names, title=title, loc="outside right upper", frameon=False, alignment="left")

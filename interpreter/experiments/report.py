@@ -23,7 +23,7 @@ from chimerac.interpreter.experiments.table import Results
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 
 NO_PLOTS = "The report has no plots: they need matplotlib, pip install 'chimerac[report]'."
-NOT_LISTED = ("log_file", "schedule", "parameters", "width")  # settings that a run's folder or its labels show
+NOT_LISTED = ("log_file", "schedule", "parameters", "width")  # settings that follow from a run's folder, or are labels
 
 
 def write_report(
@@ -84,26 +84,26 @@ def _table(compared: Compared, name: str) -> Table:
     places = [(group, x) for group in compared.groups for x in compared.values]
     if not compared.has_lines:
         places = [(group, x) for x in compared.values for group in compared.groups]
-    points = [
+    placed = [
         (panel, group, x, point)
         for panel in compared.panels
         for group, x in places
         if (point := compared.point(name, panel, group, x)) is not None
     ]
-    found = [p for *_, p in points]
-    # Columns: title and cells. A column that tells nothing has no cells.
-    groups = (", ".join(compare.groups), [group for _, group, *_ in points] if len(compared.groups) > 1 else [])
-    values = (compare.x, [str(x) for _, _, x, _ in points])
+    points = [p for *_, p in placed]
+    # Columns: title and cells. A column without cells is left out, because it would tell nothing.
+    groups = (", ".join(compare.groups), [group for _, group, *_ in placed] if len(compared.groups) > 1 else [])
+    values = (compare.x, [str(x) for _, _, x, _ in placed])
     labels = [
-        (", ".join(compare.panels), [panel for panel, *_ in points] if len(compared.panels) > 1 else []),
+        (", ".join(compare.panels), [panel for panel, *_ in placed] if len(compared.panels) > 1 else []),
         *((groups, values) if compared.has_lines else (values, groups)),
     ]
     baseline = f"ratio to {_values_text(compare.baseline)}"
     figures = [
-        (figure.title.rpartition("(")[2].rstrip(")"), [figure.text(p.value) for p in found]),
-        ("spread", [_spread(p, name) for p in found] if any(p.low != p.high for p in found) else []),
-        ("predicted", [figure.text(p.predicted) for p in found] if any(p.predicted is not None for p in found) else []),
-        (baseline, [_ratio(p) for p in found] if any(p.ratio is not None for p in found) else []),
+        (figure.title.rpartition("(")[2].rstrip(")"), [figure.text(p.value) for p in points]),
+        ("spread", [_spread(p, name) for p in points] if any(p.low != p.high for p in points) else []),
+        ("predicted", [figure.text(p.predicted) for p in points] if any(p.predicted is not None for p in points) else []),
+        (baseline, [_ratio(p) for p in points] if any(p.ratio is not None for p in points) else []),
     ]
     columns = [(title, *cells) for title, cells in (*labels, *figures) if cells]
     return Table(list(zip(*columns, strict=True)), labels=sum(bool(cells) for _, cells in labels))
@@ -155,20 +155,20 @@ def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield name, text if len(counts) == 1 else f"{text} ({count_text(count, 'run')})"
 
 
-def _host(found: Mapping[str, Any]) -> str:
+def _host(host: Mapping[str, Any]) -> str:
     parts = [
-        found["name"],
-        found["processor"],
-        f"{found['processors']} processors",
-        f"{found['memory_gb']} GB",
-        found["system"],
+        host["name"],
+        host["processor"],
+        f"{host['processors']} processors",
+        f"{host['memory_gb']} GB",
+        host["system"],
     ]
-    gpus = Counter(found.get("gpus", ()))
+    gpus = Counter(host.get("gpus", ()))
     return ", ".join([*map(str, parts), *(f"{count} x {gpu}" for gpu, count in gpus.items())])
 
 
-def _versions(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in found.items())
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
 def _iterations(experiment: Experiment, results: Results) -> str:
@@ -184,7 +184,7 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that all runs share and that differ from their defaults, and the names of those that vary."""
+    """Return the settings that all runs share and that differ from their defaults, and the settings and labels that vary."""
     defaults, given = as_mapping(RunSettings()), [as_mapping(run.settings) for run in runs]
     common, varied = dict[str, Any](), list[str]()
     for name in (name for name in defaults if name not in NOT_LISTED):

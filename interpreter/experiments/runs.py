@@ -52,7 +52,7 @@ class Run:
         sizes = [f"D={labels['D']}", f"N={labels['N']}", *others, *([f"W={labels['W']}"] if labels["W"] > 1 else [])]
         own = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.own.items()]
         repetition = [f"({self.repetition})"] if self.repetition > 1 else []
-        # A label may have several lines, and the title is one: a comment of a SLURM script.
+        # The title has to be one line, because it is a comment in a SLURM script. A label may have several lines.
         return " ".join(" ".join([str(labels["schedule"]), *sizes, *own, *repetition]).split())
 
     @property
@@ -87,8 +87,11 @@ class Impossible:
 def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Impossible]]:
     """Return the runs of an experiment in the order in which they run, and those that are not possible.
 
-    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the host's load
-    affects all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
+    folder: of the experiment's results, to which the schedules of the file are written. All runs are executed once before any
+    is repeated, so that a change of the host's load affects all of them alike.
+
+    Raises ValueError for settings that exclude each other and for a label whose name stands for another value of the runs,
+    ChimeraError for what a run would refuse, OSError or ChimeraError E003 if a schedule cannot be written.
     """
     texts = experiment.schedules
     paths = {name: _write_schedule(folder / "schedules" / f"{name}.sched", text) for name, text in texts.items()}
@@ -117,7 +120,10 @@ def _varied(runs: Sequence[RunValues]) -> set[str]:
 
 
 def _write_schedule(path: Path, text: str) -> str:
-    """Write the text of a schedule to a file, unless it is there, and return the path. Raises OSError or ChimeraError E003."""
+    """Write the text of a schedule to a file, unless the file has it, and return the path.
+
+    Raises OSError or ChimeraError E003 if that is not possible.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write(text, str(path))
@@ -138,7 +144,7 @@ class Planned:
 
     def run(self, folder: Path, repetition: int) -> Run:
         """Return a repetition of this run."""
-        # The name depends on this run alone, so that it stays the same when the file names other runs.
+        # The name of the folder depends on this run alone, so that it stays the same when the file names other runs.
         sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
         run_folder = folder / "-".join([self.schedule_name, *sizes, self.digest[:DIGITS], str(repetition)])
         settings = replace(self.settings, log_file=run_folder / LOG)
@@ -147,7 +153,10 @@ class Planned:
 
 
 def _planned(values: RunValues, varied: Collection[str]) -> Planned:
-    """Return the plan of a run. varied: the settings that tell runs apart, of `_varied`."""
+    """Return a run before its repetitions are numbered. varied: the settings that tell runs apart, of `_varied`.
+
+    Raises ValueError and ChimeraError as `plan_runs` does.
+    """
     settings = settings_of({name: convert(name, value, strict=True) for name, value in values.settings.items()})
     plan = make_plan(settings)
     program, header = plan.program, plan.program.header
@@ -203,9 +212,9 @@ def check_comparison(experiment: Experiment, runs: Iterable[Run]) -> None:
     seen = dict[tuple[Any, ...], Run]()
     for run in runs:
         key = tuple(str(run.labels.get(name)) for name in (*axes, "seed", "repetition"))
-        if (other := seen.setdefault(key, run)) is run:
+        if (earlier := seen.setdefault(key, run)) is run:
             continue
-        different = [n for n in known if run.labels.get(n) != other.labels.get(n)]
+        different = [n for n in known if run.labels.get(n) != earlier.labels.get(n)]
         raise ValueError(
             f"{experiment.path}: compare: two runs have the same {', '.join(axes)}, and differ in {', '.join(different)}: "
             "add one of these names to groups or panels"

@@ -1,6 +1,7 @@
 """SLURM: a script for each run of an experiment, and their submission.
 
-What differs between clusters is in one file of bash, the same for every job of the project: docs/examples/slurm/cluster.sh.
+What differs between clusters is in one file of bash, which all jobs of the project read. It is a copy of
+docs/examples/slurm/cluster.sh, filled in.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ exec "$python" -m chimerac.interpreter.experiments.execute {run_folder} {discard
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the file of a cluster says. ranks_per_node: at most; options: of sbatch; work_dir: where results are written."""
+    """What the file of a cluster says. ranks_per_node: at most; options: of sbatch; work_dir: of results, "" if not given."""
 
     path: Path
     ranks_per_node: int
@@ -83,7 +84,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
-    """Return the batch script of a run. All its nodes run the same number of ranks."""
+    """Return the batch script of a run. All its nodes run the same number of ranks, the largest that is allowed."""
     per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
     return SCRIPT_TEXT.format(
         title=run.title,
@@ -105,10 +106,11 @@ def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
 def write_scripts(
     runs: Sequence[Run], experiment: Experiment, cluster: Cluster, folder: Path, retry_failed: bool
 ) -> list[tuple[Run, Path]]:
-    """Write the script of each run that is not done, and submit.sh, which submits them; return the runs and their scripts.
+    """Write a script for each run that is to be executed, and submit.sh, which submits them; return these runs and scripts.
 
-    A run that waits in the queue of SLURM, or runs, is left out. Raises ChimeraError E003, and OSError if squeue does not
-    answer.
+    A run that is done, is running, or waits in the queue of SLURM is left out, and one that has failed, unless `retry_failed`.
+    Raises ValueError for a damaged result.json, OSError or ChimeraError E003 if a file cannot be written, and OSError if squeue
+    does not answer.
     """
     states = states_to_run(retry_failed)
     found = list[tuple[Run, Path]]()
@@ -158,7 +160,7 @@ def _command(cluster: Cluster) -> list[str]:
 
 
 def _is_queued(run: Run) -> bool:
-    """Return whether SLURM still has the job of this run."""
+    """Return whether SLURM still has the job of this run; False if no job is recorded, or without squeue."""
     try:
         job = (run.folder / "job").read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The table of an experiment: a row for each run that is done, as CSV, and as Parquet where pyarrow is installed."""
+"""The results of an experiment so far, and their table: as CSV, and as Parquet where pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from chimerac.interpreter.experiments.runs import Run
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of an experiment so far. rows: of the runs that are done; records: how each of these ended.
+    """The results of an experiment so far.
 
-    failed: runs that failed or whose log cannot be read, and why; missing: runs that have not ended.
+    rows: the rows of the table, one for each run that is done; records: the contents of result.json of the same runs, in the
+    same order. failed: runs that failed or whose log cannot be read, and why; missing: runs that have not ended.
     """
 
     rows: list[Row]
@@ -32,32 +33,36 @@ class Results:
 
 
 def results(runs: Sequence[Run], discard: int) -> Results:
-    """Return the results of the runs. discard: iterations at the start of each run that are not counted."""
-    found = Results([], [], [], [])
+    """Return the results of the runs. discard: iterations at the start of each run that are not counted.
+
+    Raises ValueError or OSError as `result_of`.
+    """
+    collected = Results([], [], [], [])
     for run in runs:
         record = result_of(run.folder)
         if record is None:
-            found.missing.append(run)
+            collected.missing.append(run)
         elif record["state"] != "done":
-            found.failed.append((run, str(record["reason"])))
+            collected.failed.append((run, str(record["reason"])))
         else:
             try:
                 figures = figures_of(run.log, discard, run.expected)
             except (OSError, ValueError, KeyError) as error:
-                found.failed.append((run, f"its log cannot be read: {error}"))
+                collected.failed.append((run, f"its log cannot be read: {error}"))
                 continue
             if gpus := record.get("gpu_utilization"):
                 figures |= {"gpu_utilization": sum(gpus) / len(gpus), "utilization_of_gpus": gpus}
             about = {"run_s": record["seconds"], "started": record["started"], "host": record["host"]["name"]}
-            found.rows.append({**run.labels, **figures, **about, "folder": run.folder.name})
-            found.records.append(record)
-    return found
+            collected.rows.append({**run.labels, **figures, **about, "folder": run.folder.name})
+            collected.records.append(record)
+    return collected
 
 
 def write_table(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write table.csv, and table.parquet where pyarrow is installed; return their paths.
 
-    In CSV a cell with a value for each rank is a list as JSON. Raises ChimeraError E003, OSError.
+    In CSV, a list (a value for each rank or GPU) is written as JSON. Raises ChimeraError E003 or OSError if a file cannot be
+    written.
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = StringIO()
@@ -83,7 +88,10 @@ def _cell(value: Any) -> Any:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Return a column of one type: a label may be a number in one run and a text in another."""
+    """Return the values of a column of Parquet, which has one type: values of several types become texts.
+
+    A label may be a number in one run and a text in another.
+    """
     kinds = {type(value) for value in values if value is not None}
     one_type = len(kinds) <= 1 or kinds <= {int, float}
     return values if one_type else [None if value is None else str(value) for value in values]

@@ -1,4 +1,4 @@
-"""The comparison of all ranks before they run. A rank with other settings would hang the others or give wrong results.
+"""The comparison of all ranks before they run. A rank with other settings could hang the others or give wrong results.
 
 Every field of the settings is compared, so a new field needs no code here. The exceptions are NOT_COMPARED and
 COMPARED_INDIRECTLY.
@@ -20,7 +20,7 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Only rank 0 writes the first two. The folders may differ between hosts.
+# Only rank 0 writes log_file and tensorboard. work_dir and data_dir may differ between hosts.
 NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 # The program, its partition and the data that result from these settings are compared instead.
 COMPARED_INDIRECTLY = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
@@ -42,8 +42,8 @@ def compare(
     program, data: what the settings result in, for the program and for the data. defaults: by name, the values that stand for
     None. So an option that is left out equals its default.
 
-    Raises ChimeraError on all ranks if two of them differ: first with a code of `program`, then E809 for settings, then with a
-    code of `data`.
+    Raises ChimeraError on all ranks if two ranks differ: in `program`, with the code there; otherwise in the settings, with
+    E809; otherwise in `data`, with the code there.
     """
     given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in NOT_COMPARED}
     values = {name: _text(defaults.get(name) if value is None else value) for name, value in given.items()}
@@ -66,14 +66,14 @@ def compare(
 def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
     """Raise ChimeraError for the first derived text that differs between two ranks.
 
-    own: of this rank, with the codes; by_rank: for each rank its derived texts by name. notes: the settings that differ, which
-    may be the reason.
+    own: the derived texts of this rank, with their codes; by_rank: for each rank its derived texts by name. notes: the settings
+    that differ, which may be the reason.
     """
     for code, name, _ in own:
         values = [derived.get(name, "none") for derived in by_rank]
         if len(set(values)) > 1:
             other = _first_different_rank(values)
-            # Digests are long, and their first characters identify them.
+            # A text of 60 characters or more is a digest. Its first 12 characters identify it.
             first, second = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))
             message = f"rank 0 and rank {other} have a different {name}: {first} and {second}"
             raise refuse(code, message, notes=notes, help=HELP)
@@ -85,7 +85,7 @@ def _first_different_rank(values: Sequence[object]) -> int:
 
 
 def _different_settings(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ, and which ranks have which value: `--lr is 0.001 on ranks 0, 2 and 0.01 on rank 1`."""
+    """Yield the name of each setting that differs, and a text such as `--lr is 0.001 on ranks 0, 2 and 0.01 on rank 1`."""
     names = option_names()
     for name in dict.fromkeys(name for settings in by_rank for name in settings):
         holders: dict[str, list[int]] = {}
@@ -97,7 +97,7 @@ def _different_settings(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[
 
 
 def _text(value: object) -> str:
-    """Return the value of a setting as the user writes it."""
+    """Return the value of a setting as text, for the comparison and for messages."""
     match value:
         case None:
             return "not given"
@@ -105,7 +105,7 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case (float() | int(), *_):
             return " ".join(map(str, value))
-        case tuple():  # parameters, which are equal in any order
+        case tuple():  # parameters: their order makes no difference
             return " ".join(f"{name}={number}" for name, number in sorted(value)) or "not given"
         case str() | int() | float() | Path():
             return str(value)

@@ -12,14 +12,14 @@ _FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max
 
 
 def available_memory_bytes(device: torch.device) -> int:
-    """Return how much memory this process can still allocate: of its GPU, or of the host and its container."""
+    """Return how many bytes this process can still allocate: on a GPU, or on its host within the limits of its cgroups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min([int(psutil.virtual_memory().available), *_available_in_cgroups()])
 
 
 def _available_in_cgroups() -> list[int]:
-    """Return for each cgroup of this process how many bytes its limit leaves. psutil reads only the host's memory."""
+    """Return how many bytes each limit of this process's cgroups leaves. psutil reads only the memory of the host."""
     available = []
     for folder, version in cgroups("memory"):
         limit, used = _FILES[version]

@@ -26,7 +26,10 @@ def compiled_plan(
 ) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again.
 
-    tied: sets of tied parameters besides those of the schedule. model: the description of a user's own model, when it is known.
+    is_compiled: whether the settings name a compiled program. tied: sets of tied parameters besides those of the schedule; not
+    used for a compiled program. model: the description of a user's own model; None for a preset, or if it is not known yet.
+
+    Raises ChimeraError for what is wrong, such as E814 for a program that does not train, E816 for one that hangs on its ranks.
     """
     program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied), model)
     check_kind(program)
@@ -67,9 +70,9 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 
 
 def _terminates(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program also terminates on another machine. With --loopback that may be one on which it hangs.
+    """Return whether a verified program also terminates on the machine of the run, on which it may hang with --loopback.
 
-    on_machine: the program with the other machine in its header.
+    on_machine: the program with the machine of the run in its header.
     """
     if on_machine.header.machine == program.header.machine:
         return True
@@ -81,9 +84,10 @@ def _terminates(program: Program, on_machine: Program) -> bool:
 
 
 def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:
-    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it.
+    """Return the bytes of each rank at its peak, when AdamW trains this model.
 
-    zero: whether the ranks with copies of a stage share the optimizer's state.
+    zero: whether the ranks with copies of a stage share the optimizer's state. Raises ChimeraError: E705 if the program has
+    more stages than the model has layers, E706 if the program's partition does not fit the model.
     """
     ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
     return tuple(

@@ -1,7 +1,7 @@
 """Config files: the settings of a run as YAML, each key an option. Values are checked against the types of RunSettings.
 
 The files are YAML 1.2, in which `1e-4` is a number and `no` a text. A key is the name of an option without its two dashes at
-the start; `seq-len` and `seq_len` are the same key.
+the start, or `schedule` or `parameters`; `seq-len` and `seq_len` are the same key.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def as_yaml(settings: RunSettings) -> str:
 
 
 def convert(name: str, value: Any, strict: bool) -> Any:
-    """Return a value converted to the type of a field of RunSettings. Raises ValueError with what is expected and found.
+    """Return a value converted to the type of the field `name` of RunSettings.
 
-    strict: the value is one of a config file, and has its type already; otherwise it is the words of a command line.
+    strict: the value comes from a YAML file, and must have its type already; otherwise it comes from a command line, as text.
+    Raises ValueError, which says what was expected and found.
     """
     # pydantic takes 0.1 s to import, which --help does not need.
     from pydantic import ValidationError
@@ -66,11 +67,11 @@ def convert(name: str, value: Any, strict: bool) -> Any:
         return None
     if name == "parameters":
         kind = dict[str, int]
-    if name == "split" and isinstance(value, str):  # 1,3,2 is one word of a command line, and in YAML a text
+    if name == "split" and isinstance(value, str):  # 1,3,2 is a text on the command line and in YAML
         value, strict = value.split(","), False
     adapter = _adapter(kind)
     try:
-        # For the JSON form a list is also a tuple, and a text is also a path, but no text is a number.
+        # In JSON, strict validation accepts a list as a tuple and a text as a path, but no text as a number.
         converted = adapter.validate_json(json.dumps(value), strict=True) if strict else adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -82,7 +83,7 @@ def convert(name: str, value: Any, strict: bool) -> Any:
 
 
 def expected(error: Any) -> str:
-    """Return in words what pydantic expected. error: one of pydantic's."""
+    """Return in words what pydantic expected. error: one of `ValidationError.errors()`."""
     limits = error.get("ctx", {})
     match error["type"].split("_"):
         case ["int", *_]:
@@ -134,7 +135,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def mapping_of(path: Path, text: str) -> Mapping[Any, Any]:
-    """Return the keys and values of a YAML text. Raises ValueError if it is not a mapping."""
+    """Return the keys and values of a YAML text. path: of its file, for messages. Raises ValueError unless it is a mapping."""
     # ruamel.yaml takes 0.05 s to import, which only a run with a config file needs.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

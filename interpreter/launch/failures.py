@@ -22,7 +22,7 @@ from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankErr
 
 # How long ranks wait for the rank that reports to exit first. torchrun ends all ranks when one has exited.
 EXIT_DELAY_S = 20
-HOST_DELAY_S = 1.0  # how long the rank that hosts the store waits before it exits, so that the others see that one has reported
+HOST_DELAY_S = 1.0  # how long the rank that hosts the store waits before it exits, so that the others see a claimed report
 LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # in the environment of ranks whose launcher prints the message for killed ranks
 
 
@@ -47,7 +47,7 @@ class JobEnd(Protocol):
 
 
 def end(code: int, after_s: float = 0) -> NoReturn:
-    """End this process without waiting for transfers, whose peers may never post them. after_s: how long it sleeps before."""
+    """End this process without waiting for transfers: a peer may never post its side. after_s: how long to sleep before."""
     time.sleep(after_s)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # what is left in the buffer of a closed or full stream is lost
@@ -64,8 +64,8 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
     if job is not None:
         job.fail()
     if not is_first_here and (job is None or isinstance(error, ChimeraError)):
-        # Usually all ranks have the same findings, and the first one reports them. A rank that is still running after the delay
-        # has findings that the first one does not have. Before the rendezvous, the same holds for every error.
+        # Usually all ranks have the same findings, and the first rank of the host reports them. If this rank is still running
+        # after the delay, the first one does not have its findings. Before the rendezvous, the same holds for every error.
         if job is None:
             time.sleep(EXIT_DELAY_S)
         elif job.wait_for_report(EXIT_DELAY_S):
@@ -74,7 +74,7 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
     text, cause = error_text(error), error.cause if isinstance(error, RankError) else error
     peer_ended = isinstance(cause, PeerLostError) and cause.peer_ended
     claimed = job is None or job.claim_report()
-    prints = claimed and not (peer_ended and LAUNCHER in os.environ)
+    prints = claimed and not (peer_ended and LAUNCHER in os.environ)  # the launcher then prints why the peer ended
     if prints:
         write_stderr(text)
     if job is not None and (peer_ended or not claimed):
@@ -105,7 +105,10 @@ def end_silently(text: str, job: JobEnd | None) -> NoReturn:
 
 
 def error_text(error: Exception) -> str:
-    """Return the message for an error, with the traceback if no message explains the failure; it ends with a newline."""
+    """Return the message for an error, which ends with a newline.
+
+    A traceback comes before it, but not for findings or an InterpreterError. For a RankError its cause decides.
+    """
     if isinstance(error, ChimeraError):
         return render(error.diagnostics, sys.stderr is not None and sys.stderr.isatty())
     cause = error.cause if isinstance(error, RankError) else error

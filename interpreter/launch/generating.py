@@ -41,9 +41,10 @@ class TextGenerator:
         self.whole, self.length, self.tokenizer = whole.eval(), length, tokenizer
 
     def continued(self, prompt: str, sampling: Sampling) -> str:
-        """Return the text that follows the prompt.
+        """Return a text that continues the prompt, without the prompt.
 
-        Raises ChimeraError E862 for a prompt without a token or that is no text, and for weights that are not finite.
+        Raises ChimeraError E862 for a prompt that has no token or is not UTF-8, and if the model computes numbers that are not
+        finite.
         """
         try:
             prompt.encode()
@@ -55,14 +56,14 @@ class TextGenerator:
         draws, begin = torch.Generator().manual_seed(sampling.seed), len(tokens)
         with torch.no_grad():
             for _ in range(sampling.count):
-                logits = self.whole(torch.tensor([tokens[-self.length :]]))[0][0, -1]  # of the token after the last one
+                logits = self.whole(torch.tensor([tokens[-self.length :]]))[0][0, -1]  # for the next token
                 if not bool(logits.isfinite().all()):
                     help = "train with --skip-nonfinite, or export the weights of an earlier checkpoint"
                     raise refuse("E862", "the model computes numbers that are not finite with these weights", help=help)
                 tokens.append(_draw_token(logits.float(), sampling, draws))
-        if self.tokenizer is None:
+        if self.tokenizer is None:  # the model may have more tokens than a byte has values; they stand for no text
             return bytes(token for token in tokens[begin:] if token < 256).decode("utf-8", "replace")
-        # Some tokenizers decode a token by the one before it, so both texts are decoded whole.
+        # With some tokenizers the text of a token depends on the token before it. So all tokens are decoded together.
         return self.tokenizer.decode(tokens).removeprefix(self.tokenizer.decode(tokens[:begin]))
 
 
@@ -79,8 +80,11 @@ def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> i
 def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> TextGenerator:
     """Return the language model whose weights a file has.
 
-    model, length, tokenizer: as in the training; needed where the file does not name them. Raises ChimeraError: E862 for a file
-    that cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model, E821 for a length that is too long.
+    model, length: as in the training; None where the file names them. tokenizer: that of the training; None for bytes. A
+    .safetensors file shows only whether it is the right one.
+
+    Raises ChimeraError: E862 for a file that cannot be read or does not fit, E861 for a tokenizer that cannot be read or does
+    not fit the model, E801 for an unknown model, E821 for a length that is too long for it.
     """
     weights, about = _read(path)
     named_length = about.get("sequence_length", "")
@@ -109,7 +113,10 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
 
 
 def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
-    """Return the tensors of a file by name, and what it says about the training. Raises ChimeraError E862."""
+    """Return the tensors of a file by name, and what it says about the training: nothing in a .pt file.
+
+    Raises ChimeraError E862 if it cannot be read.
+    """
     try:
         if path.suffix != SAFETENSORS:
             found: Any = torch.load(path, map_location="cpu", weights_only=True)

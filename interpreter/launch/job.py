@@ -1,8 +1,8 @@
 """Jobs: what one rank does, from the comparison with the other ranks to the table at the end.
 
-A process creates its job before the ranks connect. It makes all checks then that need no other rank, so they fail before any
-rank waits for another one. `Job.run` is the work of one rank on its transport. A job uses a model only as a `Model` and data
-only as `Data`; workloads.py chooses both.
+A process creates its job before the ranks connect. The checks that need no other rank are made then, so they fail before a rank
+waits for another one. `Job.run` is the work of one rank on its transport. A job uses a model only as a `Model` and data only as
+`Data`; workloads.py chooses both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
 GRADIENT_TOLERANCE = 1e-4  # relative difference, in float32
-MAX_CHECKED_PARAMETERS = 10_000_000  # up to this size every rank builds the whole model once, to check the gradients
+MAX_CHECKED_PARAMETERS = 10_000_000  # of models whose gradients are checked by default: every rank builds the whole model once
 
 
 class Job(Protocol):
@@ -60,10 +60,10 @@ class Job(Protocol):
 def training_settings(settings: RunSettings) -> Settings:
     """Return the part of a run's settings that the trainer needs."""
     return Settings(
-        settings.iterations or (200 if settings.timed is None else 5),
-        settings.seed,
-        settings.micro_batch,
-        settings.lr,
+        iterations=settings.iterations or (200 if settings.timed is None else 5),
+        seed=settings.seed,
+        micro_batch=settings.micro_batch,
+        rate=settings.lr,
         clip=settings.clip,
         warm_up=settings.warm_up,
         rate_schedule=settings.lr_schedule,
@@ -86,7 +86,7 @@ def training_defaults(settings: RunSettings) -> dict[str, object]:
 
 
 def derived(plan: Plan, model: PartitionedModel) -> list[Derived]:
-    """Return what must be equal on all ranks: programs, boundary table and partition."""
+    """Return what must be equal on all ranks: programs, table of boundary values and partition."""
     evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
     partition = enumerate(model.partition.layers)
     return [
@@ -98,7 +98,7 @@ def derived(plan: Plan, model: PartitionedModel) -> list[Derived]:
 
 
 def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
-    """Return the fields that the first line of every log has: the settings and the sizes of the program."""
+    """Return the fields that the first line of every log has: the settings, what the program is, and the version of torch."""
     header = plan.program.header
     return {
         "settings": as_mapping(settings),
@@ -113,10 +113,10 @@ def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
 
 
 def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> dict[str, object]:
-    """Return the fields that the line of every iteration has: the figures of each rank.
+    """Return the fields that the line of every iteration has: the figures of each rank, and of all ranks together.
 
-    predicted: by the simulator, in units of cost. The seconds of a unit are chosen so that the tasks of all ranks together take
-    as long as measured.
+    predicted: by the simulator, in units of cost; None: the line has no predictions. A unit is converted to seconds so that the
+    tasks of all ranks together take as long as measured.
     """
     predictions: dict[str, object] = {}
     if predicted is not None:
@@ -140,8 +140,8 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
 class TrainingJob:
     """A training run, the same for every rank.
 
-    ranks_here: how many ranks this host has. oversubscribed: whether these are more than its processors. size: samples of a
-    micro-batch of the program.
+    ranks_here: how many ranks this host has. oversubscribed: whether these are more than the processors that they may use.
+    size: samples of a micro-batch of the program.
     """
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
@@ -194,7 +194,7 @@ class TrainingJob:
         return Checkpoints(trainer, checkpoint_settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
-        """Return the fields of the first line of the log: the settings and sizes of the run."""
+        """Return the fields of the first line of the log: those of every log, and the model and the data."""
         model = self.model.description
         about_model = {"model": model.name, "model_parameters": model.parameters, "data": self.data.identity}
         return {**log_header(self.plan, self.settings), **about_model}
@@ -211,7 +211,7 @@ class TrainingJob:
 class Training:
     """One rank's iterations of a job.
 
-    tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples are evaluated.
+    tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples an evaluation reads.
     difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
     """
 
@@ -227,7 +227,10 @@ class Training:
             self.evaluator = Evaluator(trainer, job.data.held_out, self.eval_samples)
 
     def run(self) -> int:
-        """Run all iterations, or end early if a rank is asked to stop; return the exit code."""
+        """Run all iterations, and return the exit code.
+
+        The run ends early if a rank is asked to stop, or if the check of the first gradients fails.
+        """
         with accepting_stop_requests(rendezvous().terminate):
             return self._run()
 
@@ -247,12 +250,13 @@ class Training:
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():
                 return 1
             start = time.perf_counter()
+            # The last figure of each rank is its stop request, 1 or 0.
             result = trainer.update(iteration, loss, (*trainer.pipeline.figures.row(), float(stop_requested())))
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
             done, is_last = iteration + 1, iteration + 1 == iterations
-            # The last figure of each rank is its stop request. All ranks have the figures of all, so they stop together.
+            # Every rank has the figures of all ranks, so they stop together.
             stops = not is_last and any(requested for *_, requested in result.figures)
             measured = MeasuredTimes.of([row for *row, _ in result.figures])
             self.rank_summary.add(measured)
@@ -280,7 +284,7 @@ class Training:
         return 0
 
     def _exported(self) -> dict[str, str]:
-        """Return what an exported file says about the training: what generate.py needs to know."""
+        """Return what an exported file says about the training, for generate.py."""
         job, data = self.job, self.job.data
         about = {"model": job.model.model.name}
         if data.encoding is not None:
@@ -324,15 +328,15 @@ class Training:
         return True
 
     def _evaluate(self, done: int) -> Evaluation | None:
-        """Return the evaluation after `done` iterations; None if none is due."""
+        """Return the evaluation after `done` iterations; None if none is due, or if there is no program of evaluations."""
         every, last = self.job.settings.eval_every, done == self.trainer.settings.iterations
         if self.evaluator is None or not (last or (every and done % every == 0)):
             return None
-        found = self.evaluator.evaluate()
+        evaluation = self.evaluator.evaluate()
         if every:
-            accuracy = "" if found.accuracy is None else f"   accuracy {found.accuracy:.2%}"
-            self.record.print_text(f"iteration {done:>5}   held-out loss {found.loss:.3f}{accuracy}")
-        return found
+            accuracy = "" if evaluation.accuracy is None else f"   accuracy {evaluation.accuracy:.2%}"
+            self.record.print_text(f"iteration {done:>5}   held-out loss {evaluation.loss:.3f}{accuracy}")
+        return evaluation
 
     def _print_summary(self, first: float, last: float, held_out: Evaluation | None, speed: float) -> None:
         if not self.record.is_writer:

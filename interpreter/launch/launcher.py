@@ -3,8 +3,9 @@
     python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT SCRIPT ...
 
 It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
-the log of torch nor a table of failures. The rank that fails first prints the message of the job. If that rank was killed, the
-launcher prints it. Its exit code is that of the rank that failed first, or 128 plus the number of the signal that killed it.
+the log of torch nor a table of failures. One rank prints the message of the job (failures.py). If none did, as when a rank was
+killed, the launcher prints the message. The exit code of the launcher is that of the rank that failed first, or 128 plus the
+number of the signal that killed that rank.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _programs = Progress()  # has the programs of run.py, with which the position of
 
 
 class Agent(LocalElasticAgent):
-    """torch's agent of one host. It reports a failure when it happens, also if the ranks are then restarted.
+    """torch's agent of one host. It reports a failure as soon as it notices it, also if the ranks are then restarted.
 
     Ranks that were stopped by SIGTERM are not restarted.
     """
 
-    has_reported = False  # whether ranks have failed; the message of the job has been printed then
+    has_reported = False  # whether ranks have failed; if so, the message of the job has been printed
 
     def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
         spec.rdzv_handler = NonBlockingHandler(spec.rdzv_handler)
@@ -95,9 +96,9 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
 
 
 def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str]) -> str:
-    """Return the message of the job if ranks have failed and none has printed one; otherwise an empty text.
+    """Return the message of the job, for ranks that have failed; an empty text if a rank has printed it or will.
 
-    failures: by rank, in the order in which the agent noticed them; error_files: by local rank.
+    failures: by rank, in the order in which the agent noticed them; error_files: the paths of the error files, by local rank.
     """
     rank, failure = first_failure(failures)
     reports = [_extra(f.error_file_data) for f in failures.values()]
@@ -143,7 +144,7 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
 
 
 def _run(options: Any) -> int:
-    """Run torch's launcher with this agent, and return the exit code."""
+    """Run torch's launcher with the class Agent of this file, and return the exit code."""
     vars(api)["LocalElasticAgent"] = Agent  # torch has no argument for the class of the agent
     try:
         torchrun.run(options)  # type: ignore[no-untyped-call]
@@ -176,7 +177,7 @@ def _reason(error: Exception, endpoint: str) -> str:
 
 
 def _options(arguments: Sequence[str]) -> Any:
-    """Return the options of torchrun. The number of processes of run.py follows from its program, if it is not given."""
+    """Return the options of torchrun. If the number of processes is not given, it is that of `_ranks_per_host`."""
     parser = torchrun.get_args_parser()
     parser.prog = "python -m chimerac.interpreter.launch.launcher"
     if "PET_NPROC_PER_NODE" not in os.environ:
@@ -194,7 +195,10 @@ def _add_programs(plan: Plan) -> None:
 
 
 def _ranks_per_host(options: Any) -> int:
-    """Return how many ranks of run.py each host has; 1 for another script, as torchrun does."""
+    """Return how many ranks each host has for the program of run.py; 1 for another script, as torchrun does.
+
+    If the arguments of run.py are wrong, print what is wrong and end this process.
+    """
     script = Path(options.training_script)
     if options.module or not script.exists() or not script.samefile(RUN):
         return 1
@@ -208,7 +212,7 @@ def _ranks_per_host(options: Any) -> int:
 
 
 def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a rank wrote to its error file (failures.py); empty if it wrote none, or another program did."""
+    """Return the field `extraInfo` of a rank's error file (failures.py); empty if there is none."""
     content = error_file_data.get("message")
     extra = content.get("extraInfo") if isinstance(content, dict) else None
     return extra if isinstance(extra, dict) else {}
@@ -220,9 +224,9 @@ def _position(error_file: str | None) -> Position | None:
 
 
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
-    """Return the position of a rank when it ended, as text.
+    """Return the last position of a rank as text with a comma before it; an empty text if the position is not known.
 
-    texts: the messages of ranks; some of them may name the rank that ended and its instruction. error_file: of this rank.
+    rank, error_file: of the rank that ended. texts: the messages of ranks; some may name this rank and its instruction.
     """
     for text in texts:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):

@@ -20,7 +20,7 @@ from chimerac.interpreter.launch.workloads import model_table
 
 CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files, which may be given instead of the schedule
 
-# What other launchers call the number of ranks.
+# The options with which other launchers take the number of ranks.
 RANK_OPTIONS = (
     "devices", "gpus", "gpus-per-node", "n-gpus", "n-procs", "n-ranks", "ngpus", "np", "nproc", "nproc-per-node", "nprocs",
     "nranks", "ntasks", "num-devices", "num-gpus", "num-processes", "num-procs", "num-ranks", "num-workers", "processes",
@@ -48,7 +48,10 @@ exit status: 0; 1 for findings and failures; 2 for a wrong command line or confi
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
-    """Return the settings of a command line and its config file; exits with code 2 if one of them is wrong."""
+    """Return the settings of a command line, its config file and the environment.
+
+    Exits with code 2 if the command line or the file is wrong, and with 0 after --help and --print-config.
+    """
     parser = _parser()
     given = vars(parser.parse_args(arguments))
     config, prints_config = given.pop("config", None), given.pop("print_config", False)
@@ -71,7 +74,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings with these values, by field. Raises ValueError as `_check_together`."""
+    """Return the settings with these values. values: by field of RunSettings. Raises ValueError as `_check_together`."""
     settings = RunSettings(**values)
     _check_together(settings)
     return settings
@@ -137,7 +140,10 @@ def _from_words(name: str, value: Any) -> Any:
 
 
 def _parameters(words: Sequence[str]) -> dict[str, str]:
-    """Return the words of -p, each NAME=VALUE, as values by name. Raises ValueError for another word or a second value."""
+    """Return the words of -p, each NAME=VALUE, as values by name.
+
+    Raises ValueError for a word of another form, and for a name that is given twice.
+    """
     values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -150,7 +156,7 @@ def _parameters(words: Sequence[str]) -> dict[str, str]:
 
 
 def _check_together(settings: RunSettings) -> None:
-    """Raise ValueError for options that exclude or need each other, for two outputs with one path, and for output to stdout."""
+    """Raise ValueError for options that exclude or need each other, output files with the same path, and output to stdout."""
     s = settings
     timed, no_save_dir = s.timed is not None, s.save_dir is None
     files = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}

@@ -1,4 +1,4 @@
-"""Plans: the program of a run, what the compiler derives from it, and the checks of both."""
+"""Plans: the program of a run, what the compiler derives from it, and the check that the program trains."""
 
 from __future__ import annotations
 

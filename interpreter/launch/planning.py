@@ -1,4 +1,4 @@
-"""Makes the plan of a run from its settings. It imports torch only for images, so findings about the program appear at once.
+"""Makes the plan of a run from its settings. `make_plan` imports torch only for images, so findings appear at once.
 
 The compiler is optional: if it cannot be imported, a compiled program runs without being verified again.
 """
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
     """Return the plan for a schedule or a compiled program. notify: called with messages for the user.
 
-    It also checks the options, all but those that need the model: first the options that need no program, then the others.
+    It also makes the folder of --work-dir, and checks the options: first those that need no program, then the others. What only
+    the model can show is checked later. Raises ChimeraError for what is wrong.
     """
     make_work_dir(settings)
-    if os.environ.get("RANK", "0") == "0":  # only this rank writes outputs
+    if os.environ.get("RANK", "0") == "0":  # only this rank writes these outputs
         check_outputs(settings)
     check_options(settings)
     plan = _plan(settings, notify)
@@ -50,7 +51,8 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
     Its program has the partition of --split or --partition. If it was compiled from a schedule here, the parameters that stages
     of the model share are also tied; a compiled program keeps its ties. For a preset, the plan is returned as it is.
 
-    Raises ChimeraError: E706 for a partition of another model, E708 for a split that does not fit.
+    Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model, E708 for a split that does not
+    fit; and as `compiled_plan`.
     """
     if not is_own(settings.model):
         return plan
@@ -82,7 +84,10 @@ def check_outputs(settings: RunSettings) -> None:
 
 
 def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
-    """Return the plan, made by the compiler if it is installed."""
+    """Return the plan, made by the compiler if it is installed.
+
+    Raises ChimeraError: E808 for options that a compiled program does not allow, and as `compiled_plan` or `_unverified`.
+    """
     text = _program_text(settings.schedule)
     if text is not None and (settings.parameters or settings.width is not None):
         raise refuse(
@@ -115,7 +120,8 @@ def _program_text(path: Path) -> Source | None:
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
     """Return the plan of a compiled program without the compiler. reason: why the compiler cannot be imported.
 
-    text: of the program; None for a schedule. Raises ChimeraError: E813 for a schedule, E816 for a program that may hang.
+    text: of the program; None for a schedule. Raises ChimeraError: E813 for a schedule, E814 for a program that does not train,
+    E816 for one that may hang, and the errors of a text that is no program.
     """
     from chimerac.chimera_ir.forms import read_program  # imports pydantic: 0.2 s, not for --help
 

@@ -38,10 +38,10 @@ OUTPUTS = {  # option -> what it writes, for messages
 class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
-    iterations: of the run; log: the file of the JSON lines, to which this run appends; header: more fields of the first line,
-    such as the settings; tensorboard: the folder of the same numbers for TensorBoard.
+    iterations: of the run; log: the file of the JSON lines, to which this run appends; header: more fields of the first line
+    that it appends, such as the settings; tensorboard: the folder of the same numbers for TensorBoard.
 
-    Raises ChimeraError E811 if they cannot be opened, E840 without the package tensorboard.
+    Raises ChimeraError E811 if the log or the folder cannot be written, E840 without the package tensorboard.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Record:
             print(text, flush=True)
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Write the line of an iteration to the log and for TensorBoard. It never raises OSError."""
+        """Write the line of an iteration to the log and for TensorBoard. If that fails, print why and go on."""
         self._append(line)
         self._to_tensorboard(lambda scalars: scalars.write(line))
 
@@ -80,7 +80,7 @@ class Record:
         return self._scalars is not None
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
-        """Write a picture for TensorBoard, if this rank writes for it. png: a PNG file. It never raises OSError."""
+        """Write a picture for TensorBoard, if this rank writes for it. png: the bytes of a PNG file. Errors as for `write`."""
         self._to_tensorboard(lambda scalars: scalars.write_picture(name, png, iteration))
 
     def _to_tensorboard(self, write: Callable[[Scalars], None]) -> None:
@@ -94,7 +94,7 @@ class Record:
             self._print_write_error("--tensorboard", self._folder, error)
 
     def _append(self, line: Mapping[str, object]) -> None:
-        """Append a line to the log. A number that is not finite becomes null, as JSON has none. It never raises OSError."""
+        """Append a line to the log. JSON has no number that is not finite: null stands for it. Errors as for `write`."""
         if self._log is None:
             return
         try:
@@ -113,7 +113,7 @@ class Record:
         self.print_text(f"{what} can no longer be written: {reason(error)}; the run goes on")
 
     def start(self, done: int = 0) -> None:
-        """Start the progress bar. done: iterations that are complete already."""
+        """Start the progress bar, if stderr is a terminal. done: iterations that are complete already."""
         if self.is_writer and sys.stderr is not None and sys.stderr.isatty():
             # tqdm takes 0.1 s to import, which --help does not need.
             from tqdm import tqdm
@@ -133,7 +133,7 @@ class Record:
             self._bar.clear()
 
     def close(self) -> None:
-        """Erase the bar, so that what follows begins a line, and close the log and the scalars."""
+        """Erase the bar, so that later output begins at the start of a line, and close the log and the scalars."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -153,7 +153,7 @@ class Record:
 
 
 def check_output(path: Path, option: str) -> None:
-    """Raise ChimeraError E811 if the file of this option cannot be written. It writes nothing and creates no file."""
+    """Raise ChimeraError E811 if the file of this option cannot be written. The check writes nothing and creates no file."""
     try:
         target = path  # what must be writable: the file, or its folder if there is no such file yet
         try:
@@ -170,7 +170,10 @@ def check_output(path: Path, option: str) -> None:
 
 
 def check_folder(path: Path, option: str) -> None:
-    """Raise ChimeraError E811 if files cannot be written to the folder of this option. It may not exist; it is not created."""
+    """Raise ChimeraError E811 if files cannot be written to the folder of this option.
+
+    The folder need not exist, and is not created here.
+    """
     try:
         parent = path.absolute()
         while not os.path.lexists(parent):
@@ -199,7 +202,7 @@ def _open_log(path: Path) -> BinaryIO:
     try:
         file = path.open("ab", buffering=0)
         if path.is_file() and file.tell():
-            with path.open("rb") as earlier, suppress(OSError):  # a full disk: `write` reports it
+            with path.open("rb") as earlier, suppress(OSError):  # if the disk is full, a later `write` reports it
                 earlier.seek(-1, os.SEEK_END)
                 if earlier.read(1) != b"\n":
                     file.write(b"\n")

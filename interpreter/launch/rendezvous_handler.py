@@ -1,9 +1,9 @@
-"""A handler of the launchers' rendezvous that never blocks torch's agent, even if the store is gone or does not answer.
+"""A handler of the launchers' rendezvous that does not block torch's agent while its ranks run, even if the store is lost.
 
 The agent asks the handler ten times a second whether more hosts are waiting to join. If the host of the store is lost,
 torch's handler raises an error at once, or blocks for minutes. After an error the agent would end its ranks before they have
-printed which ranks are lost. While it is blocked, it would not notice that they have ended. With this handler the agent goes on
-monitoring its ranks, and they detect the loss.
+printed which ranks are lost. While the agent is blocked, it would not notice that its ranks have ended. With this handler the
+agent goes on monitoring its ranks, and they detect the loss.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHUTDOWN_S = 3.0  # how long the store has to answer at the end
 
 
 class NonBlockingHandler(RendezvousHandler):
-    """Wraps a handler. While ranks run and at the end, it calls the store in a thread, so that the agent is not blocked."""
+    """Wraps torch's handler. While ranks run, and at the end, a thread calls the store, so that the agent is not blocked."""
 
     def __init__(self, handler: RendezvousHandler) -> None:
         self._handler = handler
@@ -26,7 +26,7 @@ class NonBlockingHandler(RendezvousHandler):
         self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting hosts
 
     def num_nodes_waiting(self) -> int:
-        """Return the latest answer of the store, and ask it again in a thread; 0 until it has answered."""
+        """Return how many hosts wait, by the latest answer of the store, and ask it again in a thread; 0 before any answer."""
         if self._query is None or not self._query.is_alive():
             self._query = _start(self._ask)
         return self._waiting
@@ -47,7 +47,7 @@ class NonBlockingHandler(RendezvousHandler):
             self._waiting = 0
 
     def shutdown(self) -> bool:
-        """Leave the rendezvous, and return whether the store has answered."""
+        """Leave the rendezvous. Return whether the store has confirmed that within SHUTDOWN_S."""
         results: list[bool] = []
 
         def leave() -> None:

@@ -1,4 +1,4 @@
-"""The settings of a run: one typed field per option. options.py makes the command line and the config file from them."""
+"""The settings of a run: one typed field per option. options.py makes the command line from them, config.py the config file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 def option(default: Any, group: str, help: str, metavar: str | None = None, folder: str | None = None) -> Any:
     """Return a field of RunSettings.
 
-    group: the title of its group in --help; metavar: the name of its value in --help, None for switches and choices; folder:
-    for a path, the name of the field with the folder from which a relative path starts (storage.py).
+    default: its value where nothing else gives one; group: the title of its group in --help; metavar: the name of its value in
+    --help, None for switches and choices; folder: for a path, the name of the field with the folder from which a relative path
+    starts (storage.py).
     """
     return field(default=default, metadata={"group": group, "help": help, "metavar": metavar, "folder": folder})
 
@@ -42,7 +43,7 @@ def option(default: Any, group: str, help: str, metavar: str | None = None, fold
 class RunSettings:
     """The settings of a run. None: the option is not given.
 
-    Ranks compare them before they run (agreement.py).
+    Ranks compare them before they run, except for a few (agreement.py).
     """
 
     schedule: Path = option(
@@ -56,7 +57,7 @@ class RunSettings:
     width: Count | None = option(None, PROGRAM, "data-parallel replicas of the pipeline (default: 1)", "W")
     model: str | None = option(
         None, PROGRAM, "a model of the table below, or NAME/BLOCKS for another number of blocks "
-        "(default: gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
+        "(default: that of the partition, else gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
     )  # fmt: skip
     split: tuple[Count, ...] | None = option(
         None, PROGRAM, "the number of layers of each stage (default: the program's partition, else stages of about equal cost)",

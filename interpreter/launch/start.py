@@ -40,7 +40,11 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
 
 
 def run_rank(plan: Plan, settings: RunSettings) -> int:
-    """Run as one of the ranks that torchrun has started; return the exit code."""
+    """Run as one of the ranks that torchrun has started; return the exit code.
+
+    Raises ChimeraError for what the checks of `make_job` find, and E815 without a GPU. After these checks, an error ends this
+    process.
+    """
     ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(max(1, processors() // ranks_here))
     if settings.transport == "nccl":  # before the first call of CUDA

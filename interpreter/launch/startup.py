@@ -1,6 +1,7 @@
 """What a process of a run does first: from then on it ends at once at Ctrl-C, and a rank ends when its launcher ends.
 
-Both must hold before torch is imported. So this module imports nothing that takes time. It also raises the limit of open files.
+Both must hold before torch is imported. So this module imports nothing that takes time. It also raises the limit of open files,
+and limits what torch's C++ code prints.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from contextlib import suppress
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
-POLL_INTERVAL_S = 1.0  # interval at which a process checks whether its parent has ended, if the system cannot kill it then
+POLL_INTERVAL_S = 1.0  # how often a process checks whether its parent has ended, where the kernel does not kill it then
 ENDS_WITH_PARENT = "CHIMERAC_ENDS_WITH_PARENT"  # in the environment of a run that ends when the process that started it ends
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"  # in the environment: which lines of torch's C++ code are printed
-RANK_LEVEL = "ERROR"  # no warnings about closed connections, with C++ stacks
+RANK_LEVEL = "ERROR"  # only errors: warnings about closed connections have long C++ stacks
 LAUNCHER_LEVEL = "3"  # no errors either: those of a failed rendezvous are also exceptions, which the launcher reports
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
@@ -56,7 +57,7 @@ def end_with_parent() -> None:
     """Make this process end when the process that started it ends."""
     parent = os.getppid()
     if "TORCHELASTIC_RUN_ID" in os.environ and _kill_with_parent():
-        # The parent may have ended before the call. Then its store accepts no connections.
+        # The parent may have ended before the kernel was asked. If it hosted the store, the store accepts no connections then.
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _store_accepts():
             os._exit(1)
         return

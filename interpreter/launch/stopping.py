@@ -1,7 +1,8 @@
 """Requests to stop: SIGTERM during the training ends it after the current iteration, on all ranks together.
 
-The training loop calls `stop_requested()` on every rank, and the ranks exchange the results with the measurements of the
-iteration. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
+The training loop calls `stop_requested()` on every rank, and each rank sends the result to all others, together with its
+measurements of the iteration. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default
+action.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ def stop_requested() -> bool:
 def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Handle SIGTERM as a request to stop, in the context.
 
-    notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch. Python handles
-    signals only in the main thread. If this function is called in another thread, as in loopback, it does nothing.
+    notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch.
+
+    Python allows handlers of signals only in the main thread. In any other thread, as in loopback, SIGTERM keeps its action.
     """
     global _is_accepting
     _requested.clear()

@@ -1,4 +1,4 @@
-"""Storage: the folders --data-dir and --work-dir of a run, from which relative paths of its other settings start."""
+"""Storage: the folders --data-dir and --work-dir of a run, from which relative paths of some of its other settings start."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def from_environment() -> dict[str, Path]:
 
 
 def resolved(settings: RunSettings) -> RunSettings:
-    """Return the settings with resolved paths: relative ones are below --work-dir or --data-dir, which become absolute.
+    """Return the settings with resolved paths: those of --work-dir, --data-dir, and the fields with one of them as `folder`.
 
-    Where that folder is not given, a path stays as it is: relative to the folder in which the command runs. A path that begins
-    with `~` is below the home folder.
+    The two folders become absolute. A relative path of another field is put below its folder. If this folder is not given, the
+    path stays relative to the folder in which the command runs. In each path, a `~` at the beginning is the home folder.
     """
     changed: dict[str, Any] = {}
     for field in fields(settings):

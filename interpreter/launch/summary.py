@@ -10,7 +10,10 @@ HEAD = ("rank", "bubble", "recomputes", "waits for values", "for sends", "for al
 
 
 class RankSummary:
-    """The mean figures of each rank over all iterations. The first iteration is slower, and left out if there are others."""
+    """The figures of each rank: means over the iterations, and the peak memory.
+
+    The first iteration is slower. It is left out of the means if there are others.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -26,9 +29,9 @@ class RankSummary:
         self._last = measured
 
     def table(self) -> str:
-        """Return the table as text: bubbles as shares, times in milliseconds of an iteration, memory in megabytes.
+        """Return the table as text: bubbles as shares, times of an iteration in milliseconds, memory in megabytes.
 
-        The column of recomputation is left out if no rank ran a forward again.
+        The column of recomputation is left out if no rank ran a forward again. Without an iteration the text is empty.
         """
         if self._last is None:
             return ""

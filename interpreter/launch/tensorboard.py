@@ -1,7 +1,7 @@
-"""The numbers of the log as scalars for TensorBoard. The package tensorboard is optional (pyproject.toml).
+"""The numbers of the log as scalars, and pictures, for TensorBoard. The package tensorboard is optional (pyproject.toml).
 
-torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full, and opens the file again for
-each number. So this module writes each iteration as one event, with the functions that SummaryWriter uses.
+torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full. It opens the file again for
+each number. So this module writes the file itself, each iteration as one event, with the functions that SummaryWriter uses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 
 
 class Scalars:
-    """A file of scalars in a folder, which is created if it does not exist.
+    """A file of scalars and pictures in a folder. The folder is created if it does not exist.
 
     Raises ChimeraError E840 without the package tensorboard, and OSError if the file cannot be created.
     """
@@ -78,7 +78,7 @@ def check_package() -> None:
 
 
 def _numbers(line: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the value of each number of a line. In a list, each number is that of one rank."""
+    """Yield the name and the value of each number of a line but `iteration`. In a list, each number is that of one rank."""
     for name, value in line.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "iteration":
             yield name, value

@@ -29,7 +29,7 @@ class TimedJob:
     def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, message: Tensor) -> None:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
+        program = replace(plan.program.with_header(tied=()), partition=None)  # ties and partition are those of the real model
         self.sleeper = Sleeper(self.unit_s)
         self.model = partitioned(program, *timed_model(plan.program, message, size, self.sleeper))
 
@@ -50,7 +50,7 @@ class TimedJob:
         return 0
 
     def measure(self, transport: Transport, record: Record) -> Comparison:
-        """Run all iterations and return what was predicted and measured; called by all ranks together."""
+        """Run all iterations; return the predicted times and those of the median iteration; called by all ranks together."""
         trainer = self.trainer(transport)
         times = []
         for number in range(trainer.settings.iterations):
@@ -61,7 +61,7 @@ class TimedJob:
         return Comparison(self.predicted, median_times(times))
 
     def trainer(self, transport: Transport) -> Trainer:
-        """Return the trainer of this rank, after a warm-up iteration without sleeping; called by all ranks together."""
+        """Return the trainer of this rank, after a first iteration that does not sleep; called by all ranks together."""
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges, updates=False)
         self.sleeper.unit_s = 0.0

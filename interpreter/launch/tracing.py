@@ -18,7 +18,7 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, 
     """Write the trace and the timeline of the last iteration to the paths of the settings; called by all ranks together.
 
     With both --timeline and --tensorboard, TensorBoard gets pictures of the measured and of the predicted timeline.
-    iteration: the last one, counted from 1.
+    iteration: the number of the last iteration, counted from 1.
     """
     _write("trace", pipeline.trace, settings.trace, record)
     is_written = _write("timeline", pipeline.write_timeline, settings.timeline, record)
@@ -42,7 +42,10 @@ def _show_pictures(program: Program, timeline: Path, record: Record, iteration: 
 
 
 def _write(what: str, write: Callable[[Path], None], path: Path | None, record: Record) -> bool:
-    """Write to the path, if there is one; return whether a file was written."""
+    """Call `write` with the path, if there is one, on all ranks together; return whether rank 0 has written the file.
+
+    what: the contents of the file, for messages.
+    """
     if path is None:
         return False
     try:

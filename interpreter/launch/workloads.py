@@ -84,10 +84,10 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check the options that choose model and data. Only images need torch for it.
+    """Check the options that choose model and data; with --timed only the model. Only images need torch for it.
 
-    Prepared files are written here, so that a launcher writes them before it starts ranks. Raises ChimeraError: E801 to E803,
-    E821, E860, E861. A model of the user's own: also E850 and E854.
+    The images, or the text of --data, are prepared here, so that a launcher writes the prepared files before it starts ranks.
+    Raises ChimeraError: E801 to E803, E821, E860, E861. A model of the user's own: also E850 and E854.
     """
     if is_own(settings.model):
         check_own(str(settings.model))
@@ -133,7 +133,7 @@ def source_of(settings: RunSettings, default: str) -> Source:
 
 
 def _source_of_preset(settings: RunSettings, model: str) -> Source:
-    """Return the source of the data of a preset. Raises ChimeraError E802 if it is not what the model is trained on."""
+    """Return the source of the data of a preset. Raises ChimeraError: E801 for another name, E802 as `_fitting_source`."""
     sizes = sizes_of(model)
     return _fitting_source(settings, model, (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None)
 
@@ -146,7 +146,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
-    if SIZES.get(source.name) == image_size:  # None for a text
+    if SIZES.get(source.name) == image_size:  # both are None for a text
         return source
     if settings.data is None:
         known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())
@@ -157,12 +157,15 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
 
 
 def check_depth(settings: RunSettings, program: Program) -> None:
-    """Check, without torch, that the model has a layer for each stage. Raises ChimeraError E705."""
+    """Check, without torch, that a preset has a layer for each stage. Raises ChimeraError: E705, E801 for an unknown model.
+
+    With --timed, and for a user's own model, nothing is checked.
+    """
     # It imports pydantic: 0.1 s, which --help does not need.
     from chimerac.chimera_ir.partition import check_layers
 
     if is_own(settings.model):
-        return  # the layers of such a model are known when it has been traced
+        return  # the layers of such a model are known only when it has been traced
     name, stages = _model_name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
@@ -171,10 +174,12 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 def with_partition(settings: RunSettings, program: Program, model: ModelDescription | None = None) -> Program:
     """Return the program with the partition of --split or --partition, if one is given.
 
-    model: a user's own model. Before it is known, its --split is left out and its --partition is not checked.
+    model: the description of a user's own model. None for a preset, and for an own model that is not known yet: then --split is
+    left out and --partition is not checked.
 
-    Raises ChimeraError: E706 for a partition of another model, E707 for a file that is no partition, E708 for a split that does
-    not fit.
+    Raises ChimeraError: E001 for a file that cannot be read, E705 for a split into more stages than layers, E706 for a
+    partition of another model or into another number of stages, E707 for a file that is no partition, E708 for a split that
+    does not fit, E801 for an unknown model.
     """
     if settings.split is None and settings.partition is None:
         return program
@@ -206,6 +211,6 @@ def _model_name(settings: RunSettings, program: Program) -> str:
     return default_for(program.header.stages)
 
 
-@lru_cache(maxsize=1)  # it is read for the checks, and again after torch is imported
+@lru_cache(maxsize=1)  # the checks need it, and the data again after torch is imported
 def _text(source: Source) -> Text:
     return source.text()

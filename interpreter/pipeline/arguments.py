@@ -17,7 +17,10 @@ STEP_ARGUMENTS = ("inputs", "targets", "divisor", "sync")  # of `Pipeline.step`,
 
 
 def tensors_of(given: Tensors) -> Values:
-    """Return one or several tensors as a tuple. Raises TypeError for anything else, and ValueError if there is no tensor."""
+    """Return one or several tensors as a tuple.
+
+    Raises TypeError for anything else and for a tensor without dimensions, ValueError if there is no tensor.
+    """
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
@@ -34,7 +37,7 @@ def example_of(inputs: Tensors, targets: Tensors | None, fields: Mapping[str, Te
 
 
 def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any, model: Any) -> None:
-    """Raise TypeError if one of these arguments is given together with a Model, which has its own."""
+    """Raise TypeError if one of these arguments of a pipeline is given although its layers are a Model, which has its own."""
     given = {"loss": loss is not None, "inputs": bool(len(inputs)), "targets": targets is not None}
     given |= {"fields": fields is not None, "model": model is not None}
     if wrong := [name for name, is_given in given.items() if is_given]:
@@ -42,9 +45,9 @@ def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any,
 
 
 def fields_of(given: Mapping[str, Tensor] | None) -> Fields:
-    """Return the example of each field, by name. Raises TypeError as `tensors_of`.
+    """Return the example of each field, by name.
 
-    Raises ValueError for a name that cannot be an argument of `Pipeline.step`.
+    Raises TypeError as `tensors_of`, and ValueError for a name that a field cannot have as an argument of `Pipeline.step`.
     """
     fields = dict(given or {})
     for name, t in fields.items():
@@ -63,9 +66,10 @@ def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
 
 
 def read_fields(given: Fields, example: Fields, needed: Sequence[str], micro_batches: int, rank: str) -> Fields:
-    """Return the fields that a rank reads. rank: how messages name it.
+    """Return the fields that a rank reads.
 
-    Raises ValueError for a field that is missing, unknown or of another shape.
+    given: of a batch; example: of a micro-batch, all fields of the pipeline; needed: the names of those that this rank reads;
+    rank: how messages name it. Raises ValueError for a field that is missing, unknown, or of another shape or dtype.
     """
     if unknown := next((name for name in given if name not in example), None):
         raise ValueError(f"{unknown} is none of the fields of this pipeline: {', '.join(example) or 'it has none'}")
@@ -87,14 +91,14 @@ def _check_tensor(what: str, t: Tensor, example: Tensor, micro_batches: int) -> 
 
 
 def check_own_stages_arguments(**arguments: object) -> None:
-    """Raise ValueError if one of these arguments of a whole model is given together with the stages of this rank."""
+    """Raise ValueError if one of these arguments of a whole model is given although the layers are the stages of this rank."""
     for name, value in arguments.items():
         if value is not None:
             raise ValueError(f"{name} is for the layers of a whole model: leave it out if layers are the stages of this rank")
 
 
 def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return `dtype`. Raises ValueError for all types but bfloat16: float16 would need scaled gradients."""
+    """Return `dtype`; None: no autocast. Raises ValueError for all types but bfloat16: float16 would need scaled gradients."""
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
     return dtype

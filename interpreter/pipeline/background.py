@@ -1,7 +1,7 @@
-"""Work that every rank does in a thread of its own, such as writing a file. It succeeds on all ranks, or all raise one error.
+"""Work that every rank does in a thread, such as writing a file. It succeeds on all ranks, or all raise the same error.
 
 Writing and reading may take longer than the timeout of a wait for another rank. So a rank that has finished does not wait for
-the others in one collective. All ranks repeat a short collective that shows which of them are still working.
+the others in one collective. All ranks repeat a short collective that shows whether one of them is still working.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from chimerac.chimera_ir.files import reason
 from chimerac.interpreter.transport import Transport
 
-# How long a rank waits for its own thread before the next collective. The timeout of waits for other ranks has to be longer.
+# The longest wait of a rank for its own thread before each collective. The timeout of waits for other ranks has to be longer.
 POLL_INTERVAL_S = 0.5
 
 
 class RanksFailedError(Exception):
-    """The work of at least one rank failed. rank: the first of them; reason: why."""
+    """The work of at least one rank failed. rank: the lowest of these ranks; reason: why its work failed."""
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(f"rank {rank}: {reason}")

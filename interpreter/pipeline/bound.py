@@ -61,14 +61,15 @@ class BoundPipeline:
     """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
 
     seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
-    profile_ranges: as in `Pipeline`. iteration: how many times `step` has run.
+    profile_ranges: as in `Pipeline`. iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it.
 
-    The last step is measured: `times` has the start and the end of each instruction of this rank, `figures` has their sums,
-    such as the time that this rank waited, and `measured` returns the figures of all ranks. `predicted` returns what the
-    simulator predicts for a step.
+    A step is one call of `run`, which `Pipeline.step` makes. The last step is measured: `times` has the start and the end of
+    each instruction of this rank. `figures` has how long this rank computed and waited, and its peak memory. `measured` returns
+    the figures of all ranks. `predicted` returns what the simulator predicts for a step.
 
     Raises ChimeraError on all ranks if two of them differ: E806 in the program, E807 in the boundary values, E810 in the copies
-    of a parameter.
+    of a parameter. Raises ValueError if the copies of a tied parameter differ within a rank, and for `compile_stages` with a
+    program that has split backwards.
     """
 
     def __init__(
@@ -129,19 +130,19 @@ class BoundPipeline:
         return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
-        """Run one iteration and return this rank's share of the loss. sync: as in `Pipeline.step`."""
+        """Run a batch and return this rank's share of the loss; called by all ranks together. sync: as in `Pipeline.step`."""
         return self._history.run(batch, sync)
 
     def evaluate_batch(self, batch: MicroBatches) -> float:
         """Return this rank's share of the loss of a batch, without gradients and with all modules in evaluation mode.
 
-        Called by all ranks together.
+        Called by all ranks together. `average_buffers` is called first.
         """
         self.average_buffers()
         if self._evaluation is None:
             program = self._evaluation_program
             if program is None:
-                # Where a compiled program runs, the compiler may not be installed. Its import takes 0.2 s.
+                # The import takes 0.2 s, and a compiled program without evaluations also runs where no compiler is installed.
                 from chimerac.interpreter.pipeline.programs import evaluation_of
 
                 program = evaluation_of(self.program)
@@ -152,11 +153,17 @@ class BoundPipeline:
 
     @property
     def correct(self) -> int:
-        """Return how many targets of the last evaluation this rank predicted correctly; 0 if the model does not count them."""
+        """Return how many targets of the last evaluated batch this rank predicted correctly.
+
+        It is 0 if the model does not count them, and before the first evaluation.
+        """
         return 0 if self._evaluation is None else self._evaluation.iteration.total_correct()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
+        """Yield this rank's parameters, each once.
+
+        After a step with sync their gradients are complete, on every rank that has them.
+        """
         return (p for _, p in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -173,16 +180,19 @@ class BoundPipeline:
         return self.weights.full_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the parameters and buffers of this rank's stages. state: may also have those of other stages.
+        """Load the parameters and buffers of this rank's stages.
+
+        state: by their names in the full model; it may also have those of other stages.
 
         Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
         """
         self.weights.load_state_dict(state)
 
     def average_buffers(self) -> None:
-        """Set buffers that differ between copies of a stage to their mean, such as running statistics of batch normalization.
+        """Set each floating-point buffer that differs between copies of its stage to their mean; called by all ranks together.
 
-        Called by all ranks together. `evaluate`, `full_state_dict` and checkpoints do this.
+        Such buffers are, for instance, the running statistics of batch normalization. `evaluate_batch`, `full_state_dict` and
+        `save_checkpoint` call this.
         """
         if self._has_buffers:
             average_buffers(self.stages, self.transport)
@@ -199,9 +209,10 @@ class BoundPipeline:
         return self.gradient.norm()
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """Scale the gradients to the norm max_norm if their norm is larger; called by all ranks together.
+        """Scale the gradient of the whole model to the norm max_norm if its norm is larger; called by all ranks together.
 
-        Return their norm before that, of the whole model. torch.nn.utils.clip_grad_norm_ has the parameters of one rank only.
+        Return its norm before the scaling. torch.nn.utils.clip_grad_norm_ would compute the norm from one rank's parameters
+        only. Raises RuntimeError as `grad_norm`.
         """
         norm = self.gradient.norm()
         self.gradient.clip(norm, max_norm)
@@ -214,13 +225,14 @@ class BoundPipeline:
         for a gradient, the parameter. To find it, the batches of the current weight update are run again.
         """
         is_finite = math.isfinite(self._history.loss) and self.gradient.is_finite()
-        if self._sum_of_ranks(0.0 if is_finite else 1.0):
+        nonfinite_ranks = self._sum_of_ranks(0.0 if is_finite else 1.0)
+        if nonfinite_ranks:
             raise self.nonfinite_error(f"step {self.iteration} has a loss or a gradient that is not finite")
 
     def nonfinite_error(self, message: str, help: str = "") -> ChimeraError:
         """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all.
 
-        message: what is not finite; the error adds the cause. help: of the error.
+        message: what is not finite. The error adds the cause, or a note that none was found. help: of the error.
         """
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
@@ -236,9 +248,10 @@ class BoundPipeline:
 
             optimizer = pipe.sharded_optimizer(torch.optim.AdamW, lr=1e-3)
 
-        Each rank has the state of the parameters that it owns. `step` copies the updated values to all ranks that hold them. So
-        the values have the same bits as with an optimizer that is not sharded. parameters: of this rank, or groups of them with
-        their own options, as for any optimizer of torch; by default all. defaults: the class's own arguments.
+        Each rank has the state of the parameters that it owns. The optimizer's `step` copies the updated values to all ranks
+        that hold them. So the values have the same bits as with an optimizer that is not sharded. parameters: of this rank, or
+        groups of them with their own options, as for any optimizer of torch; by default all. defaults: further arguments of the
+        class.
         """
         ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
         chosen = self.parameters() if parameters is None else parameters
@@ -251,14 +264,14 @@ class BoundPipeline:
 
     @property
     def figures(self) -> Figures:
-        """Return the computation, the waits and the peak memory of this rank in the last step."""
+        """Return the computation and the waits of this rank in the last step, and its peak memory so far."""
         return Figures.of(self.times, self.transport.device)
 
     def measured(self) -> MeasuredTimes:
         """Return the figures of all ranks for the last step; called by all ranks together.
 
-        They are its duration in seconds, and for each rank the share of the time in which it was idle, its waits for
-        communication, and its peak memory.
+        They are the time until the last task ended, in seconds, and for each rank the share of this time in which it was idle,
+        the time of its recomputation, its waits for communication, and its peak memory so far.
         """
         row = self.figures.row()
         rows = torch.zeros(self.transport.world, len(row), dtype=torch.float64)
@@ -267,13 +280,13 @@ class BoundPipeline:
         return MeasuredTimes.of(rows.tolist())
 
     def predicted(self) -> IterationTimes:
-        """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
+        """Return the predicted duration of a step, in units of the program's costs, and the idle share of each rank."""
         from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, whose import takes 0.2 s
 
         return predicted_times(self.program)
 
     def predicted_timeline(self) -> Timeline:
-        """Return when the simulator runs the instructions of all ranks, in units of the program's costs.
+        """Return the predicted times of the instructions of all ranks, in units of the program's costs.
 
         It has the form of `timeline`, so both can be drawn or written in the same way.
         """
@@ -293,8 +306,8 @@ class BoundPipeline:
     def timeline(self) -> Timeline:
         """Return when the instructions of all ranks ran in the last step; called by all ranks together, the same on all.
 
-        Times are in milliseconds after the first instruction of all ranks began. `chimerac.compiler.beside` compares them with
-        the simulator's. Raises ValueError before the first step.
+        Times are in milliseconds after the earliest instruction of all ranks began. `chimerac.compiler.beside` compares them
+        with the simulator's. Raises ValueError before the first step.
         """
         self._check_has_run("measure")
         return measured_timeline(self.program, aligned_times(self.times, self.transport))
@@ -332,7 +345,7 @@ def _compile(program: Program, stages: Mapping[int, Stage], options: Mapping[str
 
 @contextmanager
 def _evaluation_mode(stages: Iterable[Stage]) -> Iterator[None]:
-    """Put all modules into evaluation mode inside the context. Afterwards each has its mode again."""
+    """Put all modules of the stages into evaluation mode inside the context. Afterwards each has its previous mode."""
     training = [m for stage in stages for m in stage.modules() if m.training]
     for module in training:
         module.training = False

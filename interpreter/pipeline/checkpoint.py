@@ -40,6 +40,7 @@ from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
 from chimerac.interpreter.transport import Transport
 
 PathLike = str | os.PathLike[str]
+_SHOWN = 3  # how many differences between two models a message shows
 
 
 def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
@@ -50,7 +51,8 @@ def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimize
     such as a scheduler, and numbers, texts, tensors, lists and dicts of them.
 
     A checkpoint at `path` is replaced when the new one is complete. Raises ChimeraError E830 on all ranks if the checkpoint
-    cannot be written, and TypeError for a state that cannot be saved.
+    cannot be written. Raises TypeError for a state, or a setting of the optimizer, that cannot be saved, and ValueError if the
+    optimizer has a parameter that the pipeline does not have.
     """
     start_save(path, pipeline, optimizer, state).finish()
 
@@ -61,11 +63,12 @@ def load_checkpoint(
     """Load a checkpoint into the pipeline and the optimizer, and return the further state; called by all ranks together.
 
     state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
-    gets its saved state and its saved settings, such as the learning rate. If the program is the same, torch's random
-    generators get their saved states too.
+    gets its saved state and its saved settings, such as the learning rate. If the program and the type of device are the same,
+    torch's random generators get their saved states too.
 
     Raises ChimeraError on all ranks: E831 for a checkpoint of another model or optimizer, E832 for one that cannot be read.
-    Raises KeyError for a state that the checkpoint does not have. In all these cases nothing is loaded.
+    Raises KeyError for a state that the checkpoint does not have, and for the optimizer TypeError and ValueError as
+    `save_checkpoint`. In all these cases nothing is loaded.
     """
     loaded = open_checkpoint(path, pipeline).load(pipeline, optimizer, needed=state)
     for name, item in state.items():
@@ -83,7 +86,7 @@ class PendingSave:
         self._transport, self._writer, self._info, self._thread = transport, writer, info, thread
 
     def is_written(self) -> bool:
-        """Return whether all ranks have written, so that `finish` does not wait; called by all ranks together."""
+        """Return whether the writing has ended on all ranks, completely or with an error; called by all ranks together."""
         return self._thread.has_ended(self._transport)
 
     def finish(self) -> None:
@@ -97,7 +100,7 @@ class PendingSave:
             def commit() -> str:
                 if self._transport.rank == 0:
                     self._writer.finish([written for written, _ in by_rank])
-                    checksums = {name: checksum for _, of_rank in by_rank for name, checksum in of_rank.items()}
+                    checksums = {name: checksum for _, by_file in by_rank for name, checksum in by_file.items()}
                     files.commit(self.path, self._info, checksums)
                 return ""
 
@@ -160,14 +163,14 @@ def start_save(
         "program": pipeline.program.digest,
         "iteration": pipeline.iteration,
         "torch": torch.__version__,
-        "optimizer": merged_settings(of_rank for _, of_rank in by_rank),
+        "optimizer": merged_settings(settings_of_rank for _, settings_of_rank in by_rank),
         **(info or {}),
     }
     return PendingSave(path, transport, writer, all_info, BackgroundThread(write))
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose files are complete. path: of its folder; info: the content of checkpoint.json."""
+    """A checkpoint whose files have been checked. path: of its folder; info: the content of checkpoint.json."""
 
     def __init__(self, path: Path, info: dict[str, Any], reader: TensorReader) -> None:
         self.path, self.info = path, info
@@ -178,8 +181,8 @@ class OpenedCheckpoint:
     ) -> dict[str, Any]:
         """Load the checkpoint, and return the further state that was saved in it; called by all ranks together.
 
-        with_settings: whether the optimizer also gets its saved settings, such as the learning rate. needed: names of the
-        further state; raises KeyError if the checkpoint does not have one of them. Raises ChimeraError as `load_checkpoint`.
+        with_settings: whether the optimizer also gets its saved settings, such as the learning rate. needed: names that the
+        further state must have. Raises KeyError if it lacks one of them, and the other errors of `load_checkpoint`.
         """
         transport, info, program = pipeline.transport, self.info, pipeline.program
         self._check_model(pipeline)
@@ -212,7 +215,7 @@ class OpenedCheckpoint:
         return state
 
     def _check_model(self, pipeline: BoundPipeline) -> None:
-        """Raise ChimeraError E831 on all ranks unless the names and shapes are those of the whole model."""
+        """Raise ChimeraError E831 on all ranks unless the saved weights have the names and shapes of the whole model."""
         expected: dict[str, list[int]] = {}
         for text in pipeline.transport.all_gather(json.dumps(local_shapes(pipeline))):
             expected |= json.loads(text)
@@ -220,17 +223,20 @@ class OpenedCheckpoint:
         if saved == expected:
             return
         notes = [
-            f"{name} has the shape {saved[name]}, and here {s}"
-            for name, s in expected.items()
-            if name in saved and saved[name] != s
+            f"{name} has the shape {saved[name]}, and here {shape}"
+            for name, shape in expected.items()
+            if name in saved and saved[name] != shape
         ]
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
+        if len(notes) > _SHOWN:
+            hidden = len(notes) - _SHOWN
+            notes[_SHOWN:] = ["1 more name differs" if hidden == 1 else f"{hidden} more names differ"]
         own = f"{pipeline.name} with {_parameter_count(pipeline):,} parameters"
         raise files.mismatch(
             self.path,
             f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {own}",
-            notes=(*notes[:3], *([f"{len(notes) - 3} names more differ"] if len(notes) > 3 else [])),
+            notes=tuple(notes),
         )
 
 
@@ -253,7 +259,7 @@ def open_checkpoint(path: PathLike, pipeline: BoundPipeline) -> OpenedCheckpoint
 
 
 def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport) -> None:
-    """Wait until all ranks have read. Raises ChimeraError E832 on all ranks if one could not."""
+    """Wait until all ranks have read the checkpoint. Raises ChimeraError E832 on all ranks if one could not."""
     try:
         thread.results(transport)
     except RanksFailedError as error:
@@ -266,7 +272,7 @@ def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport
 
 
 def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> ChimeraError:
-    """Remove the files that were written, which may have filled the disk, and return the finding E830.
+    """Remove the files of a failed save, which may have filled the disk, and return the finding E830.
 
     Called by all ranks together.
     """
@@ -293,7 +299,10 @@ def _parameter_count(pipeline: BoundPipeline) -> int:
 
 
 def _serialized(state: Mapping[str, Any]) -> bytes:
-    """Return the bytes that torch.save writes for the further state. Raises TypeError for what could not be loaded again."""
+    """Return the bytes that torch.save writes for the further state.
+
+    Raises TypeError for a value that cannot be saved, or could not be loaded again.
+    """
     values = {name: item.state_dict() if hasattr(item, "state_dict") else item for name, item in state.items()}
     for name, value in values.items():
         stream = io.BytesIO()

@@ -4,9 +4,9 @@
     state.pt                what the caller saved besides, written by torch.save
     checkpoint.json         the run that wrote it, and the sizes and checksums of the other files
 
-A folder that has its final name is complete. A process that is killed leaves a hidden folder, which the next save removes.
-While a checkpoint replaces another one of the same name, the old one has a hidden name too. It remains valid until the new one
-has its final name.
+A folder that has its final name is complete. A process that is killed while it saves leaves a hidden folder. The next save of
+the same name removes it, and so does `remove_leftovers`. While a checkpoint replaces another one of the same name, the old one
+has a hidden name too. It remains valid until the new one has its final name.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ INFO, STATE = "checkpoint.json", "state.pt"
 
 
 class UnreadableError(Exception):
-    """A checkpoint is incomplete or damaged. The message says what is wrong with it."""
+    """A checkpoint is missing, incomplete, damaged, or of a newer version. The message says what is wrong with it."""
 
 
 def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
-    """Return the finding that the checkpoint `path` belongs to another run. reason: what differs; help: has a default."""
+    """Return the finding that the checkpoint `path` belongs to another run.
+
+    reason: what differs. help: empty for the default, which suits most differences.
+    """
     help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
     return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
 
 
 def partial_folder(path: Path) -> Path:
-    """Return the folder in which a checkpoint is written."""
+    """Return the folder in which the checkpoint `path` is written until it is complete."""
     return path.parent / f".{path.name}.partial"
 
 
 def _replaced_folder(path: Path) -> Path:
-    """Return the folder of a complete checkpoint while another one replaces it."""
+    """Return the folder in which the old checkpoint `path` is while a new one replaces it."""
     return path.parent / f".{path.name}.replaced"
 
 
@@ -65,7 +68,7 @@ def _may_be_replaced(names: Set[str]) -> bool:
 def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
     """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced.
 
-    checksums: by name of the file, those that are known already.
+    info: what checkpoint.json says of the run. checksums: by name of the file, those that are known already.
     """
     folder = partial_folder(path)
     sizes_and_checksums = {
@@ -82,7 +85,10 @@ def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) ->
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder if it exists. It is renamed first, so that no part of it is taken for a complete checkpoint."""
+    """Remove a folder if it exists.
+
+    It first gets the name of an incomplete save, so that no part of it is taken for a complete checkpoint.
+    """
     if folder.exists():
         if not folder.name.endswith(".partial"):
             remove(partial_folder(folder))
@@ -91,9 +97,9 @@ def remove(folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove the folders of incomplete saves, and replaced checkpoints. prefix: of the names of the checkpoints in `parent`.
+    """Remove the folders of incomplete saves, and replaced checkpoints whose replacement is complete.
 
-    Other hidden files and folders remain, such as those of an export.
+    prefix: of the names of the checkpoints in `parent`. Other hidden files and folders remain, such as those of an export.
     """
     # Incomplete saves are `.NAME.partial`. A replaced checkpoint that `remove` has renamed is `..NAME.replaced.partial`.
     for folder in parent.glob(f".*{prefix}*.partial"):
@@ -109,12 +115,16 @@ def final_name(replaced: Path) -> Path:
 
 
 def existing_folder(path: Path) -> Path:
-    """Return the folder of the checkpoint `path`: the replaced one, if a process was killed between the two renames."""
+    """Return the folder of the checkpoint `path`: the replaced one, if a process was killed between the renames of `commit`."""
     return _replaced_folder(path) if not path.exists() and _replaced_folder(path).exists() else path
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Return checkpoint.json. Raises UnreadableError unless all files exist and have the sizes with which they were written."""
+    """Return the content of checkpoint.json.
+
+    Raises UnreadableError if it is missing, damaged or of a newer version, or if another file is missing or does not have the
+    size with which it was written.
+    """
     if not folder.is_dir():
         raise UnreadableError("there is no such folder")
     if not (folder / INFO).exists():
@@ -136,7 +146,8 @@ def read_info(folder: Path) -> dict[str, Any]:
 def verify(folder: Path, info: Mapping[str, Any], part: int, parts: int) -> None:
     """Raise UnreadableError if the bytes of a file have changed.
 
-    `parts` callers share the work: the one with the number `part` checks each file whose index is `part` modulo `parts`.
+    `parts` callers share the work, numbered from 0. Of the files, sorted by name, the caller `part` checks those whose index is
+    `part` modulo `parts`.
     """
     for name, (_, expected) in sorted(info["files"].items())[part::parts]:
         if checksum(folder / name) != expected:

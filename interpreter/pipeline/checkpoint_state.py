@@ -1,10 +1,13 @@
 """What a rank saves and restores, under the names of the full model: weights, optimizer state, states of random generators.
 
-    ("model", name)                  parameters and buffers; a shared parameter under each of its names
-    ("optimizer", "state", name, k)  the entry k of the optimizer's state of a parameter; a shared one under its first name
-    ("random", "rank 0", device)     the states of torch's generators, by rank
+Each value is saved once. Any rank may read it, whichever ranks held it before.
 
-Which ranks hold a value does not matter: each value is saved once, and any rank may read it.
+    place                              value
+    ("model", name)                    a parameter or a buffer; a shared parameter under each of its names
+    ("optimizer", "state", name, key)  one entry of the optimizer's state of a parameter; a shared one under its first name
+    ("random", "rank 0", type)         the state of a random generator of torch, by rank and by type of device
+
+The optimizer's settings, such as the learning rate, are in checkpoint.json.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _NOT_SETTINGS = {"params", "param_names"}  # the entries of an optimizer's param
 
 
 class MismatchError(Exception):
-    """A checkpoint was written by another model or optimizer. The message names both."""
+    """The optimizer of a run does not fit the saved one. The message says what differs."""
 
 
 class Names:
@@ -55,9 +58,9 @@ def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Nam
 
 
 def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, Any] | None:
-    """Return the class name of an optimizer, and of each group the names of its parameters and its settings, as JSON values.
+    """Return the class name of an optimizer, and for each of its groups [names of the parameters, settings], as JSON values.
 
-    Return None for no optimizer.
+    Return None if there is no optimizer. Raises TypeError for a setting that JSON cannot have.
     """
     if optimizer is None:
         return None
@@ -68,10 +71,10 @@ def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, A
 def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """Return the settings of the optimizers of all ranks as those of one optimizer. Groups with equal settings become one.
 
-    by_rank: as from `optimizer_settings`. Return None if no rank has an optimizer with parameters.
+    by_rank: as from `optimizer_settings`. Return None if no rank has an optimizer.
     """
     kind: str | None = None
-    merged: dict[str, tuple[Any, dict[str, None]]] = {}  # by the text of the settings: the settings and the names
+    merged: dict[str, tuple[Any, dict[str, None]]] = {}  # by the text of the settings: the settings, and the names as keys
     for settings in by_rank:
         if settings is not None:
             kind = settings["kind"]
@@ -81,7 +84,7 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
 
 
 def local_shapes(pipeline: BoundPipeline) -> dict[str, list[int]]:
-    """Return the shapes of this rank's parameters and buffers."""
+    """Return the shapes of this rank's parameters and buffers, by name."""
     return {name: list(t.shape) for name, t in pipeline.state_dict().items()}
 
 
@@ -103,10 +106,11 @@ def restore_function(
     settings: Mapping[str, Any] | None,
     with_settings: bool,
 ) -> Callable[[], None]:
-    """Return a function that loads values into the pipeline and the optimizer.
+    """Return a function that loads the saved values into the pipeline and the optimizer.
 
     values: by place. settings: the saved ones, as from `merged_settings`; with_settings: whether the optimizer gets them.
-    Raises MismatchError if the values do not fit the optimizer. Nothing is loaded before the function is called.
+    Raises MismatchError if the saved values or settings do not fit the optimizer. Nothing is loaded before the function is
+    called.
     """
     state = None if optimizer is None else _optimizer_state(values, optimizer, names, settings, with_settings)
 
@@ -119,7 +123,7 @@ def restore_function(
 
 
 def restore_generators(values: Mapping[Place, Any], pipeline: BoundPipeline) -> None:
-    """Give torch's generators the states that this rank saved, if it saved them for the same type of device."""
+    """Give torch's generators the states that the rank of this number saved, if its device was of the same type."""
     device = pipeline.transport.device
     states = {place[2]: value for place, value in values.items() if place[0] == "random"}
     if states.keys() == Generators.of(device).states.keys():
@@ -142,7 +146,8 @@ def _optimizer_state(
     for place, value in values.items():
         if place[0] == "optimizer":
             by_name.setdefault(place[2], {})[place[3]] = value
-    groups, state, number = [], {}, 0
+    groups, state = [], {}
+    first = 0  # the number of the group's first parameter, counted over all groups as torch does
     for group in optimizer.param_groups:
         own = [names.of(p) for p in group["params"]]
         if missing := [name for name in own if name not in saved]:
@@ -160,9 +165,9 @@ def _optimizer_state(
                 )
         for key, value in (saved[own[0]] if own and with_settings else {}).items():
             restored[key] = _in_type_of(group[key], value)
-        restored["params"] = list(range(number, number + len(own)))
-        state.update({number + k: by_name[name] for k, name in enumerate(own) if name in by_name})
-        number += len(own)
+        restored["params"] = list(range(first, first + len(own)))
+        state.update({first + k: by_name[name] for k, name in enumerate(own) if name in by_name})
+        first += len(own)
         groups.append(restored)
     return {"state": state, "param_groups": groups}
 

@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-# A value that was written: its name, its offset if it is a part of a tensor, its file, and its first byte and length there.
+# A value that was written: its name, DCP's offset in the full tensor (None if the value is no tensor), its file, and its first
+# byte and length there.
 WrittenValue = tuple[str, list[int] | None, str, int, int]
 Place = tuple[str, ...]  # the keys that lead to a value in nested mappings, such as ("model", "head.weight")
 
@@ -44,7 +45,7 @@ class TensorWriter:
     """Writes the values of one rank.
 
     state: the values of this rank, as nested mappings. folder: it exists, and all ranks see it. The methods are called in the
-    order in which they are defined; `copy` may be left out.
+    order in which they are defined; `copy` may be left out, and only rank 0 calls `finish`.
     """
 
     def __init__(self, state: Mapping[str, Any], folder: Path, rank: int) -> None:
@@ -58,7 +59,7 @@ class TensorWriter:
         return json.dumps([[place, *_shape_and_dtype(value)] for place, value in _leaves(self._state)])
 
     def plan(self, descriptions: Sequence[str]) -> str:
-        """Decide which rank writes which values, and return how many this rank writes. All ranks compute the same plan.
+        """Decide which rank writes which values, and return as text how many this rank writes. All ranks decide the same.
 
         descriptions: of the values of all ranks, by rank.
         """
@@ -83,9 +84,9 @@ class TensorWriter:
 
         Raises FileNotFoundError if rank 0 does not see a file of another rank.
         """
-        for name in {name for written in by_rank for _, _, name, _, _ in written}:
-            if not (self._folder / name).exists():
-                raise FileNotFoundError(f"rank 0 does not see the file {name} that another rank has written")
+        for file in {file for written in by_rank for _, _, file, _, _ in written}:
+            if not (self._folder / file).exists():
+                raise FileNotFoundError(f"rank 0 does not see the file {file} that another rank has written")
         self._storage.finish(self._metadata, [[_from_written(value) for value in written] for written in by_rank])
 
     def _planner_of(self, description: Sequence[Sequence[Any]]) -> DefaultSavePlanner:
@@ -103,7 +104,7 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Reads the values of a folder. Raises the errors of DCP, of pickle and of the file system if it is damaged."""
+    """Reads the values of a folder. Raises the errors of DCP, of pickle and of the file system if the folder is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._storage = FileSystemReader(folder)
@@ -128,7 +129,7 @@ class TensorReader:
                 values[self._names[place]] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
             else:
                 values[self._names[place]] = None
-        # These are the calls of dcp.load in one process, without its warning that there are no other ones.
+        # These are the calls of dcp.load in one process. Without torch.distributed, dcp.load itself would print a warning.
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(values, self._metadata, is_coordinator=True)
         self._storage.set_up_storage_reader(self._metadata, is_coordinator=True)
@@ -160,7 +161,7 @@ def _to_written(result: WriteResult) -> WrittenValue:
 
 
 def _from_written(value: WrittenValue) -> WriteResult:
-    """Return the result of DCP of which this is the value."""
+    """Return the result of DCP that `_to_written` made into this value."""
     name, offset, path, start, length = value
     index = MetadataIndex(name, None if offset is None else torch.Size(offset))
     return WriteResult(index, length, _StorageInfo(path, start, length))

@@ -27,8 +27,9 @@ def cut_model(
 ) -> tuple[Program, PartitionedModel]:
     """Return the program of a schedule for these ranks, and the model cut into its stages.
 
-    samples: of a micro-batch. split: how many layers each stage has; None: stages of about equal computation. Parameters that
-    layers share are tied in the program. The other arguments and the errors are those of `Pipeline`.
+    samples: of a micro-batch. split: how many layers each stage has; None: the program's own partition if it has one, otherwise
+    stages of about equal computation. If `schedule` is not a compiled program, the parameters that stages share are tied in the
+    program. The other arguments and the errors are those of `Pipeline`.
     """
 
     def compile_with(tied: Sequence[Tied] = ()) -> Program:
@@ -56,10 +57,11 @@ def with_own_stages(
     transport: Transport,
     recompute: Recompute = None,
 ) -> tuple[Program, OwnStages]:
-    """Return the program of a schedule for these ranks, and the model of which this rank has its own stages.
+    """Return the program of a schedule for these ranks, and the model as this rank knows it: only the stages that it holds.
 
-    stages: of this rank, by number. objective: the loss and the precision. example: of one micro-batch. The other arguments and
-    the errors are those of `Pipeline`. Raises ValueError if `tied` is not what the program ties.
+    stages: those stages, by number, as modules. objective: the loss and the precision. example: of one micro-batch. The other
+    arguments and the errors are those of `Pipeline`. Raises ValueError for a set of `tied` that is on one stage only, and if
+    the program ties other sets than `tied`.
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
         raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")
@@ -91,8 +93,7 @@ def program_on(
 ) -> Program:
     """Return the program of a schedule for the ranks of a transport. It is verified, also for their machine.
 
-    Raises ChimeraError for a schedule that does not compile, E800 for another number of ranks, and E816 if the program may hang
-    on their machine.
+    Raises ChimeraError as `program_for`, E800 for another number of ranks, and E816 if the program may hang on their machine.
     """
     program = program_for(schedule, parameters, width, transport.world, tied, recompute)
     check_world(program, transport.world)

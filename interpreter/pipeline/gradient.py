@@ -15,7 +15,7 @@ PART_ELEMENTS = 2**20  # elements of a gradient that are converted to float64 at
 
 
 class ModelGradient:
-    """One rank's part of the gradient. holders: the ranks that hold each group of parameters."""
+    """One rank's part of the gradient. holders: the ranks that hold each group of parameters, ascending."""
 
     def __init__(self, executor: Executor, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
         self._executor, self._holders, self._transport = executor, holders, transport
@@ -43,7 +43,10 @@ class ModelGradient:
         return [p for name, ps in self._executor.groups.items() if self._holders[name][0] == rank for p in ps]
 
     def clip(self, norm: float, max_norm: float) -> None:
-        """Scale this rank's part in place such that a gradient of this norm gets the norm `max_norm`, if that is less."""
+        """Scale this rank's part in place, so that the whole gradient gets the norm `max_norm` if its norm is larger.
+
+        norm: of the whole gradient, as the method `norm` returns it.
+        """
         factor, parts = min(1.0, max_norm / (norm + 1e-6)), self._parts()  # 1e-6 as in torch.nn.utils.clip_grad_norm_
         if factor != 1.0 and parts:  # a rank may have no stage, or only parameters that are not trained
             torch._foreach_mul_(parts, factor)

@@ -14,17 +14,19 @@ from chimerac.interpreter.runtime.finite import Cause, FiniteCheck, first_cause
 class History:
     """The batches of the current weight update, each with the states of torch's random generators before it ran.
 
+    A run with sync completes a weight update. So the next run begins another one, and the batches before it are forgotten.
+
     loss: this rank's share of the loss of the last run; 0.0 before the first one. has_run: whether a batch has run.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._runs: list[tuple[MicroBatches, Generators]] = []
-        self._is_complete = True
+        self._is_complete = True  # whether the last run was with sync
         self.loss, self.has_run = 0.0, False
 
     def run(self, batch: MicroBatches, sync: bool) -> float:
-        """Run a batch and return this rank's share of the loss."""
+        """Run a batch and return this rank's share of the loss. sync: as in `Executor.run`."""
         if self._is_complete:
             self._runs.clear()
         self._runs.append((batch, Generators.of(self._executor.transport.device)))
@@ -35,9 +37,9 @@ class History:
     def first_cause(self, names: Mapping[int, str]) -> Cause | None:
         """Run the batches again, and return the first cause of a value that is not finite; called by all ranks together.
 
-        names: of this rank's parameters, by id. The new run begins without gradients. So a value that was not finite before the
-        first of these batches is not found: if all values are finite now, None is returned. Afterwards gradients, buffers and
-        random generators are as they were.
+        names: of this rank's parameters, by id. The new run begins without gradients. So a gradient that was not finite before
+        the first of these batches is not found. If all values of the new run are finite, None is returned. Afterwards
+        gradients, buffers and random generators are as they were.
         """
         executor, modules = self._executor, self._executor.stages.values()
         parameters = {id(p): p for module in modules for p in module.parameters()}.values()

@@ -45,14 +45,18 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
 
 
 def objective_of(loss: Loss, autocast: torch.dtype | None) -> Objective:
-    """Return the loss and the precision of stages, without their layers."""
+    """Return an objective with this loss and this precision: a model without layers."""
     return LayeredModel(
         name="", layers=(), loss=loss_of_tuples(loss), example=_example_of(Example((), None)), autocast=autocast
     )
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
-    """Yield each layer with its name in the full model; by default its index."""
+    """Yield each layer with its name in the full model.
+
+    The name is the one given with the layer, or that of the module in `model` or in an nn.Sequential; otherwise the index.
+    Raises ValueError for a layer without a given name that is not in `model`.
+    """
     if isinstance(layers, nn.Sequential) and model is None:
         yield from layers._modules.items()  # named_children leaves out the second occurrence of a module
         return
@@ -74,7 +78,7 @@ def _builder(layer: Layer) -> Builder:
 
 
 def _example_of(given: Example) -> Callable[[int], Example]:
-    """Return a function that returns zeros with the shapes and dtypes of these tensors."""
+    """Return a function that returns zeros with the shapes and dtypes of these tensors, for any number of samples."""
 
     def zeros(tensors: Values) -> Values:
         return tuple(torch.zeros_like(t) for t in tensors)
@@ -87,9 +91,9 @@ def _example_of(given: Example) -> Callable[[int], Example]:
 
 
 def _ties(layers: Sequence[tuple[str, Layer]]) -> dict[int, dict[str, str]]:
-    """Return, for each layer with shared parameters, their paths in the layer, by the name of the set of tied parameters.
+    """Return the paths of shared parameters in their layers, by number of the layer and by name of the set of tied parameters.
 
-    A set is named by the full name of its first parameter.
+    A set has the full name of its parameter in the first layer that has it. Only layers that are modules are compared.
     """
     uses_by_parameter: dict[int, list[tuple[int, str]]] = {}  # by id: the layers that have the parameter, and its paths there
     for k, (_, layer) in enumerate(layers):

@@ -50,12 +50,12 @@ class Pipeline(BoundPipeline):
     """One rank of a pipeline. All ranks create it together, with the same arguments.
 
     - layers: the whole model as a list of modules, or of functions that build them; each may be (name, layer). A rank calls the
-      functions of its own layers only. The tensors that a layer returns are the arguments of the next one. Layers may share
-      parameters: their gradients are summed over all stages that have them. layers may also be a Model, as interpreter/adapters
-      makes them: it has its own loss and example, so loss, inputs, targets, fields and model are not given. Or layers are the
-      stages of this rank alone: see below.
-    - schedule: a name in the library, a path, a text, or a compiled program.
-    - parameters: of the schedule, by name; by default D follows from the number of ranks.
+      functions of other ranks' layers only to measure the model, with fake tensors, which have no memory. The tensors that a
+      layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over all stages
+      that have them. layers may also be a Model, as interpreter/adapters makes one: it has its own loss and example, so loss,
+      inputs, targets, fields and model are not given. Or layers are the stages of this rank alone: see below.
+    - schedule: a name in the library, a path, a text with a line break, or a compiled program.
+    - parameters: of the schedule, by name; if D is not given, it follows from the number of ranks.
     - loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
       several.
     - inputs: those of one micro-batch; all micro-batches have their shapes and dtypes.
@@ -64,7 +64,8 @@ class Pipeline(BoundPipeline):
       reads those that are parameters of its `forward`.
     - model: the module that contains the layers and gives them their names.
     - width: the number of data-parallel replicas.
-    - split: how many layers each stage has; by default stages of about equal computation.
+    - split: how many layers each stage has; by default the program's own partition if it has one, otherwise stages of about
+      equal computation.
     - recompute: the stages that keep only their inputs and run their forwards again before their backwards: 'all', 'none', a
       list such as '0,2..5', or numbers; by default as the schedule says.
     - tied: for own stages only, the parameters that stages share: see below.
@@ -80,10 +81,11 @@ class Pipeline(BoundPipeline):
 
     Own stages: layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages`
     returns their numbers. Then `model`, `split` and `targets` are not given. tied: for each set of shared parameters, by a name
-    of your choice, the path of the parameter in each of its stages. All ranks give all sets, and all fields.
+    of your choice, the path of the parameter in each of its stages, by stage. All ranks give all sets, and all fields.
 
-    Raises ChimeraError for a schedule that does not compile, if it needs another number of ranks or another machine, and if
-    the ranks give different arguments. Raises TypeError and ValueError for other wrong arguments.
+    Raises ChimeraError for a schedule that does not compile, if it does not fit the model, if it needs another number of ranks
+    or another machine, and if the ranks have different programs, boundary values or copies of parameters. Raises TypeError and
+    ValueError for other wrong arguments.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Pipeline(BoundPipeline):
         dtype, sizes = checked_autocast(autocast), parameters or {}
         if isinstance(layers, Model):
             refuse_arguments_of_model(loss, inputs, targets, fields, model)
-            self._example = layers.example(1)  # an adapter's example has its own number of samples instead of 1
+            self._example = layers.example(1)  # of one sample, except for models of adapters, which have one fixed example
         else:
             self._example = example_of(inputs, targets, fields)
         if isinstance(layers, Mapping):
@@ -165,12 +167,15 @@ class Pipeline(BoundPipeline):
 
         inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a rank
         that does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas,
-        divided by `divisor`; by default by their number, which gives the mean. If there are several losses, `divisor` may have
-        one number for each. Afterwards every parameter has its complete gradient, added to the one that it had.
+        divided by `divisor`; by default by the number of these micro-batches, which gives the mean. If there are several
+        losses, `divisor` may have one number for each. Afterwards every parameter has its complete gradient, added to the one
+        that it had.
 
         sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
-        weight update over several batches needs one all-reduce. Raises RankError, which names the instruction that failed, and
-        ValueError for tensors that do not fit.
+        weight update over several batches all-reduces each gradient once.
+
+        Raises RankError, which names the instruction that failed; TypeError and ValueError for tensors that do not fit;
+        RuntimeError inside torch.autocast.
         """
         own_loss = self.run(self._batch(inputs, targets, divisor, fields), sync)
         self.iteration += 1
@@ -184,7 +189,10 @@ class Pipeline(BoundPipeline):
         divisor: Divisor | None = None,
         **fields: Tensor,
     ) -> float:
-        """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
+        """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode.
+
+        Called by all ranks together.
+        """
         return self._sum_of_ranks(self.evaluate_batch(self._batch(inputs, targets, divisor, fields)))
 
     def close(self) -> None:
@@ -222,7 +230,8 @@ class Pipeline(BoundPipeline):
             raise ValueError(f"{uneven} targets cannot be cut into {micro_batches} micro-batches")
         own_fields = read_fields(fields, self._example.fields, self.reads_fields, micro_batches, own_name)
         size = self._example.samples
-        first = (self.iteration * header.width + self.replica) * micro_batches  # the number of the first micro-batch
+        # Micro-batches are numbered over all steps and replicas. This batch begins with the micro-batch `first`.
+        first = (self.iteration * header.width + self.replica) * micro_batches
         samples = [tuple(range(n * size, (n + 1) * size)) for n in range(first, first + micro_batches)]
         draws = [Draws(seed=0, iteration=self.iteration, samples=numbers) for numbers in samples]
         divisors = divisor if isinstance(divisor, Sequence) else (micro_batches * header.width if divisor is None else divisor,)

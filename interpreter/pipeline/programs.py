@@ -1,4 +1,4 @@
-"""What a pipeline gets from the compiler: the program for its ranks, the program of evaluations, and the predicted times."""
+"""What a pipeline gets from the compiler: programs for its ranks and for evaluations, their checks, and predicted times."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def program_for(
 ) -> Program:
     """Return the verified program of a schedule.
 
-    schedule: a text or a file may also be a compiled program. parameters: if D is not given, it is world / width. width: the
-    number of data-parallel replicas. world: the number of ranks; None if it is not known. tied: sets of tied parameters besides
-    those of the schedule; not used for a compiled program. recompute: the stages that recompute, in the place of those of the
-    schedule.
+    schedule: as described at `Schedule`; the text or the file may be that of a compiled program. parameters: by name; if D is
+    not given, it follows from `world` as in `with_depth`. width: the number of data-parallel replicas. world: the number of
+    ranks; None if it is not known. tied: sets of tied parameters besides those of the schedule; not used for a compiled
+    program. recompute: the stages that recompute, in the place of those of the schedule; None: those of the schedule.
 
-    Raises ChimeraError for a schedule that does not compile or a program that is not correct, and E808 if parameters, a width
-    or the stages that recompute are given for a compiled program.
+    Raises ChimeraError for a schedule that is not found or does not compile, for a program that is not correct, and E808 if
+    parameters, another width or the stages that recompute are given for a compiled program.
     """
     if isinstance(schedule, Program):
         return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width, recompute)
@@ -74,17 +74,19 @@ def program_for(
 
 
 def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
-    """Compile a schedule with these parameters. If D is not given, it is world / width.
+    """Compile a schedule with these parameters. If D is not given, it is world / width, where possible.
 
-    compile_with: compiles with the parameters that it is given, or raises ChimeraError. world: the number of ranks; None or 0
-    if it is not known. Raises the ChimeraError of `compile_with`, with a note if D follows from `world`.
+    That is possible if `world` is a multiple of `width` and the schedule has a parameter D. compile_with: compiles with the
+    parameters that it is given, or raises ChimeraError. world: the number of ranks; None or 0 if it is not known.
+
+    Raises the ChimeraError of `compile_with`. Where it notes the value of D, the note says that D follows from `world`.
     """
     if "D" not in parameters and world and width > 0 and world % width == 0:
         depth = world // width
         try:
             return compile_with({**parameters, "D": depth})
         except ChimeraError as error:
-            # E203: the schedule has no parameter D. Then it is compiled without it, below.
+            # E203: the schedule has no parameter D. It is then compiled without D, below.
             if all(d.code != "E203" for d in error.diagnostics):
                 started = f"{count_text(world, 'process')} that {'was' if world == 1 else 'were'} started"
                 note = f"D = {depth} follows from the {started}"
@@ -106,7 +108,7 @@ def check_machine(
     """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
 
     name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. path: the path of the program in
-    the suggested command. alternative: what the help suggests if the arranged program is not correct either.
+    the suggested command. alternative: what the help suggests if the compiler cannot arrange the program for this machine.
     """
     if program.header.machine == machine:
         return  # it was verified for this machine
@@ -127,7 +129,7 @@ def check_machine(
 
 
 def schedule_text(name_or_path: str) -> str:
-    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 if there is none."""
+    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 if it is not found or readable."""
     return find(name_or_path).text
 
 
@@ -163,7 +165,7 @@ def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
 
 
 def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int, recompute: Recompute) -> Program:
-    """Return a compiled program. Raises ChimeraError E808 if anything is given that is fixed in it."""
+    """Return a compiled program. Raises ChimeraError E808 if parameters, another width or stages that recompute are given."""
     if parameters or width not in (1, program.header.width):
         raise refuse(
             "E808",

@@ -32,8 +32,8 @@ class Connection:
 def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> Connection:
     """Connect to the other ranks of a pipeline; called by all of them together.
 
-    group: of the ranks; by default the default process group, which is created if there is none. Tensors on a GPU are sent
-    over NCCL if that is the backend of the group, otherwise through host memory.
+    group: of the ranks; None: the default process group, which is created with the backend gloo if there is none. Tensors on a
+    GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
     """
     global _has_created_group
     if group is None and not dist.is_initialized():
@@ -62,7 +62,7 @@ def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | Non
 
 
 def _join_job(device: torch.device) -> Connection:
-    """Connect the ranks that torchrun started. The last pipeline to disconnect ends their process group."""
+    """Connect the ranks of the default process group that a pipeline has created. The last pipeline to leave destroys it."""
     global _job_pipelines
     _job_pipelines += 1
     transport = gloo.Gloo(device)
@@ -93,10 +93,10 @@ def _wait_for_all(transport: Transport) -> None:
 def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
     """Compare a digest with that of every rank. what: the thing that has this digest, for the message; code: of the error.
 
-    Raises ChimeraError on all ranks if two of them differ.
+    Raises ChimeraError on all ranks if two digests differ.
     """
     digests = transport.all_gather(digest)
-    other = next((r for r, of_rank in enumerate(digests) if of_rank != digests[0]), None)
+    other = next((rank for rank, d in enumerate(digests) if d != digests[0]), None)
     if other is not None:
         raise refuse(
             code,

@@ -1,8 +1,9 @@
 """An optimizer whose state is sharded over the ranks that hold copies of a parameter (ZeRO, stage 1).
 
-All holders of a parameter have its complete gradient after a step. One of them owns it: only the owner has state for it and
-updates it. Then it broadcasts the new values to the other holders, bit for bit. So the result equals that of a whole optimizer
-on every holder, and all ranks together hold one copy of the state instead of one for each holder.
+All holders of a parameter have its complete gradient after a step of the pipeline. One of them owns the parameter: only the
+owner has state for it and updates it. Then the owner broadcasts the new values to the other holders, bit for bit. So the result
+equals that of an unsharded optimizer on every holder, and all ranks together hold one copy of the state instead of one for each
+holder.
 
 torch's ZeroRedundancyOptimizer does not fit. It shards one list of parameters over all ranks of one process group, but here
 each stage has its own holders, and a rank holds several stages. It communicates through torch.distributed itself, so the
@@ -28,7 +29,10 @@ Parameters = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Itera
 
 
 class Shard(NamedTuple):
-    """The parameters of a group that one of its holders owns, all of one dtype. holders: at least two, ascending."""
+    """Those parameters of a group of the program that one of its holders owns, all of one dtype.
+
+    holders: of the group, at least two, ascending. owner: one of them.
+    """
 
     holders: tuple[int, ...]
     owner: int
@@ -38,8 +42,8 @@ class Shard(NamedTuple):
 class Ownership:
     """Which rank owns each parameter; created by all ranks together.
 
-    groups: this rank's parameters; holders: the ranks that hold each group of the program. The parameters are assigned in
-    descending order of size, each to the holder that owns the fewest elements so far.
+    groups: this rank's parameters, by group of the program; holders: the ranks that hold each of these groups. The parameters
+    that are trained are assigned in descending order of size, each to the holder that owns the fewest elements so far.
     """
 
     def __init__(self, groups: Groups, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
@@ -51,8 +55,8 @@ class Ownership:
         for text in transport.all_gather(own_sizes):
             sizes |= json.loads(text)
         owners = _owners(sizes, holders)
-        self.owned: set[int] = set()  # those that this rank owns, by id
-        self.shards: list[Shard] = []  # in the same order on all ranks
+        self.owned: set[int] = set()  # the parameters that this rank owns, by id
+        self.shards: list[Shard] = []  # what `broadcast` sends or receives, in the same order on all ranks
         for name in [name for name in holders if name in trained]:
             by_owner: dict[tuple[int, torch.dtype], list[nn.Parameter]] = {}
             for p, owner in zip(trained[name], owners[name], strict=True):
@@ -79,10 +83,10 @@ class Ownership:
 class ShardedOptimizer(Optimizer):
     """An optimizer that has state for the parameters that this rank owns, and updates them on all their holders.
 
-    It is used like an `optimizer_class` of all parameters of this rank: its `param_groups` have the learning rates, which
-    schedulers set too, and `zero_grad` clears all gradients. `state` and `state_dict` have the state of owned parameters only.
-    `load_state_dict` also accepts the state of a whole optimizer. The class must update each parameter independently of the
-    others, as all optimizers of torch do but LBFGS. All ranks create it, and call `step`, together.
+    It is used like an `optimizer_class` of all parameters of this rank: its `param_groups` have the learning rates, also those
+    that schedulers set, and `zero_grad` clears all gradients. `state` and `state_dict` have the state of owned parameters only.
+    `load_state_dict` also accepts the state of an unsharded optimizer. The class must update each parameter independently of
+    the others, as all optimizers of torch do but LBFGS. All ranks create the optimizer, and call `step`, together.
 
     defaults: arguments of `optimizer_class`. check: called before each step without a closure; it raises if the gradients
     cannot be used. Raises ValueError for a parameter that is not in the pipeline.
@@ -98,7 +102,7 @@ class ShardedOptimizer(Optimizer):
     ) -> None:
         given: Any = list(parameters) or [{"params": []}]  # a rank may have no stage, and torch accepts no empty list
         self._ownership, self._check = ownership, check
-        self.local: Optimizer | None = None  # of the owned parameters
+        self.local: Optimizer | None = None  # of the owned parameters; None until the base class has called `add_param_group`
         super().__init__(given, dict(defaults))
         if foreign := [p for group in self.param_groups for p in group["params"] if id(p) not in ownership.held]:
             raise ValueError(
@@ -128,25 +132,25 @@ class ShardedOptimizer(Optimizer):
             self.local.add_param_group(self._owned(self.param_groups[-1]))
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the options of all groups, and the state of the parameters that this rank owns."""
+        """Load the options of all `param_groups`, and the state of the parameters that this rank owns."""
         super().load_state_dict(state_dict)
         assert self.local is not None
         owned = {p: state for p, state in self.state.items() if id(p) in self._ownership.owned}
         self.state = self.local.state = defaultdict(dict, owned)
 
     def _owned(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a parameter group without the parameters that other ranks own."""
+        """Return a copy of one of `param_groups` with only the parameters that this rank owns."""
         return {**_options(group), "params": [p for p in group["params"] if id(p) in self._ownership.owned]}
 
     def _copy_local_options(self) -> None:
-        """Copy the options of the local optimizer to the groups: its defaults, and options that it changes itself."""
+        """Copy the options of the local optimizer to `param_groups`: its defaults, and options that it changes itself."""
         assert self.local is not None
         for group, local_group in zip(self.param_groups, self.local.param_groups, strict=True):
             group.update(_options(local_group))
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a parameter group without its parameters."""
+    """Return the options of one of an optimizer's `param_groups`, without the parameters and their names."""
     return {name: value for name, value in group.items() if name not in ("params", "param_names")}
 
 
@@ -156,9 +160,9 @@ def _flat_like(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _owners(sizes: Mapping[str, Sequence[int]], holders: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """Return the owner of each parameter of each group.
+    """Return, for each group of the program, the owner of each of its parameters.
 
-    sizes: the number of elements of each parameter of a group; holders: the ranks that hold the group.
+    sizes: for each group, the number of elements of each parameter; holders: for each group, the ranks that hold it.
     """
     owned: dict[int, int] = defaultdict(int)  # by rank, the number of elements that it owns
     owners = {name: [0] * len(of_group) for name, of_group in sizes.items()}

@@ -1,4 +1,4 @@
-"""Stages that each rank builds alone, so that no rank ever has the whole model.
+"""Stages that each rank builds alone: a rank needs only the stages that it holds.
 
     own, total = held_stages("chimera", {"N": 8})
     pipe = Pipeline({s: build(s, total) for s in own}, "chimera", {"N": 8}, loss=loss, inputs=inputs)
@@ -50,10 +50,10 @@ def held_stages(
     width: int = 1,
     process_group: ProcessGroup | None = None,
 ) -> HeldStages:
-    """Return the stages that this rank of the pipeline holds. It does not communicate with other ranks.
+    """Return the stages that this rank of the pipeline holds, without communication with other ranks.
 
-    The arguments are those of `Pipeline`. Without a process group, the rank is that of the default group. If there is none yet,
-    it is read from torchrun's environment.
+    The arguments are those of `Pipeline`. If no process group is given, the rank is that of the default group. If there is no
+    default group yet, the rank is read from torchrun's environment.
 
     Raises ChimeraError for a schedule that does not compile or that needs another number of ranks. Raises ValueError if there
     is neither a process group nor torchrun's environment.
@@ -76,7 +76,7 @@ def held_stages(
 
 @dataclass(frozen=True)
 class OwnStages:
-    """A model of which this rank has its own stages.
+    """A model as one rank knows it: only the stages that the rank holds.
 
     boundary_table: for each stage of the model, the tensors that it passes to the next one. stages: of this rank, by number.
     """
@@ -94,14 +94,15 @@ class OwnStages:
 def own_stages(
     given: Mapping[int, OwnStage], header: Header, objective: Objective, example: Example, ties: Ties, transport: Transport
 ) -> OwnStages:
-    """Return the model of which this rank was given its own stages; called by all ranks together.
+    """Return the model of which this rank was given the stages `given`; called by all ranks together.
 
     example: of one micro-batch; a stage reads those of its fields that are parameters of its `forward`. ties: the same on all
     ranks.
 
-    Raises on all ranks: ValueError if a rank was given other stages than it holds, if two stages have a parameter or a buffer
-    of the same name, if no stage reads a field, and if a stage cannot run on the output of the stage before it; ChimeraError
-    E807 if copies of a stage return different tensors.
+    Raises on all ranks: ValueError if a rank was given other stages than it holds, or anything but a module; if a stage lacks
+    a parameter that `ties` names; if two stages of a rank share a parameter that it does not name; if two stages have a
+    parameter or a buffer of the same name; if a field is read by no stage; and if a stage cannot run on its inputs. Raises
+    ChimeraError E807 if copies of a stage return different tensors.
     """
     _check_on_all_ranks(transport, lambda: _check_given(given, local_stages(header, transport.rank), transport))
     stages = {
@@ -188,7 +189,10 @@ def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transpor
 def _table(
     stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
 ) -> tuple[Boundary, ...]:
-    """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
+    """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch.
+
+    Raises ValueError and ChimeraError E807 as `own_stages`.
+    """
     table: list[Boundary] = []
     for s in range(header.stages):
         own, failure, cause = "", "", None  # own: the tensors as JSON; empty if this rank does not hold the stage
@@ -213,13 +217,14 @@ def _table(
 
 
 def _boundary_tensor_of(tensor: torch.Tensor) -> BoundaryTensor:
-    return BoundaryTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False)  # type: ignore[arg-type]
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    return BoundaryTensor(shape, dtype, gradient=False)  # type: ignore[arg-type]
 
 
 def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Objective, device: torch.device) -> Boundary:
-    """Return the tensors that a stage returns for these, and for the fields of the example.
+    """Return the tensors that a stage returns for these inputs, and for the fields of the example.
 
-    It runs on fake tensors, which have the shapes and dtypes of `inputs` and of the fields, but no memory.
+    The stage runs on fake tensors, which have the shapes and dtypes of the inputs and of the fields, but no memory.
     """
 
     def stage_example(samples: int) -> Example:
@@ -240,4 +245,4 @@ def _outputs(stage: Stage, inputs: Boundary, example: Example, objective: Object
 
 
 def _stages_text(stages: Sequence[int]) -> str:
-    return f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}" if stages else "no stage"
+    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}" if stages else "no stage"

@@ -14,12 +14,15 @@ from chimerac.interpreter.transport import Transport
 
 
 def full_name(layer: str, path: str) -> str:
-    """Return the name in the full model of `path` in a layer. layer: its name; empty if `path` is already that name."""
+    """Return the name in the full model of what has the name `path` in a layer.
+
+    layer: the name of the layer; empty if `path` is already the name in the full model.
+    """
     return f"{layer}.{path}" if layer else path
 
 
 class Weights:
-    """Names and values of a rank's weights. stages: of this rank, by number. All ranks create it together."""
+    """Names and values of a rank's parameters and buffers. stages: of this rank, by number. All ranks create it together."""
 
     def __init__(self, header: Header, stages: Mapping[int, Stage], transport: Transport) -> None:
         self._header, self._stages, self._transport = header, stages, transport
@@ -59,7 +62,10 @@ class Weights:
         return state
 
     def _first_names_of_tied(self) -> dict[int, str]:
-        """Return the first names of the parameters that layers share, by id; called by all ranks together."""
+        """Return the first names of this rank's tied parameters, by id; called by all ranks together.
+
+        The first name is the one in the first layer of the whole model that has the parameter.
+        """
         uses: dict[str, list[tuple[int, int, str]]] = {}  # by set of tied parameters: stage, layer of the stage, name
         parameters: dict[str, int] = {}  # by set of tied parameters: the id of this rank's parameter
         for s, stage in self._stages.items():
@@ -72,7 +78,7 @@ class Weights:
         return {parameters[tied]: name for tied, (_, _, name) in first_uses.items()}
 
     def _stage_from(self, holder: int, stage: int) -> dict[str, Tensor]:
-        """Return the weights of a stage, copied from the rank `holder`, which has it."""
+        """Return the parameters and buffers of a stage, copied from the rank `holder`; called by all ranks together."""
         own = _state_of(self._layers(stage)) if self._transport.rank == holder else {}
         shapes_and_dtypes = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
         state = {}
@@ -81,7 +87,7 @@ class Weights:
             if name in own:
                 t.copy_(own[name])
             if t.numel():
-                # All ranks but the holder add zeros, byte by byte, so the result has the bits of the holder.
+                # All ranks but `holder` add zeros, byte by byte, so the result has the bits of `holder`.
                 self._transport.all_reduce(t.view(-1).view(torch.uint8))
             state[name] = t
         return state

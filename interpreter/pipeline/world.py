@@ -1,4 +1,4 @@
-"""The errors of a program that does not fit the ranks that run it: another number of ranks, or another machine.
+"""The errors of a program that does not fit its run: another number of ranks, another machine, other recomputation.
 
 For a fast `--help` of interpreter/run.py, it imports neither torch nor numpy.
 """
@@ -42,7 +42,10 @@ def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, not
 
 
 def fixed_recomputation(name: str, option: str) -> ChimeraError:
-    """Return the error E808: the stages that recompute are fixed in a compiled program. name: of it; option: that was given."""
+    """Return the error E808: the stages that recompute are fixed in a compiled program.
+
+    name: of the program. option: the one that was given, which names other stages.
+    """
     message = f"{name} is a compiled program: which of its stages recompute is fixed"
     return refuse("E808", message, help=f"leave out {option}, or give the schedule instead of its program")
 

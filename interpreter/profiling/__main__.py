@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ChimeraError as error:
         write_stderr(render(error.diagnostics))
         return 1
-    # torch and the modules that use it take 2.6 s to import. Errors in options are reported before that.
+    # torch and the modules that use it take 2.6 s to import. The errors above are reported before that.
     if "RANK" not in os.environ:
         return _launch(parser, options.ranks, options.device, options.output, given)
     from chimerac.interpreter.launch.failures import end_with  # imports torch: 2.6 s

@@ -1,8 +1,9 @@
-"""The times of each layer of a model: forward, backward, its two halves, and recomputation.
+"""The times of each layer of a model: forward, backward, the two halves of a backward, and recomputation.
 
-Each layer runs as a stage of its own, as the executor runs stages (runtime/work.py), one after the other: all forwards, then
-all backwards in reverse. So a layer finds the caches as it does in a run. Of equal layers that follow each other only a few
-are built, and all of them get the mean of what these take. What a stage without work takes is measured too, and subtracted.
+Each layer runs as a stage of its own, as the executor runs stages (runtime/work.py). The stages run one after the other: all
+forwards, then all backwards in reverse. So a layer finds the processor's caches in the state that they have in a run. Of equal
+layers that follow each other only a few are measured, and all of them get the mean of the measured ones. The time of a stage
+without work is measured too, and subtracted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Protocol
 
 import torch
@@ -64,7 +65,7 @@ class CudaClock:
             keys.append((op, number))
             events.append(_recorded())
         torch.cuda.synchronize()
-        return {key: a.elapsed_time(b) / 1e3 for key, a, b in zip(keys, events, events[1:], strict=False)}
+        return {key: begin.elapsed_time(end) / 1e3 for key, (begin, end) in zip(keys, pairwise(events), strict=True)}
 
 
 def _recorded() -> torch.cuda.Event:
@@ -76,14 +77,17 @@ def _recorded() -> torch.cuda.Event:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLayers:
-    """Medians in seconds. overhead: of a stage without work; layers: of each layer, without this overhead."""
+    """Times in seconds: the medians of one rank, or their means over ranks.
+
+    overhead: of a stage without work; layers: of each layer, without this overhead.
+    """
 
     overhead: LayerTimes
     layers: tuple[LayerTimes, ...]
 
 
 class LayerBench:
-    """The layers of a model, built and ready to be measured with micro-batches of one size.
+    """The layers of a model that are measured, built and ready, for micro-batches of the size of the description.
 
     Raises ValueError for a model whose targets are not known.
     """
@@ -118,29 +122,33 @@ class LayerBench:
     def result(self) -> MeasuredLayers:
         """Return the medians of all iterations after the warm-up."""
         rounds = self._rounds[WARM_UP:]
-        overhead = _medians([empty for _, empty in rounds], number=1)  # the middle one of three: the others do less
-        measured = {k: _medians([found for found, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
+        # The middle one of the three empty stages: it reads and makes a value in both directions, as most stages do.
+        overhead = _medians([empty for _, empty in rounds], number=1)
+        measured = {k: _medians([layers for layers, _ in rounds], n).without(overhead) for n, k in enumerate(self._chosen)}
         return MeasuredLayers(overhead.layer_times(kept_bytes=0), self._spread(measured))
 
     def _spread(self, measured: Mapping[int, _Medians]) -> tuple[LayerTimes, ...]:
         """Return the times of all layers. Equal layers that follow each other get the mean of those that were measured."""
-        found: list[LayerTimes] = []
-        for run in runs_of_equal(self._description.layers):
-            known = [measured[k] for k in run if k in measured]
+        times: list[LayerTimes] = []
+        for alike in equal_neighbours(self._description.layers):
+            known = [measured[k] for k in alike if k in measured]
             mean = _Medians({op: statistics.fmean(m.seconds[op] for m in known) for op in TIMES})
-            found += [mean.layer_times(self._description.layers[k].kept_bytes) for k in run]
-        return tuple(found)
+            times += [mean.layer_times(self._description.layers[k].kept_bytes) for k in alike]
+        return tuple(times)
 
 
-def runs_of_equal(layers: Sequence[Layer]) -> list[list[int]]:
-    """Return the numbers of the layers, in runs of layers that follow each other and differ in nothing but their names."""
+def equal_neighbours(layers: Sequence[Layer]) -> list[list[int]]:
+    """Return the numbers of the layers in several lists. The layers of a list follow each other and differ only in their names.
+
+    All layers are in the lists, in their order.
+    """
     numbered = groupby(enumerate(layers), key=lambda entry: replace(entry[1], name="-"))
-    return [[k for k, _ in run] for _, run in numbered]
+    return [[k for k, _ in alike] for _, alike in numbered]
 
 
 def chosen_layers(layers: Sequence[Layer]) -> list[int]:
-    """Return the numbers of the layers that are measured: of equal ones that follow each other the first few."""
-    return [k for run in runs_of_equal(layers) for k in run[:ALIKE]]
+    """Return the numbers of the layers that are measured: of equal ones that follow each other, the first `ALIKE`."""
+    return [k for alike in equal_neighbours(layers) for k in alike[:ALIKE]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ class _Medians:
 
 def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
     """Return the medians of a stage. rounds: the times of each iteration; number: of the stage."""
-    return _Medians({op: statistics.median(found[op, number] for found in rounds) for op in TIMES})
+    return _Medians({op: statistics.median(seconds[op, number] for seconds in rounds) for op in TIMES})
 
 
 def _micro_batch(inputs: Values, targets: Values, fields: Mapping[str, Tensor], samples: int) -> TensorBatch:
@@ -220,6 +228,7 @@ class _Passes:
 def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor]], iteration: Iteration) -> list[Work]:
     """Return the work of each stage on micro-batch 0. Each stage reads what the one before it makes."""
     last = len(stages) - 1
+    # acts[n], grads[n]: the input of stage n, and its gradient.
     acts = [None, *(Slot(Key("act", pipe=0, stage=n, micro_batch=0)) for n in range(1, last + 1)), None]
     grads = [None, *(Slot(Key("grad", pipe=0, stage=n, micro_batch=0)) for n in range(last)), None]
     return [

@@ -20,10 +20,11 @@ from chimerac.interpreter.pipeline.programs import program_for
 from chimerac.interpreter.transport.processes import Processes
 
 Floats = npt.NDArray[np.float64]
-SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes
+SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes of a message, which consists of float32 numbers
+FLOAT32_BYTES = 4
 WARM_UP = 3  # measurements of each size that are not counted
 MIN_SLOPE = 1e-18  # seconds per byte: the least that a profile may say
-# This schedule has a channel in each direction between neighbours, and with one rank and W replicas an all-reduce over W ranks.
+# This schedule has a channel in each direction between neighbours. With D = 1 and W replicas it has an all-reduce over W ranks.
 _CHAIN = """schedule chain
 param D = 2
 ranks D
@@ -42,22 +43,22 @@ def point_to_point(transport: Processes, repeats: int) -> Link:
     peer = transport.rank ^ 1  # the pairs are 0 and 1, 2 and 3, ...; of an odd number of ranks the last one has no peer
 
     def there_and_back(size: int) -> Callable[[], None]:
-        buffers = [torch.zeros(size // 4, device=transport.device) for _ in range(2)]
+        sent, received = (torch.zeros(size // FLOAT32_BYTES, device=transport.device) for _ in range(2))
 
         def run() -> None:
-            received = transport.recv(peer, buffers[1])
+            receive = transport.recv(peer, received)
             if transport.rank < peer:
-                transport.send(peer, buffers[0])
-                received.wait()
+                transport.send(peer, sent)
+                receive.wait()
             else:
-                received.wait()
-                transport.send(peer, buffers[0])
+                receive.wait()
+                transport.send(peer, sent)
             transport.flush()
 
         return run
 
-    paired = peer < transport.world
-    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, takes_part=paired, repeats=repeats)
+    has_peer = peer < transport.world
+    seconds = _medians(transport, {size: there_and_back(size) for size in SIZES}, takes_part=has_peer, repeats=repeats)
     latency_s, bytes_per_s = fitted({size: both_ways / 2 for size, both_ways in seconds.items()})
     return Link(latency_s, bytes_per_s)
 
@@ -74,7 +75,7 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
         members = tuple(range(ranks))
 
         def reduce(size: int, members: tuple[int, ...] = members) -> Callable[[], object]:
-            buffer = torch.zeros(size // 4, device=transport.device)
+            buffer = torch.zeros(size // FLOAT32_BYTES, device=transport.device)
             return lambda: transport.launch_all_reduce(members, buffer).wait()
 
         takes_part = transport.rank < ranks
@@ -86,9 +87,9 @@ def all_reduces(transport: Processes, repeats: int) -> tuple[AllReduceTime, ...]
 def _medians(
     transport: Processes, runs: Mapping[int, Callable[[], object]], takes_part: bool, repeats: int
 ) -> dict[int, float]:
-    """Return the median seconds of each run on this rank. All ranks begin a run together.
+    """Return, by size, the median seconds that the function of this size takes on this rank. All ranks begin a call together.
 
-    runs: the function that is measured for each size; takes_part: whether this rank calls it.
+    runs: the function of each size; takes_part: whether this rank calls it.
     """
     found: dict[int, list[float]] = {size: [] for size in runs}
     for number in range(WARM_UP + repeats):
@@ -107,7 +108,8 @@ def _medians(
 def fitted(seconds: Mapping[int, float]) -> tuple[float, float]:
     """Return the latency in seconds and the bytes per second of the line closest to these times, by their sizes in bytes.
 
-    Each time counts with its relative error. A latency below 0 is 0, and the line then passes through the origin.
+    Each time counts with its relative error. A latency below 0 is 0, and the line then passes through the origin. If larger
+    messages did not take longer, the latency is the least time, and the bandwidth is the most that a profile may say.
     """
     sizes, times = np.array(list(seconds), float), np.array(list(seconds.values()), float)
     slope, latency = _line(sizes, times)

@@ -31,8 +31,9 @@ TIMEOUT_S = 300.0
 class Choice:
     """What is measured.
 
-    samples: the sizes of micro-batches; repeats: iterations of each measurement; device: `cpu` or `cuda`; optimizer: the one
-    whose state is counted. layers, head, loss: of a model of the user's own, as for run.py.
+    samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats: iterations of each measurement;
+    device: `cpu` or `cuda`; optimizer: the one whose state is counted. layers, head, loss: of a model of the user's own, as for
+    run.py.
     """
 
     model: str
@@ -53,7 +54,7 @@ class Choice:
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether a sample has `seq_len` tokens."""
+        """Return whether a sample has `seq_len` tokens. This is assumed of every model of the user's own."""
         return is_own(self.model) or not isinstance(sizes_of(self.model), Cnn)
 
 
@@ -93,8 +94,9 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
         model = choice.build(samples)
         descriptions.append(describe(model, samples, torch.device(transport.device.type)))
         bench = LayerBench(model, descriptions[-1], transport.device)
-        found = bench.measure(choice.repeats, lambda: transport.all_reduce(torch.zeros(1)))
-        mean = mean_of_ranks(found, transport)
+        # The all-reduce makes all ranks begin each iteration together.
+        measured = bench.measure(choice.repeats, before_each=lambda: transport.all_reduce(torch.zeros(1)))
+        mean = mean_of_ranks(measured, transport)
         overhead = overhead or mean.overhead
         sizes.append(SizeTimes(samples, mean.layers))
         del bench
@@ -118,9 +120,9 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
     )
 
 
-def mean_of_ranks(found: MeasuredLayers, transport: Transport) -> MeasuredLayers:
-    """Return the mean of what all ranks have measured."""
-    texts = transport.all_gather(json.dumps([asdict(x) for x in (found.overhead, *found.layers)]))
+def mean_of_ranks(measured: MeasuredLayers, transport: Transport) -> MeasuredLayers:
+    """Return the mean of what all ranks have measured; called by all ranks together. measured: by this rank."""
+    texts = transport.all_gather(json.dumps([asdict(x) for x in (measured.overhead, *measured.layers)]))
     of_ranks = [json.loads(text) for text in texts]
     mean = []
     for entries in zip(*of_ranks, strict=True):

@@ -1,8 +1,8 @@
 """Batches: the samples that one replica reads in one run of its streams, by their numbers or as given tensors.
 
 A sample has inputs, which the first layer takes; targets, which the loss takes; and fields, such as an attention mask, which
-any layers take. Each rank reads only what its own stages take. The numbers of the samples are in docs/semantics.md, "Samples
-and random numbers".
+any layer may take. Each rank reads only what its own stages take. docs/semantics.md, "Samples and random numbers", says how
+samples are numbered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MicroBatches(Protocol):
 
 
 class Samples(ABC):
-    """A source of samples. Each has a number. The first dimension of a tensor counts the samples, in the order of `numbers`."""
+    """A source of numbered samples. The first dimension of a tensor counts the samples, in the order of `numbers`."""
 
     @abstractmethod
     def inputs(self, numbers: Sequence[int]) -> Values:
@@ -64,9 +64,9 @@ class Samples(ABC):
 class Batch:
     """One batch of one replica, read from a source.
 
-    number: of the batch, from 0; width: the number of replicas; micro_batches: how many the replica has; size: samples of a
-    micro-batch. accumulated: how many batches one iteration has. The loss is then a mean over all of them: iteration i has the
-    batches i * accumulated to (i + 1) * accumulated - 1.
+    number: of the batch, from 0; replica: the number of this replica; width: the number of replicas; micro_batches: how many
+    the batch has; size: samples of a micro-batch. accumulated: how many batches of a replica one iteration has. Iteration i has
+    the batches i * accumulated to (i + 1) * accumulated - 1, and its loss is a mean over all of them.
     """
 
     source: Samples
@@ -104,7 +104,7 @@ class Batch:
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
-        """Return for each loss the number of its valid targets, at least 1, in all batches of the iteration."""
+        """Return for each loss the number of its valid targets in the iteration, in all batches of all replicas; at least 1."""
         samples = self.accumulated * self.width * self.micro_batches * self.size
         first = self.number // self.accumulated * samples
         return tuple(max(1, count) for count in self.source.valid_targets(range(first, first + samples)))
@@ -117,8 +117,8 @@ def _in_own_memory(tensors: Values) -> Values:
 class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
-    inputs: None on ranks without the first stage; targets: None on ranks without the last one. fields: those that this rank
-    reads, by name. micro_batches: how many. divisors: as in `MicroBatches`. draws: of each micro-batch.
+    inputs, targets: None if they are not given, as on ranks that do not read them. fields: those that this rank reads, by name.
+    micro_batches: how many. divisors: as in `MicroBatches`. draws: of each micro-batch.
     """
 
     def __init__(

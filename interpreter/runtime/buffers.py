@@ -1,8 +1,9 @@
 """Buffers of modules that change in training, such as the running statistics of batch normalization.
 
-Each copy of a stage sees its own micro-batches, so the copies' statistics differ. They do not affect training. Before anything
-reads them, in an evaluation or a checkpoint, the copies get the mean. Running statistics are linear in those of the
-micro-batches, so it does not matter how often the mean is taken.
+Each copy of a stage sees its own micro-batches, so the copies' statistics differ. This does not affect training: there, batch
+normalization uses the statistics of its micro-batch. Before an evaluation or a checkpoint reads the running statistics, each
+copy gets the mean of all copies. Running statistics are linear in the statistics of the micro-batches, so it does not matter
+how often the mean is taken.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ def has_buffers(stages: Mapping[int, Stage], transport: Transport) -> bool:
 def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
     """Set each floating-point buffer that differs between copies of its stage to their mean; called by all ranks together."""
     own = {f"{s} {path}": b for s, stage in stages.items() for path, b in _buffers(stage).items()}
-    digests = {name: [bits_digest([b]), b.numel()] for name, b in own.items()}
-    copies: dict[str, list[list[Any]]] = {}  # by buffer, the digest and the size of each copy
-    for text in transport.all_gather(json.dumps(digests)):
+    digests_and_sizes = {name: [bits_digest([b]), b.numel()] for name, b in own.items()}
+    copies: dict[str, list[list[Any]]] = {}  # by the name of a buffer, the digest and the size of each copy
+    for text in transport.all_gather(json.dumps(digests_and_sizes)):
         for name, copy in json.loads(text).items():
             copies.setdefault(name, []).append(copy)
-    # By name, the number of copies of each buffer whose copies differ.
-    differing = {name: len(found) for name, found in sorted(copies.items()) if any(copy != found[0] for copy in found)}
-    if not differing:
+    # For each buffer whose copies differ, by name, how many copies it has.
+    counts = {name: len(of_name) for name, of_name in sorted(copies.items()) if any(c != of_name[0] for c in of_name)}
+    if not counts:
         return
-    parts = [torch.zeros(copies[name][0][1], dtype=torch.float64) for name in differing]
-    for name, part in zip(differing, parts, strict=True):
+    parts = [torch.zeros(size, dtype=torch.float64) for _, size in (copies[name][0] for name in counts)]
+    for name, part in zip(counts, parts, strict=True):
         if name in own:
             part.copy_(own[name].reshape(-1))
     total = torch.cat(parts)
     transport.all_reduce(total)
     with torch.no_grad():
-        for (name, count), part in zip(differing.items(), torch.split(total, [len(part) for part in parts]), strict=True):
+        for (name, count), part in zip(counts.items(), torch.split(total, [len(part) for part in parts]), strict=True):
             if name in own:
                 own[name].copy_((part / count).view(own[name].shape))
 
@@ -64,9 +65,11 @@ def unchanged_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for table, name, b, values in held:
-            b.data.copy_(values)  # `data`: autograd refuses other changes of a tensor that the graph has saved
+            # Autograd does not notice a change of `data`. Otherwise a backward whose graph has saved the buffer would fail.
+            b.data.copy_(values)
             table[name] = b
 
 
 def _buffers(stage: Stage) -> dict[str, Tensor]:
+    """Return the buffers of which a mean can be taken, by name."""
     return {path: b for path, b in stage.named_buffers() if b.is_floating_point() and b.numel()}

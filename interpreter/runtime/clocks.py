@@ -34,8 +34,9 @@ def clock_offsets(transport: Transport) -> list[int]:
 def offset_of(first: Sequence[Reading], other: Sequence[Reading]) -> int:
     """Return what to add to the clock of `other` to get that of `first`, from their readings of the same rounds.
 
-    The result is 0 if 0 lies within the bounds, because the processes of one host have the same clock. The error is then at
-    most the distance between the bounds. Otherwise it is the middle of the bounds, and the error is at most half that distance.
+    If 0 lies within the bounds, the result is 0, because two processes of one host have the same clock. The error is then at
+    most the distance between the bounds. Otherwise the result is the middle of the bounds, and the error at most half that
+    distance.
     """
     lowest = max(before - after for (before, _), (_, after) in zip(first, other, strict=True))
     highest = min(after - before for (_, after), (before, _) in zip(first, other, strict=True))

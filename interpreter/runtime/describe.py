@@ -1,10 +1,11 @@
-"""Measuring a model description: forwards and a backward with fake tensors, which have shapes and dtypes but no memory.
+"""Measuring a model description: forwards and backwards with fake tensors, which have shapes and dtypes but no memory.
 
 Fake tensors have a device, unlike plain meta tensors. So attention uses the fused kernel, as in a run. With meta tensors it
 would use the unfused path and keep (L, L) matrices, which a run does not keep.
 
-The layers run one after the other, as in one stage. So it is detected if several layers keep the same storage. Such a storage
-is listed separately, with the layer that makes it, because a stage that begins after that layer receives it as its input.
+The layers run one after the other, as in one stage. This shows which storages several layers keep. Such a storage is listed
+separately, with the layer that makes it, because a stage that begins after that layer receives it as its input. After that,
+each layer runs alone, which shows the most that it holds at one moment.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from chimerac.interpreter.runtime.split import Splitting
 # torch counts every kernel of fused attention but the one for the CPU.
 _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-# The index of the weight among the arguments.
+# By the operation of a norm, the index of the weight among its arguments.
 _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
 
@@ -49,9 +50,10 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
 
 
 def first_boundary(model: Model, samples: int) -> tuple[Tensor, ...]:
-    """Return what the first layer passes on for a micro-batch of `samples` samples, without whether a layer keeps it.
+    """Return the tensors that the first layer passes on for a micro-batch of `samples` samples. Their `kept` is always False.
 
-    It runs the forward of this layer. `describe` would run the whole model with fake tensors, whose import takes 1.5 s.
+    The forward of this layer runs on real tensors. `describe` would run the whole model with fake tensors, for which torch
+    imports modules for 1.5 s.
     """
     example = model.example(samples)
     with drawing(Draws(0, 0, range(samples))), model.autocasting(torch.device("cpu")):
@@ -69,17 +71,18 @@ def described(
     than on CPUs.
 
     Of each layer the description has
-    - kept_bytes: the storages that autograd saves in its forward, each once, without weights and the layer's input. Those of
-      the last layer include those of the loss.
+    - kept_bytes: the storages that autograd saves in its forward, each once, without weights. The samples count as made by the
+      first layer. The last layer's storages include those of the loss.
     - split_kept_bytes: the same where the backward is split.
     - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
-    - cost: the multiplications and additions of the forward in matrix products and attention, and one operation for each
-      number of the output; in units of `cost_unit`, rounded up.
-    - peaks: the most that the layer holds at one moment, if it runs alone.
-    Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
-    later layer reads is counted as if one did.
+    - cost: the multiplications and additions of the forward in matrix products, convolutions and attention, and one operation
+      for each number of the output; in units of `cost_unit`, rounded up. That of the last layer includes the loss.
+    - peaks: the most that each kind of run of the layer holds at one moment, if the layer runs alone.
+    Storages that several layers keep, or that a layer keeps and an earlier one made, are counted in `shared` instead. What
+    autograd saves for an output counts, also if no later layer reads that output.
 
-    Raises ValueError for a layer or a loss that reads the values of a tensor.
+    Raises ValueError for a layer or a loss that reads the values of a tensor, and unless the layers read exactly the fields of
+    the model's example.
     """
     device = device or torch.device("cpu")
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # layers that the user has built have real tensors
@@ -95,8 +98,8 @@ def described(
         split_kept, shared_split_kept = _by_layer(split.saved, split)
         weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
         held, layers = [], []
-        for k, layer in enumerate(model.layer_names):
-            with _reading_no_values(f"the layer '{layer}'"):
+        for k, name in enumerate(model.layer_names):
+            with _reading_no_values(f"the layer '{name}'"):
                 held.append(full.layer_alone(model, stages, k, device).held())
         for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
             parameters = list(stage.parameters())
@@ -121,7 +124,7 @@ def described(
 
 
 def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
-    """Return the stages, or copies with fake tensors if they have real ones. Parameters that stages share stay shared."""
+    """Return the stages if all their tensors are fake, otherwise copies with fake ones. Shared parameters stay shared."""
     if all(isinstance(t, FakeTensor) for stage in stages for t in (*stage.parameters(), *stage.buffers())):
         return stages
     with FakeCopyMode(mode):
@@ -138,7 +141,7 @@ def _check_fields(stages: Sequence[Stage], fields: Iterable[str]) -> None:
 
 
 def _move(stages: Sequence[Stage], device: torch.device) -> None:
-    """Move stages with fake tensors to a device, for which Module.to fails. Parameters that stages share stay shared."""
+    """Move stages with fake tensors to a device. Parameters that stages share stay shared. Module.to fails for fake tensors."""
     moved: dict[int, torch.Tensor] = {}
     for module in (submodule for stage in stages for submodule in stage.modules()):
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
@@ -152,7 +155,7 @@ def _move(stages: Sequence[Stage], device: torch.device) -> None:
 
 
 class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives the statistics of norms on the CPU the dtype of the weight, as the real kernels do.
+    """Gives the statistics of layer and group norms on the CPU the dtype of the weight, as the real kernels do.
 
     The fake kernels give them the dtype of the input.
     """
@@ -168,9 +171,9 @@ class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _NoTracker:
-    """Takes the place of the tracker with which torch counts operations by module, and counts them all together.
+    """Takes the place of the tracker with which torch counts operations by module. With it, torch counts them all together.
 
-    torch's own fails for a forward that computes gradients with respect to its input (torch.autograd.grad).
+    torch's tracker fails for a forward that computes gradients with respect to its input (torch.autograd.grad).
     """
 
     parents = frozenset({"Global"})
@@ -181,12 +184,12 @@ class _NoTracker:
 
 
 class _Run:
-    """A forward through all layers, and with `split` a split backward; what was measured of each layer.
+    """A forward through all layers, and with `split` the first half of a split backward; what was measured of each layer.
 
     inputs, outputs: of each layer. fields, targets: of the samples. saved: the tensors that autograd saved in each layer.
-    deferred: the tensors that the split backward of each layer left for BWD_WEIGHT. operations: multiplications and additions
-    of each layer. makers: by storage, the layer that has made it, for the storages of outputs; the samples count as made by the
-    first layer. weights: the storages of parameters and buffers.
+    deferred: the tensors that each layer left for BWD_WEIGHT; none without `split`. operations: multiplications and additions
+    in the forward of each layer. makers: by the storage of an output, the layer that has made it; the model's inputs count as
+    made by the first layer. weights: the storages of parameters and buffers.
     """
 
     def __init__(self, model: Model, stages: Sequence[Stage], samples: int, device: torch.device, split: bool) -> None:
@@ -201,7 +204,7 @@ class _Run:
         inputs, targets, fields = model.example(samples)
         values, fields = _faked(inputs, device), {name: _faked([t], device)[0] for name, t in fields.items()}
         targets = None if targets is None else _faked(targets, device)
-        self.fields, self.targets = fields, targets  # kept, so that no other tensor gets the same storage
+        self.fields, self.targets = fields, targets  # kept, so that no other tensor gets the address of their storage
         self._record_maker(values, 0)
         with model.autocasting(device):
             for k, stage in enumerate(stages):
@@ -227,7 +230,10 @@ class _Run:
 
     @staticmethod
     def _loss(model: Model, outputs: Values, targets: Values | None) -> torch.Tensor | None:
-        """Return the loss. If the targets are not known, return a sum that has a gradient but saves no tensor."""
+        """Return the loss. If the targets are not known, return a sum that has a gradient but saves no tensor.
+
+        None: the targets are not known, and no output has a gradient.
+        """
         if targets is not None:
             return combined(model.loss(outputs, targets), [1.0])
         sums = [t.sum() for t in outputs if t.requires_grad]
@@ -256,7 +262,7 @@ def _reading_no_values(function: str) -> Iterator[None]:
 
 
 def _recorder(saved: list[torch.Tensor]) -> Any:
-    """Return a hook that adds each tensor that autograd saves to a list."""
+    """Return a hook that autograd calls for each tensor that it saves. The hook also appends the tensor to `saved`."""
 
     def save(tensor: torch.Tensor) -> torch.Tensor:
         saved.append(tensor)
@@ -268,9 +274,10 @@ def _recorder(saved: list[torch.Tensor]) -> Any:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return, for each layer, the bytes of the storages that it has made and only it keeps; and the others by (maker, keepers).
+    """Return, for each layer, the bytes of storages that only it keeps and no other made; and of the rest by (maker, keepers).
 
-    kept: for each layer, the tensors that it keeps. The maker is None for storages that are not in the output of a layer.
+    kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor in
+    the model's inputs.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
@@ -292,7 +299,7 @@ def _by_layer(
 def _boundary(layer: int, number: int, full: _Run, split: _Run) -> Tensor:
     """Return the description of one tensor of a layer's output. number: of the tensor in the output.
 
-    It is kept if this layer or an earlier one keeps its storage, in a full backward or in a split one.
+    The tensor is `kept` if this layer or an earlier one keeps its storage, for a full backward or for a split one.
     """
     tensor, end = full.outputs[layer][number], layer + 1
     kept = _is_kept(tensor, full.saved[:end]) or _is_kept(
@@ -316,12 +323,12 @@ def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
         for name, path in ties.items()
     }
     # By the name of a set, or by id for a parameter without one: the layers that use the parameter, and its name in each.
-    found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
+    uses_by_set: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
     for k, stage in enumerate(stages):
         for name, p in stage.parameters_by_name().items():
-            found.setdefault(declared.get(id(p), id(p)), []).append((k, name, p))
+            uses_by_set.setdefault(declared.get(id(p), id(p)), []).append((k, name, p))
     tied = []
-    for key, uses in found.items():
+    for key, uses in uses_by_set.items():
         layers, (_, first_name, p) = tuple(dict.fromkeys(k for k, _, _ in uses)), uses[0]
         if len(layers) > 1:
             name = key if isinstance(key, str) else first_name

@@ -1,7 +1,7 @@
 """Random numbers inside a layer: they depend on (seed, iteration, sample, layer, site in the layer) and on nothing else.
 
-So dropout is the same under every schedule, partition and number of ranks, and in a recomputed forward. torch's own dropout
-has one generator per process, so its numbers depend on the order of tasks.
+So dropout is the same under every schedule, partition and number of ranks, and in a recomputed forward. The numbers of torch's
+own dropout depend on the order of the tasks, because all tasks of a process draw from one generator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Draws:
     samples: Sequence[int]
 
 
-# A function that returns the draws of a micro-batch, and the micro-batch. It is a function because most models need no draws.
+# A function that returns the draws of a micro-batch, and the number of the micro-batch. The function is called only by layers
+# that draw: most models have none.
 # Each thread has its own value, because the ranks of the loopback are threads of one process.
 _current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
 

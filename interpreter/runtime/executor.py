@@ -3,14 +3,14 @@
 It implements the meaning of each instruction (docs/semantics.md), and depends on no scheme or placement. FWD reads
 act[s, m] and writes act[s + 1, m]. SEND removes a value from the store, RECV adds one.
 
-    stream                              store
+    stream                              store afterwards
     RECV act down s1 m0 <- 0            act down s1 m0, being received
     FWD down s1 m0                      act down s1 m0
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
 
 Each instruction is bound once to one call, which depends on its class and fields alone (runtime/work.py has the calls of
-tasks). An iteration makes the calls in order and reads the clock after each.
+tasks). A run of the stream makes the calls in order and reads the clock after each.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Executor:
 
     objective: the loss and the precision. stages: the stages of this rank, by number. boundary_table: for each stage of the
     model, the tensors that it passes to the next one. groups: this rank's parameters by group, each once. profile_ranges:
-    whether each instruction is a range, named by its text, for torch.profiler and the profilers that read torch's ranges.
-    second_stream: makes the second stream of a device, on which one task of an overlapped pair runs; by default only CUDA
-    devices have one.
+    whether each instruction is a range, named by its text, for torch.profiler and the profilers that read torch's ranges; the
+    epilogue is one too. second_stream: a function of a device that returns its second stream, on which one task of an
+    overlapped pair runs, or None; by default only CUDA devices have one.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
-    ChimeraError E810 on all ranks if copies differ.
+    ChimeraError E810 on all ranks if copies differ, and ValueError if this rank has different copies of a tied parameter.
     """
 
     def __init__(
@@ -114,17 +114,18 @@ class Executor:
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         # The clock, and how long the transport had waited in all: at the start, after each instruction, and after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
-        self._sends_complete = 0  # when all sends of the last iteration were complete
+        self._sends_complete = 0  # when all sends of the last run were complete
 
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
-        """Execute the stream for one iteration and return this rank's share of the loss.
+        """Execute the stream once, on one batch, and return this rank's share of the loss.
 
-        Afterwards every parameter has its complete gradient, added to the one that it had. sync: the same on all ranks; False
-        leaves out the ALLREDUCEs. Each rank then has the gradient of its own tasks, and a later run with sync adds up those of
-        all ranks. invoke: a function that is called instead of each instruction's call, with the number of the instruction and
-        the call; it makes the call.
+        sync: the same on all ranks; False leaves out the ALLREDUCEs. After a run with sync every trained parameter has its
+        complete gradient, added to the one that it had. After a run without sync each rank has the gradient of its own tasks,
+        and a later run with sync adds up those of all ranks. invoke: a function that is called instead of each instruction's
+        call, with the number of the instruction and the call; it makes the call. The epilogue is called in the same way, with
+        the number after the last instruction.
 
-        Raises RankError, which names the instruction that failed.
+        Raises RankError, which names the instruction that failed, or the epilogue.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
@@ -146,7 +147,7 @@ class Executor:
 
     @property
     def times(self) -> Times:
-        """Return when the instructions of the last iteration ran."""
+        """Return when the instructions ran in the last run of the stream."""
         return times_of(self._stamps, self._waits, self._is_task, self._sends_complete, self.iteration.recompute_ns)
 
     def check_copies(self) -> None:
@@ -154,7 +155,7 @@ class Executor:
         check_copies(self.transport, self.groups)
 
     def _calls_of(self, sync: bool, invoke: Invoke | None) -> list[Call]:
-        """Return the calls of an iteration. The last one is the executor's part of the epilogue."""
+        """Return the calls of a run. The last one is the executor's part of the epilogue."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
@@ -238,7 +239,7 @@ class Executor:
     def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Boundary]:
         """Return the slots of the values that an instruction names, and the tensors of each value.
 
-        The `act` that stage s reads is the output of stage s - 1.
+        The `act` that stage s reads is the output of stage s - 1. The `grad` that it reads is the gradient of its own output.
         """
         slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
         return slots, self.boundary_table[i.stage - 1] if i.value == "act" else with_gradient(self.boundary_table[i.stage])

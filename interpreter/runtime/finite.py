@@ -1,14 +1,14 @@
-"""Finding the first value that is not finite: an iteration is run again, and every task is checked.
+"""Finding the first value that is not finite: the batches of an iteration are run again, and their tasks are checked.
 
 Weights, samples and random numbers are those of the first run, so the values are the same. A task is a cause if the values
-that it reads are finite and one that it computes is not. Samples that are not finite are a cause. An all-reduce is a cause only
-if no task is.
+that it reads are finite and one that it computes is not. Inputs of the model that are not finite are a cause, too. An
+all-reduce is a cause only if no task of any rank is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -19,15 +19,16 @@ from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.transport import Transport
 
-SHOWN = 4  # parameters that a message names
+SHOWN = 4  # how many parameters a message names at most
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A value that is not finite, and the instruction that computed it from finite values.
+    """A value that is not finite, and the instruction that computed it from finite values, or read it from the samples.
 
     is_reduction: whether the instruction is an all-reduce. number, text: of the instruction, on `rank`. name: of the rank in
     messages. value: which value is not finite, in words. weights: the names of the stage's weights that are not finite.
+    is_input: whether the value is an input of the model.
     """
 
     is_reduction: bool
@@ -37,6 +38,7 @@ class Cause:
     text: str
     value: str
     weights: tuple[str, ...]
+    is_input: bool
 
     def __str__(self) -> str:
         return f"{self.name}, instruction {self.number}: {self.text}: {self.value}"
@@ -46,6 +48,8 @@ class Cause:
         """Return what is known of the values that the instruction reads."""
         if self.is_reduction:
             return "the gradients that it sums are finite"
+        if self.is_input:
+            return "no instruction computed these inputs: they are in the samples"
         if self.weights:
             return f"weights of its stage were not finite before it: {_names(self.weights)}"
         return "the values that it reads, and the weights of its stage, are finite"
@@ -65,7 +69,7 @@ class FiniteCheck:
         self.causes: list[Cause] = []
 
     def invoke(self, number: int, call: Callable[[], None]) -> None:
-        """Run an instruction, and check the values that it reads and computes.
+        """Run an instruction. For a task, check the values that it reads and computes.
 
         number: of the instruction in the stream, or the length of the stream for the epilogue. call: runs it.
         """
@@ -80,7 +84,7 @@ class FiniteCheck:
             self._backward(number, call, keys, has_values=isinstance(instruction, Bwd | BwdInput))
 
     def end(self) -> None:
-        """Check the gradients that were all-reduced; called after the last batch."""
+        """Check the gradients that were all-reduced, unless a task of this rank is a cause; called after the last batch."""
         if self.causes:
             return
         reductions = {i.group: n for n, i in enumerate(self._executor.stream) if isinstance(i, AllReduce)}
@@ -95,7 +99,7 @@ class FiniteCheck:
         for key, w, input_finite in zip(keys, work, inputs_finite, strict=True):
             output_finite = _is_finite((w.iteration.losses[w.m],) if w.output is None else w.output.values or ())
             if not input_finite and w.input is None:
-                self._add(number, f"the inputs of micro-batch {w.m} are not finite", stage)
+                self._add(number, f"the inputs of micro-batch {w.m} are not finite", stage, is_input=True)
             elif input_finite and not output_finite:
                 output = "loss of" if w.output is None else "output for"
                 self._add(number, f"its {output} micro-batch {w.m} is not finite", stage)
@@ -130,31 +134,32 @@ class FiniteCheck:
         self._nonfinite_parameters.update(map(id, new))
         return [self._names[id(p)] for p in new]
 
-    def _add(self, number: int, value: str, stage: int | None = None, is_reduction: bool = False) -> None:
+    def _add(
+        self, number: int, value: str, stage: int | None = None, is_reduction: bool = False, is_input: bool = False
+    ) -> None:
         """Add a cause. stage: of the task; None for an all-reduce."""
         weights = [] if stage is None else [p for p in self._executor.stages[stage].parameters() if not _is_finite((p,))]
         text = instruction_text(self._executor.stream[number], self._executor.pipe_names)
         names = tuple(dict.fromkeys(self._names[id(p)] for p in weights))
         transport = self._executor.transport
         name = transport.named([transport.rank])
-        self.causes.append(Cause(is_reduction, number, transport.rank, name, text, value, names))
+        self.causes.append(Cause(is_reduction, number, transport.rank, name, text, value, names, is_input))
 
 
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
     """Return the first cause of all ranks, the same on each rank; called by all ranks together.
 
-    causes: of this rank. Causes are ordered by: tasks before all-reduces, then by their number in the stream, then by rank.
-    Return None if there is no cause.
+    causes: of this rank. Tasks come before all-reduces. Of two tasks or two all-reduces, the one with the lower number in its
+    stream comes first, and of equal numbers the one of the lower rank. None: there is no cause.
     """
     by_rank = transport.all_gather(json.dumps([asdict(cause) for cause in causes]))
-    every = [Cause(**{**fields, "weights": tuple(fields["weights"])}) for text in by_rank for fields in json.loads(text)]
-    return min(every, key=lambda cause: (cause.is_reduction, cause.number, cause.rank), default=None)
+    all_causes = [Cause(**{**fields, "weights": tuple(fields["weights"])}) for text in by_rank for fields in json.loads(text)]
+    return min(all_causes, key=lambda cause: (cause.is_reduction, cause.number, cause.rank), default=None)
 
 
 def _is_finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point() or t.is_complex())
 
 
-def _names(names: Iterable[str]) -> str:
-    every = list(names)
-    return ", ".join(every[:SHOWN]) + (f" and {len(every) - SHOWN} others" if len(every) > SHOWN else "")
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} others" if len(names) > SHOWN else "")

@@ -24,7 +24,10 @@ def aligned_times(times: Times, transport: Transport) -> list[Times]:
 
 
 def beginning(times: Sequence[Times]) -> int:
-    """Return when the first instruction of all ranks began. times: of each rank, by one clock."""
+    """Return when the earliest rank began its first instruction. times: of each rank, by one clock.
+
+    For a rank without instructions the end of its sends counts.
+    """
     return min(int(t.start[0]) if len(t.start) else t.sent for t in times)
 
 

@@ -18,8 +18,8 @@ class Figures:
     """The measurements of one iteration on one rank.
 
     computed_s: how long its tasks took, without their waits. elapsed_s: the time from its first instruction to the end of its
-    last task. recompute_s: the part of `computed_s` in which forwards ran again. value_wait_s, send_wait_s, all_reduce_wait_s:
-    exposed communication, and peak_memory_bytes: as in `MeasuredTimes`.
+    last task. recompute_s: the part of `computed_s` in which forwards ran again. value_wait_s, send_wait_s, all_reduce_wait_s,
+    peak_memory_bytes: as in `MeasuredTimes`, for this rank. The three waits are exposed communication.
     """
 
     computed_s: float
@@ -43,12 +43,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes(IterationTimes):
-    """One measured iteration on all ranks. The other fields have a value for each rank.
+    """One measured iteration on all ranks. Each field except `last_task_end` has a value for each rank.
 
-    recompute_s: how long its tasks ran forwards again, in seconds; value_waits_s: how long they waited for values of other
-    ranks; send_waits_s: how long its SENDs, and the end of the iteration, waited until sends were complete; all_reduce_waits_s:
-    how long the end of the iteration waited for all-reduces after that; peak_memory_bytes: the most memory that its process, or
-    its GPU, has held so far.
+    recompute_s: how long the rank's tasks ran forwards again, in seconds; value_waits_s: how long they waited for values of
+    other ranks; send_waits_s: how long its SENDs, and the end of the iteration, waited until sends were complete;
+    all_reduce_waits_s: how long the end of the iteration waited for all-reduces after that; peak_memory_bytes: as the function
+    of this name returns it.
     """
 
     recompute_s: tuple[float, ...]
@@ -66,7 +66,7 @@ class MeasuredTimes(IterationTimes):
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory that this process has held so far, in bytes: of its GPU, or its resident set on the CPU."""
+    """Return the most bytes that this process has held so far: as tensors on its GPU, or on the CPU as its resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""The memory of tensors: values in memory of their own, so that freeing one frees its memory, and the bits of tensors.
+"""The memory of tensors: values in memory of their own, so that freeing one frees its memory, and a digest of tensors' bits.
 
 docs/semantics.md, "Buffers", says which values have memory of their own.
 """
@@ -36,8 +36,8 @@ def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
 def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
     """Return these tensors without their graph, each alone in its storage.
 
-    A tensor is copied only if that is necessary: if a graph keeps it (`kept`), if it shares its storage with a tensor before it
-    or with one of `others`, if its storage is larger, or if it is not contiguous.
+    kept: for each tensor, whether a graph keeps it. A tensor is copied only if a graph keeps it, if it shares its storage with
+    a tensor before it or with one of `others`, if its storage is larger, or if it is not contiguous.
     """
     result: list[Tensor] = []
     for t, is_kept in zip(tensors, kept, strict=True):

@@ -43,8 +43,8 @@ class Layout:
     memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
     block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
 
-    boundary: the tensors of the message, in order. device: where messages are, also a message without tensors, because NCCL
-    accepts no CPU tensor. starts: the number of the first byte of each tensor in the block. bytes: the size of the block.
+    boundary: the tensors of the message, in order. device: where all messages are; also those without tensors, because NCCL
+    accepts no CPU tensor. starts: the number of each tensor's first byte in a block of bytes. bytes: the size of this block.
     """
 
     def __init__(self, boundary: Boundary, device: torch.device) -> None:
@@ -66,26 +66,26 @@ class Layout:
             return torch.empty((len(self.boundary), *shape), dtype=dtype, device=self.device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
-    def pack(self, values: Values) -> Tensor:
-        """Return the message of these tensors. Raises ValueError if one has another shape or dtype than in the layout."""
-        if self.is_single_tensor and len(values) == 1:
-            (value,), (shape, dtype) = values, self.shapes_and_dtypes[0]
-            if value.shape == shape and value.dtype is dtype:
-                return value if value.is_contiguous() else value.contiguous()
-        self._check(values)
+    def pack(self, tensors: Values) -> Tensor:
+        """Return the message of these tensors. Raises ValueError unless their number, shapes and dtypes are the layout's."""
+        if self.is_single_tensor and len(tensors) == 1:
+            (tensor,), (shape, dtype) = tensors, self.shapes_and_dtypes[0]
+            if tensor.shape == shape and tensor.dtype is dtype:
+                return tensor if tensor.is_contiguous() else tensor.contiguous()
+        self._check(tensors)
         if self.is_stack:
-            return torch.stack(values)
+            return torch.stack(tensors)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        for tensor, start, declared in zip(values, self.starts, self.boundary, strict=True):
+        for tensor, start, declared in zip(tensors, self.starts, self.boundary, strict=True):
             message[start : start + declared.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message
 
-    def _check(self, values: Values) -> None:
-        if len(values) != len(self.shapes_and_dtypes):
-            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.shapes_and_dtypes)}")
-        for value, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
-            if value.shape != shape or value.dtype != dtype:
-                made = _dtype_and_shape(value.dtype, value.shape)
+    def _check(self, tensors: Values) -> None:
+        if len(tensors) != len(self.shapes_and_dtypes):
+            raise ValueError(f"the stage made {len(tensors)} tensors, its description says {len(self.shapes_and_dtypes)}")
+        for tensor, (shape, dtype) in zip(tensors, self.shapes_and_dtypes, strict=True):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                made = _dtype_and_shape(tensor.dtype, tensor.shape)
                 raise ValueError(f"the stage made {made}, its description says {_dtype_and_shape(dtype, shape)}")
 
     def unpack(self, message: Tensor) -> Values:

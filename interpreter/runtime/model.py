@@ -1,7 +1,7 @@
 """Models, which can be cut between any two of their layers, and stages of consecutive layers.
 
 A model names its layers, builds any of its stages, and has a loss. `LayeredModel` is a model that is a list of modules. A
-layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
+layer's initial weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
 communication between ranks.
 """
 
@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 class Objective(Protocol):
-    """What stages need besides their layers: the loss, and the precision in which they compute."""
+    """What stages need besides their layers: the loss, the precision in which they compute, and how predictions are counted."""
 
     @property
     def loss(self) -> Callable[[Values, Values], Values]:
@@ -50,14 +50,14 @@ class Objective(Protocol):
 
     @property
     def correct(self) -> Callable[[Values, Values], Tensor] | None:
-        """Return the function from the same values to the number of targets that are predicted correctly; None: not counted."""
+        """Return the function from the arguments of `loss` to the number of correctly predicted targets; None: not counted."""
 
     @property
     def autocast(self) -> torch.dtype | None:
         """Return the dtype of torch.autocast; None: no autocast."""
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context in which stages and loss compute on this device; backwards run outside it."""
+        """Return the context in which the forwards of stages and the loss run on this device. Backwards run outside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +92,15 @@ class Model(ABC):
 
 
 class Stage(nn.Module):
-    """Consecutive layers as one module, which takes and returns the tensors of one boundary value.
+    """Consecutive layers as one module. It takes the tensors of one boundary value, and returns those of the next one.
 
     layers: modules, which together have all parameters and buffers of the stage. names: the names of these modules in the full
     model; by default their positions in the stage. ties: for each module, the parameters that it shares with other modules of
-    this stage or of others: by the name of a set of tied parameters, the path of the module's parameter. fields_of: for each
-    module, the names of the fields that it takes as keyword arguments. reads: the names of all these fields, which the stage
-    takes as keyword arguments.
+    this stage or of others: by the name of a set of tied parameters, the path of the module's parameter; by default the
+    module's attribute `tied` has them. fields_of: for each module, the names of the fields that it takes as keyword arguments;
+    by default none. reads: the names of all these fields, which the stage takes as keyword arguments.
 
-    A subclass whose stages are not a plain list of layers overrides `forward`.
+    A subclass whose modules do not simply run one after another overrides `forward`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Stage(nn.Module):
 
 
 def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values:  # noqa: B006  # never changed
-    """Return the output of a layer as contiguous tensors. Tensors that are received from another rank are contiguous too.
+    """Return the output of a layer as contiguous tensors, because tensors that are received from another rank are contiguous.
 
     Raises TypeError for an output that is neither a tensor nor a tuple of tensors.
     """
@@ -143,9 +143,9 @@ def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values
         return tuple([t.contiguous() for t in tensors])
     except AttributeError:
         wrong = next(type(t).__name__ for t in tensors if not isinstance(t, Tensor))
-        found = f"a value of type {wrong}"
-        found = f"a tuple with {found}" if isinstance(output, tuple) else found
-        message = f"the layer {type(layer).__name__} returns {found}: a layer returns a tensor or a tuple of tensors"
+        returned = f"a value of type {wrong}"
+        returned = f"a tuple with {returned}" if isinstance(output, tuple) else returned
+        message = f"the layer {type(layer).__name__} returns {returned}: a layer returns a tensor or a tuple of tensors"
         raise TypeError(message) from None
 
 
@@ -155,8 +155,8 @@ class LayeredModel(Model):
 
     layers: the name of each layer, and a function that builds it with weights from torch's generator. fields: the names of the
     tensors that layers read directly from the data; a layer reads those that are parameters of its `forward`. ties: by the
-    number of a layer, the parameters that it shares with other layers, as in `Stage.ties`; by default the layer's attribute
-    `tied` has them.
+    number of a layer, the parameters that it shares with other layers, as in `Stage.ties`; for a layer that is not in it, the
+    layer's attribute `tied` has them.
     """
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
@@ -169,7 +169,7 @@ class LayeredModel(Model):
         return tuple(name for name, _ in self.layers)
 
     def build_layer(self, layer: int, seed: int) -> nn.Module:
-        """Build one layer with its initial weights, without changing the state of torch's own generator."""
+        """Build one layer with its initial weights, without changing the state of torch's generator for the CPU."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_from(seed, layer))
             return self.layers[layer][1]()
@@ -194,9 +194,9 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
     """
 
     def losses(outputs: Values, targets: Values) -> Values:
-        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
-        each = found if isinstance(found, tuple | list) else (found,)
-        for t in each:
+        returned = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
+        tensors = returned if isinstance(returned, tuple | list) else (returned,)
+        for t in tensors:
             if not isinstance(t, Tensor):
                 wrong = f"a value of type {type(t).__name__}"
                 raise TypeError(f"the loss returns {wrong}: it has to return a tensor with one number, or several")
@@ -204,7 +204,7 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
                 raise ValueError(
                     f"the loss returns a tensor of shape {list(t.shape)}: it has to return the mean or the sum over the samples"
                 )
-        return tuple([t.reshape(()) for t in each])
+        return tuple([t.reshape(()) for t in tensors])
 
     return losses
 

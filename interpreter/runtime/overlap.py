@@ -1,9 +1,9 @@
 """Overlapped pairs on a GPU: the two tasks of a pair run at the same time, on two CUDA streams (docs/semantics.md, "overlap").
 
-A rank has its current stream, the main one, and a second one beside it. All tasks of one pipe, stage and micro-batch run on
-the same stream, because autograd runs a backward on the stream of its forward. Before a task or a pair that uses the second
-stream, that stream waits for the main one; afterwards the main stream waits for it. So only the two tasks of a pair run at
-the same time.
+In this file, a *rank's stream* is its instructions; every other stream is a CUDA stream. A rank has its current stream, the
+main one, and a second one beside it. All tasks of one pipe, stage and micro-batch run on the same stream, because autograd runs
+a backward on the stream of its forward. Before a task or a pair that uses the second stream, that stream waits for the main
+one. Afterwards the main stream waits for the second one. So only the two tasks of a pair run at the same time.
 
     main stream      FWD p[0] s1 m2   | FWD p[0] s1 m3 |  SEND ...
     second stream                     | BWD p[1] s1 m0 |
@@ -37,9 +37,10 @@ class SecondStream(Protocol):
         """Make a call that starts its work on the second stream."""
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, once they are freed, until the current stream has done its work up to then.
+        """Keep the memory of these tensors, after they are freed, until the current stream has done its work up to then.
 
-        Without it, a later task on the stream that allocated a tensor could get its memory while this stream still reads it.
+        Without this, a later task on the stream that allocated a tensor could get the tensor's memory while the current stream
+        still reads it.
         """
 
 
@@ -64,17 +65,17 @@ class CudaStream:
             call()
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, once they are freed, until the current stream has done its work up to then."""
+        """Keep the memory of these tensors, after they are freed, until the current stream has done its work up to then."""
         current = torch.cuda.current_stream(self._device)
         for t in tensors:
             t.record_stream(current)
 
 
 class Overlap(NamedTuple):
-    """Which pairs of a stream run at the same time, and on which stream each task runs.
+    """Which pairs of a rank's stream run at the same time, and on which CUDA stream each task runs.
 
     first: the number of the first instruction of each such pair. second_stream: the pipe, stage and micro-batch of all tasks
-    that run on the second stream.
+    that run on the second stream; the others run on the main one.
     """
 
     first: frozenset[int]
@@ -87,11 +88,11 @@ def second_stream_of(device: torch.device) -> SecondStream | None:
 
 
 def overlap_of(stream: Sequence[Instruction]) -> Overlap:
-    """Return which overlapped pairs of a rank's stream run at the same time.
+    """Return which overlapped pairs of a rank's stream run at the same time, and on which CUDA stream each task runs.
 
-    They are the pairs of a forward (FWD or RECOMPUTE) and a backward. Two backwards may add to the same gradients, and two
-    forwards may change the same buffers. A pair is also left out if with it two tasks of one pipe, stage and micro-batch would
-    be on different streams.
+    Only a pair of a forward (FWD or RECOMPUTE) and a backward runs at the same time. Two backwards may add to the same
+    gradients, and two forwards may change the same buffers. A pair is also left out if its tasks cannot be on different
+    streams: the tasks of one pipe, stage and micro-batch share a stream, and so do the micro-batches of one task.
     """
     assignment = _StreamAssignment()
     for i in stream:
@@ -100,10 +101,10 @@ def overlap_of(stream: Sequence[Instruction]) -> Overlap:
             for key in keys[1:]:
                 assignment.require(keys[0], key, differ=False)
     first = set()
-    for number, (a, b) in enumerate(pairwise(stream)):
-        if not isinstance(a, Task) or not isinstance(b, Task) or not a.overlap or _is_forward(a) == _is_forward(b):
+    for number, (i, following) in enumerate(pairwise(stream)):
+        if not isinstance(i, Task) or not isinstance(following, Task) or not i.overlap:
             continue
-        if assignment.require(_keys(a)[0], _keys(b)[0], differ=True):
+        if _is_forward(i) != _is_forward(following) and assignment.require(_keys(i)[0], _keys(following)[0], differ=True):
             first.add(number)
     return Overlap(frozenset(first), frozenset(assignment.on_second_stream()))
 
@@ -111,23 +112,23 @@ def overlap_of(stream: Sequence[Instruction]) -> Overlap:
 def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: SecondStream) -> list[Call]:
     """Return the calls of a rank's stream, changed so that its overlapped pairs run at the same time.
 
-    calls: one for each instruction. The calls of a pair stay two: the first starts its task, and the second starts the other
-    task and joins the streams.
+    calls: one for each instruction. A pair keeps its two calls: the first one lets the second CUDA stream wait for the main one
+    and starts its task, the second one starts the other task and lets the main stream wait.
     """
-    overlap, bound = overlap_of(stream), list(calls)
+    overlap, changed = overlap_of(stream), list(calls)
     for number, (i, call) in enumerate(zip(stream, calls, strict=True)):
         begins, ends = number in overlap.first, number - 1 in overlap.first
         on_second = isinstance(i, Task) and _keys(i)[0] in overlap.second_stream
         if begins or ends or on_second:
-            bound[number] = _Forked(call, second, on_second, fork=not ends, join=not begins)
-    return bound
+            changed[number] = _Forked(call, second, on_second, fork=not ends, join=not begins)
+    return changed
 
 
 class _Forked:
     """The call of a task of a pair, or of another task on the second stream.
 
-    on_second: whether the task runs on the second stream. fork, join: whether the streams are forked before the call, and
-    joined after it.
+    on_second: whether the task runs on the second stream. fork, join: whether `SecondStream.fork` is called before the task,
+    and `SecondStream.join` after it.
     """
 
     def __init__(self, call: Call, second: SecondStream, on_second: bool, fork: bool, join: bool) -> None:
@@ -147,8 +148,8 @@ class _Forked:
 class _StreamAssignment:
     """Puts each work on one of two streams, such that given pairs of works are on the same stream or on different ones.
 
-    It is a union-find structure: each work that is not a root has a parent in its set, and it is known whether the two are on
-    different streams.
+    A work is what the tasks of one pipe, stage and micro-batch do, as in `Work`. This is a union-find structure: each work that
+    is not a root has a parent in its set, and it is known whether the two are on different streams.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ class Gradients:
 
     flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
     tensor, because its ranks may still run its ALLREDUCE. is_first: whether this rank is the first holder of the group.
-    are_complete: whether the gradients of the last iteration have been summed over all holders.
+    are_complete: whether the last run of the stream has summed the gradients over all holders; True before the first run.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device, is_first: bool = True) -> None:
@@ -46,10 +46,10 @@ class Gradients:
         self._is_first, self.are_complete = is_first, True
 
     def begin(self) -> None:
-        """Make the parameters' gradients views of the flat tensors, so that an iteration adds to them.
+        """Make the parameters' gradients views of the flat tensors, so that a run of the stream adds to these.
 
-        A parameter without a gradient gets zeros. A gradient that is complete is the same on all holders. The first holder
-        keeps it and the others set theirs to zero, so the ALLREDUCE of this iteration adds it once.
+        A parameter without a gradient gets zeros. Complete gradients are the same on all holders. The first holder keeps them
+        and the others set theirs to zero, so the next ALLREDUCE adds them once.
         """
         if all(p.grad is None for p, _ in self._views):
             for tensor in self.flat:
@@ -66,7 +66,7 @@ class Gradients:
                 tensor.zero_()
 
     def end(self, sync: bool) -> None:
-        """End an iteration. sync: its ALLREDUCEs have run, so the gradients are complete."""
+        """End a run of the stream. sync: whether its ALLREDUCEs have run, so that the gradients are complete."""
         self.are_complete = sync
 
 
@@ -79,9 +79,9 @@ def holders_by_group(header: Header) -> dict[str, tuple[int, ...]]:
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
-    The copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their gradients.
-    The group of a tied set is empty if no layer has a parameter of it, as with timed stages. Raises ValueError if copies
-    differ.
+    In the stages, the copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their
+    gradients. The group of a tied set is empty if no layer of this rank has a parameter of it, as with timed stages. Raises
+    ValueError if copies on this rank differ.
     """
     shared: Groups = {}
     for tied in header.tied:
@@ -107,11 +107,11 @@ def check_copies(transport: Transport, groups: Groups) -> None:
     for name in sorted({name for of_rank in by_rank for name in of_rank}):
         holders = [(rank, of_rank[name]) for rank, of_rank in enumerate(by_rank) if name in of_rank]
         first, expected = holders[0]
-        other = next((rank for rank, digest in holders if digest != expected), None)
-        if other is not None:
+        differing = next((rank for rank, digest in holders if digest != expected), None)
+        if differing is not None:
             raise refuse(
                 "E810",
-                f"the copies of {name} on {transport.named([first])} and {transport.named([other])} have different weights",
+                f"the copies of {name} on {transport.named([first])} and {transport.named([differing])} have different weights",
                 notes=(f"{name} is on ranks {', '.join(str(rank) for rank, _ in holders)}",),
                 help="start every rank with the same files, options and versions; on one host this is a bug of chimerac",
             )
@@ -130,7 +130,7 @@ def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
 def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
     """Register the first module's parameter in all of these modules, and return it.
 
-    owners: modules with the names of the attribute. Raises ValueError if their parameters differ.
+    owners: modules, each with the name of the attribute that is the parameter. Raises ValueError if their parameters differ.
     """
     module, name = owners[0]
     parameter = module.get_parameter(name)

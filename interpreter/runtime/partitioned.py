@@ -19,8 +19,8 @@ from chimerac.interpreter.runtime.model import Model, Stage
 class PartitionedModel:
     """A model, its description, and the layers of each stage.
 
-    tie_names: by the name of a set of tied parameters in the model, its name in the program. A set that is not in it has the
-    same name in both.
+    tie_names: by the name of a set of tied parameters in the model, its name in the program. A set that is not in `tie_names`
+    has the same name in both, or is on one stage and not in the program.
     """
 
     model: Model
@@ -35,7 +35,7 @@ class PartitionedModel:
 
     @property
     def objective(self) -> Model:
-        """Return the loss, and the precision in which stages compute: the model has both."""
+        """Return the model as the `Objective` of its stages."""
         return self.model
 
     @property
@@ -56,8 +56,7 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
     ties_by_stage: identify the model's sets of tied parameters with the program's by their stages, and give them the program's
     names. Otherwise they are identified by name.
 
-    Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model, E805 if the program ties other
-    parameters than the model.
+    Raises ChimeraError: E705 and E706 as `partition_for`, E805 if the program ties other parameters than the model.
     """
     partition = partition_for(program.partition, description, program.header.stages)
     names: dict[str, str] = {}
@@ -70,7 +69,7 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:
-    """Return the sets of parameters that stages of the model share and the program does not tie, with valid names.
+    """Return the sets of parameters that stages of the model share and the program does not tie, with names for a program.
 
     Raises ChimeraError E705 and E706 as `partition_for`.
     """
@@ -79,7 +78,7 @@ def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied,
     used_names = {tied.name for tied in program.header.tied}
     result = []
     for tied in missing:
-        # A name has at most 64 characters, with "tied_" before it and a number such as "_99" after it.
+        # A name has at most 64 characters. "tied_" before these 56, and a number such as "_99" after them, take the other 8.
         base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
         base = base if base.isidentifier() else f"tied_{base}"
         name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
@@ -93,8 +92,8 @@ def _names_in_program(
 ) -> tuple[dict[str, str], list[TiedLayers]]:
     """Return the program's names of the model's sets of tied parameters, and the sets that the program does not tie.
 
-    A set of the model is a set of the program if both are on the same stages. Of several such sets, the one with the same name
-    is preferred.
+    A set of the model is a set of the program if both are on the same stages. Of several such sets of the program, the one with
+    the same name is preferred, otherwise the first one. A set of the model that is on one stage is left out.
     """
     unassigned = {tied.name: tied.stages for tied in header.tied}
     names, missing = {}, []

@@ -24,15 +24,16 @@ from chimerac.interpreter.runtime.memory import storage_address
 from chimerac.interpreter.runtime.model import Fields, Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 
-# In torch's messages for functions that need autograd, such as torch.autograd.grad and Tensor.register_hook.
+# What torch's errors say where a function needs autograd, such as torch.autograd.grad or Tensor.register_hook.
 _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=False")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes that a layer holds after each operation, beyond those at the beginning of the forward, backward or half.
+    """The bytes that a layer holds after each operation of a run, beyond those at the beginning of the run.
 
-    forward: with a graph; no_graph: a forward without one; backward: a full one; input, weight: the halves of a split backward.
+    forward: a forward with a graph; no_graph: a forward without one; backward: a full backward; input, weight: the halves of a
+    split backward.
     """
 
     forward: Sequence[int]
@@ -52,7 +53,7 @@ class _Meter(TorchDispatchMode):
     def __init__(self, excluded: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._excluded = {storage_address(t) for t in excluded}
-        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}  # by the address of a storage: a reference to it, and its bytes
         self._bytes_after = [0]  # at the last call of `since_last_call`, and after each operation from then on
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,12 +67,12 @@ class _Meter(TorchDispatchMode):
 
     def since_last_call(self) -> list[int]:
         """Return the bytes after each operation since the last call, less those that were held at the last call."""
-        found = [x - self._bytes_after[0] for x in self._bytes_after]
+        bytes_beyond_first = [held - self._bytes_after[0] for held in self._bytes_after]
         self._bytes_after = [self._bytes()]
-        return found
+        return bytes_beyond_first
 
     def _bytes(self) -> int:
-        self._held = {k: x for k, x in self._held.items() if not x[0].expired()}  # type: ignore[no-untyped-call]
+        self._held = {k: (ref, size) for k, (ref, size) in self._held.items() if not ref.expired()}  # type: ignore[no-untyped-call]
         return sum(size for _, size in self._held.values())
 
 
@@ -90,7 +91,7 @@ class LayerRun:
     device: torch.device
 
     def held(self) -> HeldBytes:
-        """Return what the layer holds."""
+        """Run the layer in each way that `HeldBytes` names, and return what it holds."""
         parameters = [p for p in self.stage.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = torch.zeros_like(p)  # as in a run, where the gradients are allocated before the first backward
@@ -135,7 +136,7 @@ class LayerRun:
             del outputs
             forward = meter.since_last_call()
             gradients = [torch.ones(shape, dtype=dtype, device=self.device) for shape, dtype in sizes]
-            meter.since_last_call()  # so the output gradients do not count
+            meter.since_last_call()  # the bytes of the backward are counted from here, so without the output gradients
             if edges:
                 torch.autograd.backward(edges, gradients)
             backward = meter.since_last_call()
@@ -144,7 +145,7 @@ class LayerRun:
         return forward, backward, meter.since_last_call()
 
     def _outputs(self, inputs: Values) -> Values:
-        """Return the output of the layer, or the loss."""
+        """Return the output of the layer, or the loss if there are targets."""
         with self.model.autocasting(self.device):
             outputs: Values = self.stage(*inputs, **{name: self.fields[name] for name in self.stage.reads})
             return outputs if self.targets is None else (combined(self.model.loss(outputs, self.targets), [1.0]),)

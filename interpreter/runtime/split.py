@@ -1,8 +1,9 @@
 """Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
-Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. In
-this backward each function with parameters leaves DeferredGradients: a function that computes the weight gradients, and
-the tensors that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output:
+Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes the input gradient. In
+this backward each of the functions below leaves DeferredGradients: a function that computes the weight gradients, and the
+tensors that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output. matmul and mm with a
+weight are like linear without a bias, with the weight transposed:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g
@@ -11,10 +12,11 @@ the tensors that it reads. `add_weight_gradients` calls these functions. g is th
     layer norm   x, mean, rstd, weight             input gradient    x, mean, rstd, g    sum of g n, sum of g
     RMS norm     x, rrms, weight                   input gradient    x, rrms, g          sum of g n
 
-rstd is 1 / (standard deviation of x), rrms is 1 / (root mean square of x), and n is the normalized x. I frees everything else.
-A parameter of any other function gets its gradient in I, together with the input gradient. That is also correct, because
-nothing reads a weight gradient before W. The same holds for a parameter that has hooks, and for functions that
-torch.utils.checkpoint, torch.func or torch.compile run: all of these need the graph that torch itself builds.
+rstd is 1 / (standard deviation of x), rrms is 1 / (root mean square of x), and n is the normalized x. I frees what was kept
+from F and is not kept for W. A parameter of any other function, or of one of these with arguments that split_functions.py does
+not support, gets its gradient in I, together with the input gradient. That is also correct, because nothing reads a weight
+gradient before W. The same holds for a parameter that has hooks, and for functions that torch.utils.checkpoint, torch.func or
+torch.compile run: all of these need the graph that torch itself builds.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from chimerac.interpreter.runtime.split_functions import DEFERRING, DeferredGrad
 
 
 class Splitting(TorchFunctionMode):
-    """A context in which functions with parameters defer their weight gradients. deferred: these, in order."""
+    """A context in which functions with parameters defer their weight gradients.
+
+    deferred: the weight gradients that are still to be computed, in the order in which the backward left them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +48,7 @@ class Splitting(TorchFunctionMode):
 
     @torch.no_grad()
     def add_weight_gradients(self) -> None:
-        """Add the deferred gradients to the parameters. What they were computed from is freed at once."""
+        """Compute the deferred gradients and add them to the parameters. After each, the tensors that it read are freed."""
         while self.deferred:
             gradients = self.deferred.pop(0)
             gradients.compute(*gradients.reads)

@@ -32,7 +32,7 @@ def _can_defer(t: Any) -> bool:
     """Return whether this is a trained parameter whose gradient can be computed later.
 
     Being a leaf with a gradient is not enough: a stage's input is one too. A parameter with hooks is left to autograd, which
-    calls them.
+    calls the hooks. So is one of complex numbers.
     """
     if not isinstance(t, nn.Parameter) or not t.requires_grad or t.is_complex():
         return False
@@ -58,7 +58,7 @@ def _rows(t: Tensor) -> Tensor:
 
 
 def _no_view(t: Tensor) -> Tensor:
-    """Return a result that the module may change in place. Autograd refuses this for a view that a function returns."""
+    """Return a result that a layer may change in place. Autograd refuses that for a view that a custom function returns."""
     result: Tensor = aten._unsafe_view(t, t.shape) if t._is_view() else t
     return result
 
@@ -99,7 +99,7 @@ def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -
 def _linear(deferred: list[DeferredGradients], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not _can_defer(weight) or weight.dim() != 2 or input.dim() < 2:
         return NotImplemented
-    # torch broadcasts a bias of another shape.
+    # A bias of another shape is left to torch, which broadcasts it.
     if bias is not None and not (bias.shape == weight.shape[:1] and (_is_constant(bias) or _can_defer(bias))):
         return NotImplemented
     return _Linear.apply(input, weight, bias, deferred)  # type: ignore[no-untyped-call]
@@ -323,9 +323,10 @@ def _convolution(dims: int) -> Callable[..., Any]:
             return NotImplemented
         if isinstance(padding, str) or input.dim() != dims + 2:
             return NotImplemented
-        # The arguments after the bias are: stride, padding, dilation, transposed, output padding, groups.
-        each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
-        return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), deferred)  # type: ignore[no-untyped-call]
+        # The arguments of aten.convolution after the bias: stride, padding, dilation, transposed, output padding, groups.
+        lists = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
+        options = (*lists, False, [0] * dims, groups)
+        return _Convolution.apply(input, weight, bias, options, deferred)  # type: ignore[no-untyped-call]
 
     return convolution
 

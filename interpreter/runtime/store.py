@@ -60,12 +60,12 @@ class Slot:
         return values
 
     def release(self) -> None:
-        """Free the value, after the last task that reads it, unless a FREE does."""
+        """Free the value, unless a FREE does that; called after the last task that reads the value."""
         if not self.waits_for_free:
             self.free()
 
     def free(self) -> None:
-        """Empty the slot."""
+        """Empty the slot, if it holds a value."""
         if self.values is not None:
             self.values = None
             if self.message is not None:
@@ -89,7 +89,7 @@ class Slot:
 
 
 class Message:
-    """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released.
+    """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released or popped.
 
     slots: of the values of the message. is_single_tensor: whether the message is one tensor, which is then the buffer itself,
     and which `Slot.pop` returns without a copy. pending: the receive, until it has been waited for.
@@ -137,7 +137,7 @@ class Message:
             self.pending = None
 
     def release(self) -> None:
-        """Release one of its values; the buffer is freed after the last one."""
+        """Release one of the values, after waiting for the message. With the last value, the buffer is freed."""
         self.arrive()
         self._unreleased -= 1
         if not self._unreleased:

@@ -1,6 +1,6 @@
 """The times of a rank's instructions, measured in every iteration, and the bubbles of all ranks that follow from them.
 
-The clock is read once after each instruction.
+The clock is read before the first instruction, and once after each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Nanoseconds = npt.NDArray[np.int64]
 class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
-    waited: how long the instruction waited for other ranks: a task for a value, a SEND until its window had room.
+    waited: how long the instruction waited for other ranks: a task for a value, a SEND as the window of its channel requires.
     is_task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
     all-reduces were complete too. recompute_ns: how long tasks ran forwards again. An instruction starts when the one before it
     ends.
@@ -127,7 +127,8 @@ def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
 def bubbles(computed_s: Sequence[float], elapsed_s: Sequence[float]) -> list[float]:
     """Return the share of the time until the last task ends in which each rank did not compute.
 
-    elapsed_s: of each rank, from its start to the end of its last task. The longest one counts for all ranks.
+    computed_s: how long each rank computed. elapsed_s: of each rank, from its start to the end of its last task. The longest of
+    these times counts for all ranks.
     """
     last_task_end = max(elapsed_s, default=0.0)
     return [1 - computed / last_task_end if last_task_end else 0.0 for computed in computed_s]

@@ -1,9 +1,9 @@
 """Traces: the times of one iteration of all ranks as Chrome trace events, a JSON format that Perfetto opens.
 
 Each rank is a process of the trace. It has two tracks of slices, its tasks and its communication. The wait of an instruction
-is a slice before it. An arrow leads from each SEND to the first instruction that reads a value of the message. A counter shows
-how many messages for a rank have been sent and not yet read. Times are in microseconds after the start of the first
-instruction of all ranks.
+is a slice before it. An arrow leads from each SEND to the first task that reads a value of the message, or to the RECV if no
+task does. A counter shows how many messages for a rank have been sent and not yet read. Times are in microseconds after the
+earliest rank began its first instruction.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
 def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Sequence[Message]]) -> Iterator[Event]:
     """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration.
 
-    times: of this rank, after the beginning of the iteration. awaited: messages, by the row of the task that reads them first.
+    times: of this rank, counted from the beginning of the iteration. awaited: messages, by the row of the task that reads them
+    first.
     """
     columns = zip(program.stream(rank), times.start.tolist(), times.end.tolist(), times.waited.tolist(), strict=True)
     for number, (i, start, end, waited) in enumerate(columns):

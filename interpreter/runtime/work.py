@@ -5,6 +5,8 @@ RECOMPUTE    act[s, m]                                         keeps its graph
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    frees act[s, m], grad[s, m] and the graph
 BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      frees grad[s, m] and the graph
 BWD_WEIGHT   weight gradients                                  frees act[s, m] and what the BWD_INPUT left for it
+
+The FWD of an evaluation program keeps nothing, and frees act[s, m].
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from chimerac.interpreter.runtime.store import Slot
 
 
 class Iteration:
-    """What all work of a rank shares in the iteration that is running.
+    """What all work of a rank shares while its stream runs on one batch of an iteration.
 
     losses: the losses that this rank has computed so far, by micro-batch, on the device. correct: how many targets it has
     predicted correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so
     far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a loss begins. keep:
-    called with the values that a task reads, where tasks run on two streams (`SecondStream.keep`).
+    called with the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`); otherwise
+    None.
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -48,7 +51,7 @@ class Iteration:
         self.batch: MicroBatches
 
     def begin(self, batch: MicroBatches) -> None:
-        """Start an iteration on these micro-batches."""
+        """Start on the micro-batches of a batch."""
         self.batch, self.divisors, self.draws = batch, batch.divisors, batch.draws
         self.losses.clear()
         self.recompute_ns = 0
@@ -64,7 +67,7 @@ class Iteration:
         return {name: self.batch.field(m, name).to(self.device) for name in names}
 
     def loss(self, outputs: Values, m: int) -> Tensor:
-        """Return a micro-batch's share of the loss of the iteration."""
+        """Return a micro-batch's share of the iteration's loss, and count its correct predictions in an evaluation."""
         targets = tuple([t.to(self.device) for t in self.batch.targets(m)])
         if self.correct_of is not None:
             self.correct += self.correct_of(outputs, targets)
@@ -138,7 +141,7 @@ class Work:
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: Values = ()  # the input's tensors that have a gradient
         # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors themselves may be freed
-        # before. None: there is no graph; after a forward that kept nothing, it has to be run again.
+        # before. None: there is no graph; if `ran`, the forward kept nothing and has to be run again.
         self.edges: tuple[GradientEdge, ...] | None = None
 
     def forward(self) -> None:
@@ -224,7 +227,7 @@ class Work:
         return outputs
 
     def _compute(self, inputs: Values) -> Values:
-        """Run the stage; the last one's output is its share of the iteration's loss."""
+        """Run the stage. On the last stage, return the micro-batch's share of the iteration's loss as the output."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
         # Most stages need no context, so none is entered for them: that saves time in every task.
@@ -242,7 +245,7 @@ class Work:
         return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool], inputs: Values) -> None:
-        """Store the output, or record the loss. kept: which tensors of it the graph also keeps."""
+        """Store the output, or record the loss. kept: which tensors of the output the graph also keeps."""
         if self.output is None:
             self.iteration.losses[self.m] = outputs[0].detach()
             return
@@ -261,7 +264,7 @@ class Work:
     def _build_again(self) -> None:
         """Run the forward again, with the random numbers that it had. Buffers, such as running statistics, stay as they are.
 
-        It waits for nothing: its input is there, since the forward has run before.
+        This waits for no other rank: the input is there, since the forward has run before.
         """
         start = time.perf_counter_ns()
         with unchanged_buffers([self.module]) if self.has_buffers else nullcontext():
@@ -281,7 +284,7 @@ class Work:
         """Compute the gradients, and store the input gradient."""
         self._check_forward()
         # Autograd may keep the output gradient, as an input gradient or for the weight gradients. So it is taken out of the
-        # store. It is waited for first: a backward that runs its forward again begins when its output gradient is there.
+        # store. This is done before a forward is run again: such a backward begins when its output gradient is there.
         grads = self._take_output_gradient()
         if self.edges is None:
             self._build_again()
@@ -296,7 +299,7 @@ class Work:
             self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients), grads or ()))
 
     def _check_forward(self) -> None:
-        """Raise KeyError if the forward has not run, or its input was freed."""
+        """Raise KeyError if the forward has not run, its last backward has, or its input was freed."""
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.input is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from chimerac.interpreter.pipeline.checkpoint_files import mismatch
 from chimerac.interpreter.training.trainer import Trainer
 
-SHOWN = 3  # combinations of options that a finding suggests
+SHOWN = 3  # how many combinations of options a finding suggests at most
 
 SAMPLES, SEED, DATA = "samples_per_iteration", "seed", "data"
 
@@ -35,7 +35,7 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
         help = f"give --seed {saved[SEED]}"
         raise mismatch(path, f"it was trained with the seed {saved[SEED]}, and this run has {own[SEED]}", help=help)
     if saved[DATA] != own[DATA]:
-        help = "give --data and --seq-len as they were"
+        help = "give --data, --tokenizer and --seq-len as they were"
         raise mismatch(path, f"its data is {saved[DATA]}, and this run has {own[DATA]}", help=help)
     if saved[SAMPLES] != own[SAMPLES]:
         header, settings = trainer.program.header, trainer.settings
@@ -59,10 +59,10 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
 
 
 def fitting_values(values: Mapping[str, int], samples: int, target: int) -> list[dict[str, int]]:
-    """Return other values of options, such that an iteration has `target` samples.
+    """Return other values of options, such that an iteration has `target` samples; an empty list if there are none.
 
     values: by option; the number of samples is proportional to their product. samples: of an iteration with these values.
-    The result begins with those where the fewest values change, and of these where they change least.
+    The result begins with the values of which the fewest differ from `values`, and of these with those that differ least.
     """
     product, rest = divmod(math.prod(values.values()) * target, samples)
     if rest:

@@ -1,8 +1,10 @@
 """The checkpoints of a run, in one folder: when they are written, which are kept, and from which one a run resumes.
 
-iteration_00000100/             after 100 iterations
-iteration_00000200/
-.iteration_00000300.partial/    is being written, or was being written when the process was killed
+    iteration_00000100/             after 100 iterations
+    iteration_00000200/
+    .iteration_00000300.partial/    is being written, or was being written when the process was killed
+
+interpreter/pipeline/checkpoint_files.py says what such a folder contains, and which other hidden names there are.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ PREFIX = "iteration_"
 class CheckpointSettings:
     """When and where checkpoints are written.
 
-    folder: None: no checkpoints are written. every: iterations from one checkpoint to the next; None: one at the end alone.
-    keep: how many of the last ones are kept; None: all. asynchronous: whether training continues while one is written.
+    folder: where they are written; None: none are written. every: iterations from one checkpoint to the next. The end of the
+    run has a checkpoint too; None: only that one. keep: how many of the newest ones are kept; None: all. asynchronous: whether
+    training continues while one is written.
     """
 
     folder: Path | None = None
@@ -46,7 +49,8 @@ class CheckpointSettings:
 class ResumePoint:
     """Where a run starts.
 
-    iteration: how many iterations are done; path: of the checkpoint, None for a new run; messages: for the user.
+    iteration: how many iterations are done already. path: of the checkpoint that was loaded; None for a new run. messages: for
+    the user.
     """
 
     iteration: int = 0
@@ -55,7 +59,10 @@ class ResumePoint:
 
 
 class Checkpoints:
-    """The checkpoints of one rank's trainer. All ranks call each method together. data: the identity of the data."""
+    """The checkpoints of one rank's trainer. All ranks call each method together.
+
+    data: the identity of the data. A run may resume only from checkpoints with the same identity.
+    """
 
     def __init__(self, trainer: Trainer, settings: CheckpointSettings, data: str) -> None:
         self.trainer, self.settings, self.data = trainer, settings, data
@@ -65,12 +72,14 @@ class Checkpoints:
     def resume(self, source: str, restarts: int = 0) -> ResumePoint:
         """Load the checkpoint from which the run resumes, if there is one.
 
-        source: the path of a checkpoint; `auto` for the last one of the folder, if there is one; `no` for a new run.
-        restarts: how often torchrun has restarted this job; a restarted job resumes from its own last checkpoint. If a
-        checkpoint of the folder cannot be read, the one before it is loaded.
+        source: the path of a checkpoint; `auto` for the last one of the folder, or for a new run if the folder has none; `no`
+        for a new run. restarts: how often torchrun has restarted this job. A restarted job resumes from the last checkpoint of
+        the folder, whatever `source` is, unless the folder has none. If the last checkpoint of the folder cannot be read, the
+        one before it is loaded.
 
         Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint of another run,
-        E832 if none can be read, E833 if the folder has checkpoints that the run would mix with its own.
+        E832 if the folder, or every checkpoint that could be loaded, cannot be read, E833 if the folder has checkpoints that
+        the run would mix with its own.
         """
         self._prepare_folder()
         in_folder = self._list_folder()
@@ -90,8 +99,9 @@ class Checkpoints:
     def save_if_due(self, done: int, last: bool = False) -> list[str]:
         """Save if a checkpoint is due after `done` iterations, and return messages for the user.
 
-        last: whether the run ends now. A save that fails is reported in a message, and training continues; but if the last
-        save fails, ChimeraError E830 is raised.
+        An earlier asynchronous save is completed first, if it has been written or if this call is to save. last: whether the
+        run ends now. If a save fails, a message says so, and training continues. But if the save at the end of the run fails,
+        ChimeraError E830 is raised.
         """
         every = self.settings.every
         is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
@@ -121,7 +131,7 @@ class Checkpoints:
         from chimerac.interpreter.pipeline.checkpoint import start_save  # 0.9 s, only with checkpoints
 
         folder, trainer = self.settings.folder, self.trainer
-        self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))  # if this fails, the save can still be written
+        self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))  # a failure is ignored: the save may still succeed
         self._pending = start_save(
             folder / f"{PREFIX}{done:08}",
             trainer.pipeline,
@@ -140,7 +150,7 @@ class Checkpoints:
         return [f"saved {short_path(pending.path)}", *self._remove_older(pending.path)]
 
     def _remove_older(self, path: Path) -> list[str]:
-        """Remove the checkpoints before the last `keep` ones, of which `path` is the newest."""
+        """Remove older checkpoints, so that `keep` remain, of which `path` is the newest. Return a message if that fails."""
 
         def remove() -> None:
             older = [p for p in _newest_first(path.parent) if _iteration(p) < _iteration(path)]
@@ -183,7 +193,10 @@ class Checkpoints:
             raise refuse("E830", message, help="give --save-dir a folder that all hosts see and may write to")
 
     def _list_folder(self) -> list[Path]:
-        """Return the checkpoints of the folder as rank 0 sees them, the newest first."""
+        """Return the checkpoints of the folder as rank 0 sees them, the newest first; empty if no folder is given.
+
+        Raises ChimeraError E832 if a rank cannot read the folder.
+        """
         folder = self.settings.folder
         if folder is None:
             return []
@@ -196,7 +209,10 @@ class Checkpoints:
         return [Path(os.path.realpath(folder), name) for name in names.split("\n") if name]
 
     def _load_first_readable(self, candidates: list[Path]) -> ResumePoint:
-        """Load the first of these checkpoints that can be read. Start a new run if there are no candidates."""
+        """Load the first of these checkpoints that can be read, and return where the run starts; without candidates, a new run.
+
+        Raises ChimeraError E831, E832 and E834 as `resume`.
+        """
         if not candidates:
             return ResumePoint()
         from chimerac.interpreter.pipeline.checkpoint import open_checkpoint  # 0.9 s, only with checkpoints
@@ -230,7 +246,10 @@ def _resume_message(info: dict[str, object], path: Path) -> str:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the newest first, also those being replaced. Raises OSError if it cannot be read."""
+    """Return the checkpoints of a folder, the newest first; none if it does not exist. Raises OSError if it cannot be read.
+
+    A checkpoint of which only the `.replaced` folder is left is among them, under its final name (`files.existing_folder`).
+    """
     if not folder.exists():
         return []
     named = {files.final_name(p) if p.name.endswith(".replaced") else p for p in folder.iterdir()}

@@ -36,9 +36,9 @@ class FirstSamples(Samples):
         return self.source.field(self._repeated(numbers), name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many targets of these samples count.
+        """Return for each loss how many targets of these samples count in it.
 
-        Every batch of an evaluation asks for those of all samples, which may take long to count. They are counted once.
+        Every batch of an evaluation asks this for all samples, and counting may take long. So these numbers are kept.
         """
         if isinstance(numbers, range) and (numbers.start, numbers.step) == (0, 1) and numbers.stop >= self.count:
             return self._valid_targets
@@ -54,9 +54,11 @@ class FirstSamples(Samples):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean loss of held-out samples, in nats per valid target, and how many targets the first loss has.
+    """The result of an evaluation.
 
-    accuracy: share of these targets that were predicted correctly; None if the model does not count them.
+    loss: of the held-out samples, a mean over the valid targets, in nats; of a model with several losses, the sum of their
+    means. targets: how many valid targets the first loss has. accuracy: the share of these targets that were predicted
+    correctly; None if the model does not count correct predictions.
     """
 
     loss: float
@@ -65,7 +67,10 @@ class Evaluation:
 
 
 class Evaluator:
-    """One rank's part in evaluations by the pipeline of a trainer. samples: how many samples of `held_out` are evaluated."""
+    """One rank's part in evaluations by the pipeline of a trainer.
+
+    samples: how many samples of `held_out` are evaluated, from the first one on.
+    """
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
@@ -75,11 +80,12 @@ class Evaluator:
         """Evaluate the held-out samples; called by all ranks together."""
         trainer, header = self.trainer, self.trainer.program.header
         pipeline, seed, size = trainer.pipeline, trainer.settings.seed, trainer.size
+        replica = pipeline.replica
         batches = -(-self.samples // (header.width * header.micro_batches * size))
         totals = torch.zeros(2, dtype=torch.float64)
         for number in range(batches):
-            # Like the batches of one weight update, these have the same divisors, so their losses add up to the mean.
-            replica = pipeline.replica
+            # Like the accumulated batches of one weight update, all batches have the same divisors: the numbers of all valid
+            # targets. So their losses add up to the mean.
             batch = Batch(self.source, seed, number, replica, header.width, header.micro_batches, size, accumulated=batches)
             totals[0] += pipeline.evaluate_batch(batch)
             totals[1] += pipeline.correct

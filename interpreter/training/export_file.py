@@ -1,4 +1,4 @@
-"""Checks of the file for exported weights. For checks before a run starts, it does not import torch."""
+"""Checks of the file for exported weights. They are made before a run starts, so this module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAFETENSORS, TORCH = ".safetensors", ".pt"
 
 
 def check_export(path: Path) -> None:
-    """Raise ChimeraError E835 if `export_weights` could not write this file; called before a run starts."""
+    """Raise ChimeraError E835 if it is clear before the run starts that `export_weights` could not write this file."""
     if path.suffix not in (SAFETENSORS, TORCH):
         raise export_error(path, "its name has no known ending", f"give a name that ends in {SAFETENSORS} or {TORCH}")
     if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:

@@ -18,10 +18,10 @@ def decay_groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list
 
     Parameters with two or more dimensions have weight decay: matrices and embedding tables. Norms and biases have none.
     """
-    every = list(parameters)
+    all_parameters = list(parameters)
     groups = [
-        {"params": [p for p in every if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in every if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in all_parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in all_parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -42,20 +42,21 @@ def build_sharded_optimizer(pipeline: BoundPipeline, settings: Settings) -> Opti
 
 
 def _options(groups: Iterable[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
-    """Return the options of AdamW, whose fused kernels update weights in place.
+    """Return the options of AdamW that all groups share.
 
-    torch's other implementations need more memory: three times the size of the largest weight, or of all weights on a GPU. The
-    estimate of a rank's memory does not count that. Complex parameters have no fused kernel.
+    The fused kernels are chosen, because they update weights in place. torch's other implementations need more memory: three
+    times the size of the largest weight, or of all weights on a GPU. The estimate of a rank's memory does not count that. With
+    complex parameters, which have no fused kernel, torch takes another implementation.
     """
     fused = all(p.is_floating_point() for group in groups for p in group["params"])
     return {"lr": settings.rate, "betas": settings.betas, "fused": fused}
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration, from 0.
+    """Return the learning rate of one iteration. iteration: its number, from 0.
 
-    It rises linearly over the warm-up to `settings.rate`. Then it falls towards `settings.rate_floor` times that, or stays the
-    same if the schedule is `constant`.
+    The rate rises linearly over the warm-up to `settings.rate`. Then it falls towards `settings.rate * settings.rate_floor`, or
+    stays the same if `settings.rate_schedule` is `constant`.
     """
     warm_up = settings.warm_up_iterations
     if iteration < warm_up:

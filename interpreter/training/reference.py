@@ -68,7 +68,8 @@ def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     for p, r, norm in zip(parameters.values(), reference, norms, strict=True):
         g = _gradient(p)
         difference = float((g - r).double().norm()) / max(norm, least)
-        if math.isnan(difference):  # 0 if neither g nor r is finite: the update reports that
+        if math.isnan(difference):
+            # If only one of g and r is finite, they differ. If neither is, the difference is 0, and the update reports E812.
             difference = math.inf if math.isfinite(norm) or math.isfinite(float(g.double().norm())) else 0.0
         largest = max(largest, difference)
     return largest
@@ -82,8 +83,9 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int, parts: int = 1) -> Iterator[Result]:
     """Train the whole model in this process without a pipeline, and yield the result of each iteration.
 
-    samples: of an iteration. parts: into how many micro-batches they are cut. The results are the same for every number, except
-    for models that compute over the samples of a micro-batch, such as batch normalization.
+    samples: how many an iteration has, a multiple of `parts`. parts: into how many micro-batches they are cut. Apart from
+    rounding, this changes the results only of models that compute over the samples of a micro-batch, as batch normalization
+    does.
     """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(parameters, settings)

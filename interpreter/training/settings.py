@@ -17,11 +17,11 @@ class Settings:
     """The settings of the trainer.
 
     micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`). rate: the highest learning
-    rate. clip: the largest norm of the gradient. warm_up: iterations in which the rate rises; None: a tenth of all.
-    rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas, weight_decay: of AdamW. accumulate:
-    batches whose gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: skip an
-    update whose loss or gradient is not finite; max_skipped: at most so many in a row. zero: shard the optimizer's state
-    over the copies of a stage. compile_stages: compile the stages with torch.compile.
+    rate. clip: the norm to which a gradient with a larger norm is scaled. warm_up: iterations in which the rate rises; None: a
+    tenth of all, at least one. rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas,
+    weight_decay: of AdamW. accumulate: batches whose gradients are summed before each weight update. dtype: in which layers
+    compute. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: at most so many in a row. zero:
+    shard the optimizer's state over the copies of a stage. compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int
@@ -48,5 +48,8 @@ class Settings:
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
-    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
+    """Return how many samples one micro-batch of the program has. micro_batch: as in `Settings`.
+
+    Raises ChimeraError E804 if the result is not an integer.
+    """
     return program.header.samples(micro_batch)

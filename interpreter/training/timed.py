@@ -1,8 +1,9 @@
 """Timed stages, which sleep instead of computing, and the measured times of their iterations beside the predicted ones.
 
-They show how well the simulator predicts a real run. Each task sleeps for its cost in the program's header, times a unit of
-time. Messages are sent as in any run, and are as large as the model's. The backward sleeps inside autograd, so the executor
-runs these stages like any others. Of a split backward, BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
+These times show how well the simulator predicts a real run. Each task sleeps for its cost in the program's header, times a
+unit of time. Messages are sent as in any run. Each is as large as the first tensor that the first layer of the run's model
+passes on. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split backward,
+BWD_INPUT sleeps for the cost of the input half and BWD_WEIGHT for that of the weight half.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 class TimedStage(nn.Module):
     """A stage that sleeps for the costs of the program.
 
-    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward is run again. Only this
-    second forward builds a graph.
+    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward is run again. Of these,
+    only the second forward builds a graph.
     """
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
@@ -195,10 +196,10 @@ def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> Measur
     return MeasuredTimes.of(trainer.update(iteration, loss, trainer.pipeline.figures.row()).figures)
 
 
-def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
+def median_times(iterations: Sequence[IterationTimes]) -> IterationTimes:
     """Return the iteration with the median `last_task_end`; of an even number, the shorter one of the two in the middle."""
-    middle = statistics.median_low([t.last_task_end for t in found])
-    return next(t for t in found if t.last_task_end == middle)
+    middle = statistics.median_low([t.last_task_end for t in iterations])
+    return next(t for t in iterations if t.last_task_end == middle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +211,17 @@ class Comparison:
 
     def table(self) -> str:
         """Return the times as a table in text, predicted beside measured."""
-        p, m = self.predicted, self.measured
-        change = f"{100 * (m.last_task_end / p.last_task_end - 1):+.1f} %" if p and p.last_task_end else ""
-        rows = [("", "predicted", "measured", "")]
-        rows.append(("last task ends", f"{p.last_task_end:.3f} s" if p else "-", f"{m.last_task_end:.3f} s", change))
-        rows.append(("bubble ratio", f"{p.bubble_ratio:.3f}" if p else "-", f"{m.bubble_ratio:.3f}", "idle over total"))
-        for rank, bubble in enumerate(m.bubbles):
-            rows.append((f"bubble of rank {rank}", f"{p.bubbles[rank]:.3f}" if p else "-", f"{bubble:.3f}", ""))
-        return "\n".join(f"{name:<20}{a:>10}{b:>11}   {note}".rstrip() for name, a, b, note in rows)
+        predicted, measured = self.predicted, self.measured
+        predicted_end = f"{predicted.last_task_end:.3f} s" if predicted else "-"
+        predicted_ratio = f"{predicted.bubble_ratio:.3f}" if predicted else "-"
+        change = ""
+        if predicted and predicted.last_task_end:
+            change = f"{100 * (measured.last_task_end / predicted.last_task_end - 1):+.1f} %"
+        rows = [
+            ("", "predicted", "measured", ""),
+            ("last task ends", predicted_end, f"{measured.last_task_end:.3f} s", change),
+            ("bubble ratio", predicted_ratio, f"{measured.bubble_ratio:.3f}", "idle over total"),
+        ]
+        for rank, bubble in enumerate(measured.bubbles):
+            rows.append((f"bubble of rank {rank}", f"{predicted.bubbles[rank]:.3f}" if predicted else "-", f"{bubble:.3f}", ""))
+        return "\n".join(f"{name:<20}{left:>10}{right:>11}   {note}".rstrip() for name, left, right, note in rows)

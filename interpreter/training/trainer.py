@@ -1,7 +1,7 @@
 """The trainer of one rank: it runs the iterations of a pipeline, and updates the weights after each.
 
 An update clips the gradient by the norm of the whole model, makes a step of the optimizer and clears the gradients
-(docs/semantics.md).
+(docs/semantics.md, "Epilogue").
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Trainer:
     """One rank's pipeline and optimizer.
 
     source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
-    in `Pipeline`. updates: False for a run that never calls `update`; it has no optimizer, with which torch imports modules for
-    1.5 s. size: samples of one micro-batch of the program. skipped: how many updates were skipped. skipped_in_a_row: how many
-    of them since the last update that was made.
+    in `Pipeline`. updates: False for a run whose weights do not change; it gets no optimizer, because torch would import
+    modules for 1.5 s. size: samples of one micro-batch of the program. skipped: how many updates were skipped.
+    skipped_in_a_row: how many of them since the last update that was made.
     """
 
     def __init__(
@@ -99,12 +99,14 @@ class Trainer:
         return sum([self.pipeline.run(batch, sync=False) for batch in unsynced]) + self.pipeline.run(last)
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
-        """Clip the gradient, update the weights and clear the gradients; called by all ranks together.
+        """Clip the gradient, update the weights, clear the gradients and return the result; called by all ranks together.
 
-        loss: this rank's share of it. figures: this rank's measurements, equally many on every rank.
+        Without an optimizer, no weight changes and no gradient is cleared. loss: this rank's share of it. figures: this rank's
+        measurements, equally many on every rank.
 
         Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite. With `skip_nonfinite` such an update
-        is skipped, and E812 is raised only if `max_skipped` updates before it were skipped in a row.
+        is skipped, and E812 is raised only if `max_skipped` updates before it were skipped in a row. Raises RankError if the
+        sum over all ranks fails.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)

@@ -5,8 +5,9 @@
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
 A transport deals with ranks and buffers, not with stages or micro-batches. Channels are directed, and first in, first
-out. No message needs a tag (docs/semantics.md, "Channels"). Every method that waits for another rank raises PeerLostError
-if that rank is gone or the wait times out, and StuckError if no rank can continue (interpreter/errors.py).
+out. No message needs a tag (docs/semantics.md, "Channels"). Every method that waits for other ranks raises PeerLostError if
+one of them is gone or the wait times out. The loopback has no timeout: it raises StuckError if no rank can continue
+(interpreter/errors.py).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    machine: the machine of docs/semantics.md on which its ranks run. device: where the tensors of messages are. waited_ns:
-    nanoseconds that this rank has waited for other ranks in the calls of its stream, in total since the start. progress: what
-    this rank is doing; the executor writes its position.
+    machine: the machine of docs/semantics.md on which its ranks run. device: where the tensors of messages are. waited_ns: for
+    how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits outside the stream
+    may be counted too. progress: what this rank is doing; the executor writes its position.
     """
 
     rank: int
@@ -44,7 +45,10 @@ class Transport(Protocol):
     progress: Progress
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Return ranks as text for a message: `rank 1`, `ranks 0, 2`, with their global ranks if those are different."""
+        """Return ranks as text for a message: `rank 1`, `ranks 0, 2`.
+
+        Ranks that are processes are named with their hosts if there are several, and with their global ranks if these differ.
+        """
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs.
@@ -53,9 +57,10 @@ class Transport(Protocol):
         """
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, after waiting for the oldest of its channel where the window is full.
+        """Post a send. If the window is full, first wait for the oldest send of the channel.
 
-        `buffer` is kept until a later send, or the flush, has waited for this one (docs/semantics.md, "Buffers").
+        With window 0, post the send at once, then wait for it. `buffer` is kept until a later send, the flush, or with window 0
+        this call has waited for this send (docs/semantics.md, "Buffers").
         """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:

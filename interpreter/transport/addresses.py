@@ -12,10 +12,11 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # in the environment: the network interface th
 
 
 def check_own_address() -> None:
-    """Check, for a job on several hosts, that other hosts can reach the address at which gloo accepts connections.
+    """Raise ChimeraError E819 if gloo would accept connections at a loopback address; called if a job has several hosts.
 
-    If no interface is named, gloo takes the first address of the host name, or the loopback address if the name has none. With
-    a loopback address the ranks of the other hosts would wait until their timeout. Raises ChimeraError E819.
+    gloo accepts them on the interface that INTERFACE names, which is not checked. If it names none, gloo takes the first
+    address of the host name, or the loopback address if the name has none. With a loopback address the ranks of the other
+    hosts would wait until their timeout.
     """
     if os.environ.get(INTERFACE):
         return
@@ -24,7 +25,7 @@ def check_own_address() -> None:
         address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
         address = ""
-    if address and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+    if address and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:  # % begins the zone of an IPv6 address
         return
     reason = f"its own name resolves to {address}" if address else "its own name has no address"
     interfaces = ", ".join(i for _, i in socket.if_nameindex() if i != "lo") or "none but the loopback"

@@ -3,7 +3,8 @@
 torch.distributed.new_group creates the same backends, but all ranks of the world have to call it for every group. With
 use_local_synchronization=True only the members call it, but all members must have created the same number of groups before.
 This does not hold for channels: a rank in the middle of a pipeline has more of them than one at an end. So this module creates
-the backends itself, with keys of the store that their ranks agree on. torch.distributed does not list them.
+the backends itself, with keys of the store that their ranks agree on. torch.distributed does not know of these backends, so
+`destroy_process_group` does not close them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-DEFAULT_TIMEOUT = timedelta(minutes=30)  # torch's own default
+DEFAULT_TIMEOUT = timedelta(minutes=30)  # as torch's own default for gloo
 
 
 def create_backend(name: str, store: Store, rank: int, world: int, timeout: timedelta | None) -> Any:
     """Create a backend; called by all of its ranks together.
 
-    name: gloo or nccl. store: its keys are used by no other backend. rank: the number of this rank among those of the backend.
-    world: how many these are. timeout: of each operation; None: torch's default.
+    name: gloo or nccl. store: no other backend uses its keys. rank: the number of this rank among those of the backend. world:
+    how many ranks the backend has. timeout: of each operation; None: DEFAULT_TIMEOUT.
     """
     timeout = timeout or DEFAULT_TIMEOUT
     if name == "gloo":

@@ -16,7 +16,7 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     """Connect to the other ranks of a group, and return their rendezvous; called by all of them together.
 
     timeout_s: of every wait for another rank. Each call uses its own keys in the store of the group, so several pipelines may
-    use a group at the same time. After a wait has timed out, this rank asks the others what they are doing. It ends no process,
+    use a group at the same time. After a wait has failed, this rank asks the others what they are doing. No process is ended,
     because the processes are the user's.
 
     Raises ValueError if this rank is not in the group, or for a timeout that is too short or too long. Raises PeerLostError if
@@ -25,10 +25,12 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     if not isinstance(group, ProcessGroup):
         raise ValueError("this rank is not in the process group: only its members create the pipeline")
     limit, progress, rank, world = limit_of(timeout_s), Progress(), group.rank(), group.size()
-    # New connections, because the timeout is set for each. The liveness check has one of its own: a wait may block the first.
+    # The timeout is a setting of a connection, so the user's connection is not used. The liveness check has a connection of its
+    # own, because a wait may block the other one.
     store, liveness_connection = _connect_to_store(group), _connect_to_store(group)
     store.set_timeout(limit)
-    # The number of this call. No rank makes its next call before all ranks have made this one.
+    # The number of this call. No rank makes its next call before all ranks have made this one: in between it creates a
+    # transport, which waits for all ranks.
     number = (store.add("chimerac/pipelines", 1) - 1) // world
     liveness_store = PrefixStore(f"chimerac/liveness/{number}", liveness_connection)
     liveness = LivenessCheck(liveness_store, rank, world, hosted=False, progress=progress, end=None)

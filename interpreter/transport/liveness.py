@@ -19,10 +19,10 @@ from chimerac.interpreter.transport.progress import Progress, Status
 
 POLL_INTERVAL_S = 0.5  # interval at which a rank polls the abort flag
 STORE_TIMEOUT_S = 4.0  # how long one call of the store may take
-LINGER_S = 3.0  # how long a rank that does not report waits after the report before it exits
+LINGER_S = 3.0  # how long a rank waits for SIGTERM before it exits, so that another one exits first
 STORE_LOST_S = 10.0  # a rank that got SIGTERM exits if the store has not answered for this long
-REPORT_TIMEOUT_S = 20.0  # longer than a rank needs to report: it collects the statuses, and prints the message
-ABORT_FLAG = "abort"  # key in the store: how many ranks have set the flag
+REPORT_TIMEOUT_S = 20.0  # how long a rank waits for a claim of the report; the rank that claims it first collects statuses
+ABORT_FLAG = "abort"  # key in the store: how often the flag has been set
 REPORT = "report"  # key in the store: how many ranks have claimed the report
 
 
@@ -31,7 +31,7 @@ class LivenessCheck:
 
     hosted: rank 0 hosts the store; False: torchrun does, or the store is that of a user's process group. claim: a path that
     does not exist yet, the same one for all ranks of this host. If the store does not answer, the rank that creates this file
-    reports. None: there is no such path. end: ends this process with an exit code; None: this process writes its status and
+    reports. None: every rank then reports. end: ends this process with an exit code; None: this process writes its status and
     goes on, as in a user's process group.
     """
 
@@ -55,7 +55,10 @@ class LivenessCheck:
         self._unanswered: threading.Thread | None = None  # the latest call of the store that was not answered in time
 
     def start(self) -> None:
-        """Start the thread that polls the abort flag. Once it is set, it writes the status and ends this process."""
+        """Start the thread that polls the abort flag. Once the flag is set, the thread writes the status of this rank.
+
+        Then it ends this process, unless `end` is None, the main thread ends it, or the check is stopped.
+        """
         self._poller = threading.Thread(target=self._poll, name="liveness check", daemon=True)
         self._poller.start()
 
@@ -66,7 +69,7 @@ class LivenessCheck:
             self._poller.join(STORE_TIMEOUT_S)
 
     def _poll(self) -> None:
-        """Poll the abort flag until it is set, or the check is stopped; then act on it. Runs in the thread."""
+        """Poll the abort flag until the check is stopped. Once the flag is set, act as `start` says. Runs in the thread."""
         aborted = False
         try:
             while not self._stopped.wait(POLL_INTERVAL_S):
@@ -91,7 +94,7 @@ class LivenessCheck:
         return self.hosted and self.rank == 0
 
     def terminate(self) -> None:
-        """Record that this process got SIGTERM: it then exits as soon as another rank has failed.
+        """Record that this process got SIGTERM: if another rank fails, this process then exits without waiting LINGER_S.
 
         It also exits if the store is lost, because then it cannot notice a failure.
         """
@@ -114,7 +117,8 @@ class LivenessCheck:
     def claim_report(self) -> bool:
         """Claim the report of the job. Return whether this rank is the first to do so, and has to report.
 
-        If the store does not answer, its host may be lost. Then one rank of each of the other hosts reports.
+        If the store does not answer, its host may be lost. Then one rank of each host reports; without a path `claim`, every
+        rank does.
         """
         claims: list[int] = []
         if self._call_store(lambda: claims.append(self.store.add(REPORT, 1)), STORE_TIMEOUT_S):
@@ -122,7 +126,10 @@ class LivenessCheck:
         return self._claim_file()
 
     def _claim_file(self) -> bool:
-        """Return whether this rank is the first of its host to create the file of the claim, or cannot create it."""
+        """Return whether this rank has to report without the store: it is the first of its host to create the file `claim`.
+
+        It also has to report if there is no path, or if the file cannot be created.
+        """
         if self._claim is None:
             return True
         try:
@@ -151,9 +158,9 @@ class LivenessCheck:
         self._terminated.wait(LINGER_S)
 
     def collect_statuses(self, within_s: float) -> Mapping[int, Status] | None:
-        """Set the abort flag, and return by rank the statuses that arrive in time. None if the store does not answer.
+        """Set the abort flag, and return by rank the statuses that arrive within this time. None if the store does not answer.
 
-        If another rank has claimed the report, it returns at once: that rank may have exited, and then has no status.
+        Once a rank has claimed the report, this method waits no longer: that rank may have exited, and then writes no status.
         """
         statuses = {self.rank: self.progress.status()}
         self.fail()
@@ -171,9 +178,9 @@ class LivenessCheck:
             time.sleep(POLL_INTERVAL_S / 5 if missing else 0)
 
     def _call_store(self, call: Callable[[], object], within_s: float) -> bool:
-        """Call the store in a thread, and return whether it answered in time. Its process may be suspended, or its host lost.
+        """Call the store in a thread, and return whether it answered in time. The store's process or host may be lost.
 
-        A call that was not answered blocks the connection. So while there is one, no other call is made.
+        A call that was not answered blocks the connection. So while there is one, no other call is made, and False is returned.
         """
         if self._unanswered is not None and self._unanswered.is_alive():
             return False

@@ -1,10 +1,10 @@
 """All ranks in one process: the machines of docs/semantics.md, executable.
 
 machines.py decides when a transfer or a collective completes. This module has the waits of the ranks: those of a SEND for its
-window, and those for what a rank has posted. One rank runs at a time, and another one continues only where the running one
-waits (scheduler.py). So a run is a function of its seed, and a deadlock is detected at once. A receive buffer is overwritten
-with NaN when its receive is posted and when the buffer is freed. So a rank that reads it too early or too late gets NaN, or an
-error of autograd.
+window, and those for a transfer or a collective that the rank has posted. One rank runs at a time, and another one continues
+only where the running one waits, or also where it posts (`every_post`). So the seed determines in which order ranks run, and a
+deadlock is detected at once. A receive buffer is overwritten with NaN when its receive is posted and when the buffer is freed.
+So a rank that reads the buffer too early or too late gets NaN, or an error of autograd.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def run_in_loopback(
     every_post: bool = False,
     device: torch.device | None = None,
 ) -> list[T]:
-    """Call `run_rank` once for each rank of the program, with the rank's transport, and return the results.
+    """Call `run_rank` once for each rank of the program, with the rank's transport, and return the results by rank.
 
     seed: of the scheduler, which draws the rank that continues. machine: by default the one in the program's header.
     every_post: another rank may also continue at each transfer and collective, so that every interleaving can be drawn.
     device: where messages are; by default the CPU. Each rank begins with the states that torch's random generators have now,
-    and its draws do not change those of another rank. Afterwards they have these states again.
+    and its draws do not change those of another rank. When all ranks have ended, the generators get these states again.
 
-    Raises the first error of a rank, or StuckError, with what every rank waits for, if no rank can continue.
+    Raises the first error of a rank. If no rank can continue, this is StuckError, with what each waiting rank waits for.
     """
     machine, device = machine or program.header.machine, device or torch.device("cpu")
     scheduler = _Ranks(program.world, seed, device)
@@ -103,7 +103,7 @@ class Loopback:
         self.device, self.waited_ns, self.progress = device, 0, Progress()
         self._network = network
         self._to: dict[int, Channel] = {}  # by peer, the channels over which this rank has sent
-        self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
+        self._sent: dict[int, deque[Tensor]] = {}  # by peer, the buffers of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}  # by ranks, how many collectives this rank has posted
         self._gathers = 0  # how many gathers of all ranks this rank has begun
 
@@ -112,13 +112,13 @@ class Loopback:
         return ranks_text(ranks)
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Return when `ready()` is true; other ranks run meanwhile. what: that is waited for, for the error."""
+        """Return when `ready()` is true; other ranks run meanwhile. what: what this rank waits for, as text for the error."""
         begin = perf_counter_ns()
         self._network.scheduler.wait(self.rank, ready, what)
         self.waited_ns += perf_counter_ns() - begin
 
     def _pause(self) -> None:
-        """Let another rank continue, if the network does so at each post."""
+        """Let another rank run now, with probability 1/2, if the network allows that at each post."""
         if self._network.every_post:
             self._network.scheduler.pause(self.rank)
 
@@ -126,11 +126,11 @@ class Loopback:
         """Do nothing: a channel is created by its first use."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, after waiting for the window as the machine requires; with window 0, wait for this send too."""
+        """Post a send. If the window is full, first wait for an earlier send. With window 0, post it, then wait for it."""
         self._pause()
         channel = self._to[peer] = self._network.channel(self.rank, peer)
         window = self._network.window
-        awaited = channel.sends - (window or 0)  # the number of the transfer to wait for
+        awaited = channel.sends - (window or 0)  # the number of the transfer to wait for; if negative, there is none
         sent = self._sent.setdefault(peer, deque())
         if window:
             self._wait_for_transfer(peer, channel, awaited)
@@ -143,7 +143,7 @@ class Loopback:
             sent.append(buffer)
 
     def _wait_for_transfer(self, peer: int, channel: Channel, number: int) -> None:
-        """Return when transfer `number` is complete, or on machines without queues when its receive has been posted."""
+        """Return when transfer `number` is complete; on machines without queues already when its receive has been posted."""
         if self._network.transfer_queue(self.rank, peer) is None:
             self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
         else:
@@ -212,7 +212,7 @@ class Loopback:
         return self._gather(text)
 
     def _gather(self, value: T) -> list[T]:
-        """Return the value of every rank."""
+        """Return the values of all ranks, by rank."""
         self._gathers += 1
         values = self._network.gathered.setdefault(self._gathers, {})
         values[self.rank] = value

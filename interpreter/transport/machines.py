@@ -1,8 +1,8 @@
 """The machines of docs/semantics.md as a simulated network: when a transfer and when a collective completes.
 
-A transfer or a collective is an operation. It completes when all its members have posted it. The collectives of a rank are in
-a queue, and on `paired` and `serial` its transfers are in queues too: operations complete in the order of their queues.
-Channels are first in, first out.
+A transfer or a collective is an operation. Its members are its ranks; a transfer has two. It completes when all its members
+have posted it and it is first in every queue that it is in. The collectives of a rank are in a queue. On `paired` and `serial`
+its transfers are in queues too. Channels are first in, first out.
 
 Where a SEND waits for its window is in loopback.py. Ranks that are processes do not use this module: processes.py limits
 their window, and the rest of their machine follows from how gloo or NCCL executes the calls.
@@ -26,7 +26,8 @@ Queue = deque["Operation"]
 class Operation:
     """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues.
 
-    missing: how many members have not posted it; action: called when it completes.
+    missing: how many members have not posted it; complete: whether it has completed; action: called when it completes; queues:
+    those that it is in, at most one of each member.
     """
 
     __slots__ = ("action", "complete", "missing", "queues")
@@ -57,7 +58,7 @@ class Operation:
         self.complete = True
         assert self.action is not None
         self.action()
-        self.action = None  # frees the tensors of the transfer
+        self.action = None  # frees the tensors that it refers to
         for queue in self.queues:
             queue.popleft()
         return [queue[0] for queue in self.queues if queue]
@@ -67,7 +68,8 @@ class Channel:
     """A directed pair of ranks.
 
     sends, receives: how many have been posted; completed: how many transfers are complete. unmatched: transfers of which one
-    side has been posted, oldest first, with the buffer of that side.
+    side has been posted, oldest first, with the buffer of that side. A parameter `queue` is that of the rank that posts, as for
+    `Operation.post`.
     """
 
     def __init__(self) -> None:
@@ -122,7 +124,7 @@ class Network:
         self.window = max_incomplete_sends(machine, program.header.window)
         self.scheduler = scheduler
         self.channels: dict[tuple[int, int], Channel] = {}
-        self.queues: dict[tuple[object, ...], Queue] = {}  # by rank, by rank and peer, or by rank and "collectives"
+        self.queues: dict[tuple[object, ...], Queue] = {}  # by (rank,), (rank, peer) or (rank, "collectives")
         self.collectives: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
         self.gathered: dict[int, dict[int, Any]] = {}
 

@@ -2,8 +2,8 @@
 
 NCCL has no tags. Within a communicator, torch puts all messages of a pair of ranks on one CUDA stream, so a receive that is
 posted early would block a later send. Therefore every channel (one direction of a pair) has a communicator of its own, and so
-has every collective. The first call on one creates it and blocks until the peer calls it too. So all of them are used once
-before the first iteration, in one global order (processes.py).
+has every group of ranks that all-reduce together. The first call on a communicator creates it, and blocks until its other ranks
+make this call too. So all communicators are used once before the first iteration, in one global order (processes.py).
 
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
 at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
@@ -28,7 +28,7 @@ MAX_CONNECTIONS = 32  # CUDA's own limit
 
 
 def connections(program: Program, rank: int) -> int:
-    """Return how many hardware queues the CUDA streams of a rank need, 1 to 32.
+    """Return how many hardware queues the CUDA streams of a rank need, at most MAX_CONNECTIONS.
 
     Each channel, each group of ranks that all-reduce together, and the computation have a CUDA stream of their own. If two
     of them share a queue of the GPU, the work of one waits for that of the other. CUDA reads the number from
@@ -45,7 +45,7 @@ def join(timeout_s: float, local_rank: int) -> None:
     """Connect to the other ranks that torchrun started, and select this rank's GPU.
 
     timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its host. Raises
-    ChimeraError E815 where this host has too few GPUs or torch is built without NCCL.
+    ChimeraError E815 if this host has too few GPUs or torch is built without NCCL, and the errors of `initialize`.
     """
     if not dist.is_nccl_available():
         raise refuse(

@@ -1,8 +1,8 @@
 """Ranks that are processes, on the backends of torch.distributed: what gloo and NCCL have in common.
 
-Every channel and every collective has a backend of its own (backends.py). All of them are created, and used once, in one
-global order before the first iteration. So every connection exists before it is needed, and no later call waits until another
-rank sets one up. `all_reduce` and `all_gather` use a gloo backend of all ranks, and host memory.
+Every channel has a backend of its own (backends.py), and so has every group of ranks that all-reduce together. All of them are
+created, and used once, in one global order before the first iteration. So every connection exists before it is needed, and no
+later call waits until another rank sets one up. `all_reduce` and `all_gather` use a gloo backend of all ranks, and host memory.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Channel:
     """One end of a channel.
 
     backend: of the two ranks; the sender has the number 0 in it, the receiver 1. awaited: what the wait for a transfer is for.
-    peer: the number of the other rank in the backend. sends: those that have not been waited for.
+    peer: the number of the other rank in the backend. sends: those that have not been waited for, each with its buffer.
     """
 
     __slots__ = ("awaited", "backend", "peer", "sends")
@@ -86,10 +86,10 @@ class Channel:
 
 
 class Processes:
-    """One rank's channels and collectives. The ranks must have joined. All of them create it together.
+    """One rank's channels and collectives. The ranks must have joined, and create their objects of this class together.
 
-    backend: gloo or nccl. device: where messages are. staged: whether they are copied through host memory, as gloo needs for
-    messages on a GPU. ranks: the rendezvous of these ranks; by default that of the job.
+    backend: gloo or nccl. device: where messages are. staged: whether messages are copied through host memory, as gloo needs
+    for those on a GPU. ranks: the rendezvous of these ranks; by default that of the job.
     """
 
     machine = PROCESSES
@@ -102,7 +102,7 @@ class Processes:
         # Whether this class applies the timeout to waits for a collective. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
         self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
-        self._channels: set[tuple[int, int]] = set()  # of this rank: sender, receiver
+        self._channels: set[tuple[int, int]] = set()  # the channels of this rank, as (sender, receiver)
         self._to: dict[int, Channel] = {}  # by receiving peer
         self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
@@ -141,7 +141,7 @@ class Processes:
             return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
-        """Transfer one number over each channel and reduce one in each collective, which creates their connections."""
+        """Transfer one number over each channel and all-reduce one in each group of ranks, which creates the connections."""
         for sender, receiver in channels:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
@@ -152,7 +152,7 @@ class Processes:
             self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, after waiting for the oldest of its channel where the window is full."""
+        """Post a send. If the window is full, first wait for the oldest send. With window 0, post it, then wait for it."""
         channel = self._to[peer]
         queue = channel.sends
         while queue and self._window is not None and len(queue) >= self._window:
@@ -267,6 +267,7 @@ class Processes:
             channels = (*self._to.values(), *self._from.values())
             for backend in (*(channel.backend for channel in channels), *self._collectives.values()):
                 backend.shutdown()
+        # A backend of gloo closes its connections when it is freed.
         for connections in (self._to, self._from, self._collectives):
             connections.clear()
         self._all_ranks = None

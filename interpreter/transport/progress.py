@@ -1,4 +1,4 @@
-"""What a rank is doing: its instruction, and what it waits for. The other ranks read it once a wait has taken too long.
+"""What a rank is doing: its instruction, and what it waits for. The other ranks read this once a wait has failed.
 
 If torchrun gives the rank an error file, the position is in a file next to it that is mapped into memory. So the ranks and
 the launcher of the same host can read the position of a process that has been killed.
@@ -27,7 +27,7 @@ NONE = -1  # no instruction
 
 
 class Awaited(NamedTuple):
-    """What a wait is for. what: as text; ranks: the ranks that have to post their side of it."""
+    """What a wait is for. what: as text; ranks: the ranks that have to post their side of it; the rank itself may be one."""
 
     what: str
     kind: Kind
@@ -39,8 +39,8 @@ class Position:
     """The position of a rank in its program.
 
     run: how many times it has begun to run a stream. number: of the instruction in the stream; NONE before the first run, and
-    the length of the stream after the last instruction. waits_for: the number of the instruction whose transfer or all-reduce
-    it waits for, or NONE. program: the key of the program. pid: of the process; NONE if unknown.
+    the length of the stream after the last instruction. waits_for: the number of the rank's own instruction whose transfer or
+    all-reduce it waits for, or NONE. program: the key of the program. pid: of the process; NONE if unknown.
     """
 
     run: int = 0
@@ -54,9 +54,9 @@ class Position:
 class Status:
     """What one rank is doing.
 
-    collectives: how many collectives of all ranks it has begun. awaited: what it waits for; None while it computes. posted: the
-    number of the instruction that posted the awaited operation, or the number of the awaited collective of all ranks.
-    waited_s: seconds of this wait.
+    collectives: how many collectives of all ranks (kind `all`) it has begun. awaited: what it waits for; None while it
+    computes. posted: the number of its instruction that posted the awaited transfer or all-reduce; for the kind `all`, the
+    number of the collective, counted as in `collectives`. waited_s: how long it has waited, in seconds.
     """
 
     position: Position
@@ -83,9 +83,8 @@ class Status:
 class Progress:
     """The progress of this process. path: the file of the position; None if no other process reads it.
 
-    position: its columns, for writing; programs: those that this rank runs, by key; collectives: how many collectives of all
-    ranks it has begun; waiting: what it waits for, the number `posted` of a Status, and since when (time.monotonic); None while
-    it computes.
+    position: the columns of the position, for writing. programs: those that this rank runs, by key. collectives: as in
+    `Status`. waiting: what it waits for, `posted` as in `Status`, and since when (time.monotonic); None while it computes.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -130,14 +129,20 @@ class Progress:
         return replace(status, awaited=waiting[0], posted=waiting[1], waited_s=time.monotonic() - waiting[2])
 
     def place(self, rank: int, position: Position) -> str:
-        """Return the position of a rank as text, as in `instruction 3: FWD down s1 m0`, and the operation that it waits for."""
+        """Return the position of a rank as text, such as `instruction 3: FWD down s1 m0`.
+
+        If the rank waits for an operation that another one of its instructions posted, the text names that instruction too.
+        """
         place = self.instruction(rank, position)
         if position.waits_for in (NONE, position.number):
             return place
         return f"{place}, in the wait for {self.instruction(rank, replace(position, number=position.waits_for))}"
 
     def instruction(self, rank: int, position: Position) -> str:
-        """Return the instruction at a position as text; only its number if the program of the rank is not known."""
+        """Return the instruction at a position as text; only its number if the program of the rank is not known.
+
+        Before the first run it is `the start-up`, after the last instruction `the epilogue`.
+        """
         program = self.programs.get(position.program)
         if program is None or rank >= program.world or position.number == NONE:
             return place_without_text(position)
@@ -148,7 +153,7 @@ class Progress:
 
 
 def place_without_text(position: Position) -> str:
-    """Return a position as text where the program is not known."""
+    """Return a position as text without the text of the instruction, for which the program is needed."""
     return "the start-up" if position.number == NONE else f"instruction {position.number}"
 
 
@@ -158,7 +163,7 @@ def progress_file(error_file: str | None) -> Path | None:
 
 
 def own_progress_file() -> Path | None:
-    """Return the file of the position of this process."""
+    """Return the file of the position of this process. None if torchrun gave this rank no error file."""
     return progress_file(os.environ.get("TORCHELASTIC_ERROR_FILE"))
 
 
@@ -169,7 +174,7 @@ def position_of(local_rank: int) -> Position | None:
 
 
 def read_position(path: Path) -> Position | None:
-    """Return the position in a file; None if there is none, or if its disk was full."""
+    """Return the position in a file; None if the file cannot be read or, as on a full disk, does not have its full length."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -185,5 +190,5 @@ def _mapped(path: Path | None) -> mmap.mmap:
                 file.flush()
                 return mmap.mmap(file.fileno(), BYTES)
         except OSError:
-            pass  # other processes cannot read the position then, which the run itself does not need
+            pass  # then other processes cannot read the position; the run itself does not need the file
     return mmap.mmap(-1, BYTES)

@@ -2,7 +2,7 @@
 
 Ranks connect to a key-value store: torchrun's, one that rank 0 hosts, or that of a user's process group. When a wait fails, all
 ranks that are still running write to the store what they are doing (liveness.py). So the error names the rank that is missing,
-also where a rank waits for one that waits for the missing one.
+even if this rank waits for another one, which waits for the missing rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN = 8  # how many hosts a message lists
 
 
 class Host(NamedTuple):
-    """A host. name: its host name, which another host may have too. number: of its launcher in the job, as text."""
+    """A host. number: of its launcher in the job, as text; without a launcher, its name. name: another host may have it too."""
 
     number: str
     name: str
@@ -41,10 +41,10 @@ class Host(NamedTuple):
 class Rendezvous:
     """What this process needs to wait for the other ranks of a job, or of a process group of a user.
 
-    limit: the timeout of one wait; None before the ranks have connected. liveness: determines which ranks answer; None before
-    the store is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this
-    one. store: with keys that only these ranks use. global_ranks: for each rank of a process group, its rank among all of
-    torch's processes; None for the ranks of a job.
+    limit: the timeout of one wait; None before `initialize`. liveness: determines which ranks answer; None before the store is
+    connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one, and
+    before they have connected. store: with keys that only these ranks use. global_ranks: for each rank of a process group, its
+    rank among all of torch's processes; None for the ranks of a job.
     """
 
     def __init__(
@@ -77,7 +77,10 @@ class Rendezvous:
         return PrefixStore(f"transport {self._transports}", self._store)
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Return ranks for a message, with hosts, and in a process group with global ranks: `rank 1 (global rank 3)`."""
+        """Return ranks as text for a message: with hosts if there are several, with global ranks if these have other numbers.
+
+        An example is `rank 1 (global rank 3)`.
+        """
         text = ranks_of_hosts(ranks, self.hosts)
         if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
             return text
@@ -95,7 +98,7 @@ class Rendezvous:
 
     @contextmanager
     def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
-        """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text; kind: as in Progress.
+        """Record that the calls inside wait for these ranks, by default for all. what, kind: as in `Awaited`.
 
         Raises PeerLostError if one of the calls fails.
         """
@@ -111,7 +114,11 @@ class Rendezvous:
         self.progress.end_wait()
 
     def lost(self, awaited: Awaited, error: RuntimeError) -> PeerLostError:
-        """Return the error to raise instead of torch's: it names what this rank was waiting for, and which rank is missing."""
+        """Return the error to raise instead of torch's: it says what this rank was waiting for, and why the wait failed.
+
+        The reason names the ranks that are missing, or says what the ranks are doing. It is torch's reason before the ranks
+        have connected, and for a closed connection if every rank answers.
+        """
         # The first sentence of torch's message, without the source location at its start and the keys of the store.
         reason = re.sub(r"^\[[^\]]*\] |, keys: .*", "", str(error)).split(". ")[0].split("\n")[0]
         if self.limit is None or self.liveness is None:
@@ -121,7 +128,7 @@ class Rendezvous:
         return PeerLostError(f"{awaited.what} failed: {self._ended(self.liveness, awaited, reason)}", peer_ended=True)
 
     def _timed_out(self, liveness: LivenessCheck, what: str) -> PeerLostError:
-        """Return the error for a wait that has timed out. what: the wait, and its timeout."""
+        """Return the error for a wait that has timed out. what: the wait and its timeout, as text."""
         statuses = liveness.collect_statuses(ANSWER_AFTER_TIMEOUT_S)
         if statuses is None:
             return PeerLostError(f"{what}: {self._store_text(liveness)} does not answer")
@@ -152,7 +159,10 @@ class Rendezvous:
         return [r for r, host in enumerate(self.hosts) if r in missing or host in lost]
 
     def _positions(self, ranks: Sequence[int]) -> dict[int, Position]:
-        """Return the positions of those of these ranks that are on this host. Only the ranks of a job write them to files."""
+        """Return the known positions of those of these ranks that are on this host.
+
+        Only the ranks of a job write their positions to files.
+        """
         return _positions_here(ranks) if self.global_ranks is None else {}
 
     def _store_text(self, liveness: LivenessCheck) -> str:
@@ -174,16 +184,16 @@ class Rendezvous:
 
 
 _rendezvous = Rendezvous()
-_count = 0  # how many rendezvous this process has had; each has its own keys in the store
+_count = 0  # how often this process has called `initialize`; each call has its own keys in the store
 
 
 def rendezvous() -> Rendezvous:
-    """Return the rendezvous of this process."""
+    """Return the rendezvous of this process with the other ranks of its job; before `initialize`, one that knows no others."""
     return _rendezvous
 
 
 def limit_of(timeout_s: float) -> timedelta:
-    """Return the limit of a wait, from seconds. Raises ValueError unless torch can wait so long."""
+    """Return the limit of a wait, from seconds. Raises ValueError if torch cannot wait for so short or so long a time."""
     if not MIN_TIMEOUT_S <= timeout_s <= MAX_TIMEOUT_S:
         expected = f"a number from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}, which is a year"
         raise ValueError(f"the timeout of a wait is {timeout_s} s: give {expected}")
@@ -214,7 +224,7 @@ def initialize(timeout_s: float) -> None:
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has a connection of its own: a wait may block the first one.
         liveness_connection = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    # Who first creates this file, in torchrun's folder of this host, reports a failure for all of its ranks.
+    # If the store is lost, the rank that first creates this file, in torchrun's folder of this host, reports for the host.
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness_store = PrefixStore(f"chimerac/liveness/{attempt}", liveness_connection)
     liveness = LivenessCheck(liveness_store, rank, world, hosted, progress, claim=claim)
@@ -261,8 +271,8 @@ def hosts_of(store: Store, rank: int, world: int) -> list[Host]:
 
 
 def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
-    """Return the positions of those of these ranks that are on this host, also if their processes have ended."""
+    """Return the known positions of those of these ranks that are on this host, also if their processes have ended."""
     first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
     local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
-    found = {r: position_of(r - first) for r in ranks if r in local}
-    return {r: position for r, position in found.items() if position is not None}
+    positions = {r: position_of(r - first) for r in ranks if r in local}
+    return {r: position for r, position in positions.items() if position is not None}

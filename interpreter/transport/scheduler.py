@@ -1,8 +1,8 @@
-"""A scheduler of threads: exactly one runs at a time, and another one continues only when it waits, pauses or ends.
+"""A scheduler of threads: exactly one runs at a time, and another one continues only when this one waits, pauses or ends.
 
 The next thread is drawn, with a seed, from those that can continue. The same seed gives the same interleaving. If threads
-may also pause between their waits, every interleaving can be drawn. If no thread can continue, all of them get StuckError at
-once.
+may also pause between their waits, every interleaving can be drawn. If no thread can continue, all waiting threads get
+StuckError at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def always() -> bool:
 class Scheduler:
     """Schedules `count` threads. A thread is identified by its number, from 0.
 
-    A subclass may choose another thread to continue (`choose`, `pause`), or schedule something other than threads (`start`,
-    `resume`, `suspend`, `join`).
+    A subclass may choose in another way which thread continues (`choose`, `pause`), or schedule something other than threads
+    (`start`, `resume`, `suspend`, `join`).
     """
 
     def __init__(self, count: int, seed: int = 0) -> None:
@@ -34,11 +34,14 @@ class Scheduler:
         self._all_ended = threading.Semaphore(0)
         self._ready: list[Callable[[], bool]] = [always] * count  # by thread, the condition that it waits for
         self._unfinished = list(range(count))
-        self.stopped_by: type[InterpreterError] | None = None  # the error that every `wait` raises from then on
+        self.stopped_by: type[InterpreterError] | None = None  # once it is set, every `wait` raises this error
         self.errors: dict[int, BaseException] = {}  # by thread, in the order in which they were raised
 
     def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run each function in a thread and return their results; None for one that raised: its error is in `errors`."""
+        """Run each function in a thread and return their results; None for one that raised an error or did not begin.
+
+        A function does not begin once the run has been stopped. Errors are in `errors`.
+        """
         results: list[Any] = [None] * len(bodies)
 
         def run_one(thread: int) -> None:
@@ -57,7 +60,7 @@ class Scheduler:
         return results
 
     def wait(self, thread: int, ready: Callable[[], bool], what: str) -> None:
-        """Return when `ready()` is true; other threads run meanwhile. what: that is waited for, for the error.
+        """Return when `ready()` is true; other threads run meanwhile. what: what the thread waits for, as text for the error.
 
         Raises StuckError if no thread can continue, and PeerLostError if another thread has raised an error.
         """
@@ -95,7 +98,7 @@ class Scheduler:
         # After the run has been stopped, each thread continues once more, and its `wait` raises.
         self.resume(self.choose(able) if self.stopped_by is None else self._unfinished[0])
 
-    # Each thread waits for its semaphore. A subclass may override the next four methods.
+    # In this class a suspended thread waits for its semaphore. A subclass may override the next four methods.
 
     def start(self, bodies: Sequence[Callable[[], None]]) -> None:
         """Start a thread for each of these functions; it waits until it is chosen."""

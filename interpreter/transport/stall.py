@@ -1,8 +1,8 @@
 """Why a wait has taken too long though every rank answers: a rank computes, a message never came, or ranks wait in a cycle.
 
-The reason follows from the positions of the ranks in the program. RECV number i of a channel waits for SEND number i, and an
-all-reduce waits for the ALLREDUCE of the same number of each of its ranks. A rank is behind if it has not yet executed the
-instruction that another rank waits for.
+The reason follows from the positions of the ranks in the program. SEND number i and RECV number i of a channel wait for each
+other. An ALLREDUCE waits for the one with the same number, among those over the same ranks, of each of these ranks. A rank is
+behind if it has not yet executed the instruction that another rank waits for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Stall:
         self.progress, self.statuses, self._named = progress, statuses, named
 
     def reason(self, rank: int) -> str:
-        """Return why the wait of `rank` takes so long, and what the other ranks are doing, as lines."""
+        """Return why the wait of `rank` takes so long, and on further lines what the other ranks, or those of a cycle, do."""
         lost, late, waits_for = self._search(rank)
         if lost:
             headline = f"never sent: {self._lost_message(*lost[0])}"
@@ -49,10 +49,10 @@ class Stall:
         return "\n".join([headline, *self._lines(others)])
 
     def _search(self, start: int) -> tuple[list[tuple[int, int]], list[int], dict[int, list[int]]]:
-        """Follow the waits from a rank, breadth first.
+        """Follow the waits from a rank, breadth first, and return what was found.
 
-        Return the pairs of a rank that waits for a message and a rank that is past the SEND of it; the ranks that compute; and
-        by rank the ranks that it waits for because they are behind.
+        lost: pairs of a rank that waits for a message, and a rank that is past the SEND of this message. late: the ranks that
+        compute. waits_for: for each rank that was reached, those of the ranks it waits for that are behind.
         """
         lost: list[tuple[int, int]] = []
         late: list[int] = []
@@ -84,7 +84,7 @@ class Stall:
         if status.awaited.kind == "all":
             return other_status.collectives < status.posted
         number = self._awaited_instruction(rank, other)
-        if number == NONE:
+        if number == NONE:  # without such an instruction `other` counts as behind, unless it waits in a later run
             return other_status.awaited is None or other_status.position.run <= status.position.run
         return (other_status.position.run, other_status.position.number) <= (status.position.run, number)
 
@@ -133,8 +133,8 @@ class Stall:
 def _transfers(program: Program, rank: int, op: Op, peer: int) -> list[int]:
     """Return the numbers of a rank's SENDs to, or RECVs from, a peer, in order."""
     rows = slice(int(program.offsets[rank]), int(program.offsets[rank + 1]))
-    found = np.flatnonzero((program.table.op[rows] == op) & (program.table.peer[rows] == peer))
-    return [int(n) for n in found]
+    numbers = np.flatnonzero((program.table.op[rows] == op) & (program.table.peer[rows] == peer))
+    return [int(n) for n in numbers]
 
 
 def _all_reduces(program: Program, rank: int, members: tuple[int, ...]) -> list[int]:

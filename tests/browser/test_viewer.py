@@ -20,9 +20,10 @@ from chimerac.compiler.draw.viewer.page import page as page_text
 from tests.helpers_browser import browser
 
 pytestmark = pytest.mark.browser
-ROW = "viewer.state.selected && viewer.state.selected.row"
+ROW = "viewer.state.selected && viewer.state.selected.row"  # of the selected instruction, its number in the program
 VIEW = "[viewer.state.view.from, viewer.state.view.to]"  # the times at the left and the right end of the axis
 SHOWN = "viewer.state.view.to - viewer.state.view.from"  # the time from one end to the other
+# The time at a point of the page, whose distance from the left edge is x.
 TIME_AT = "(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)"
 
 
@@ -37,7 +38,10 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
-    """Return a function that opens a page from its text, and fails the test for any error or request of the page."""
+    """Return a function that opens a page from its text. given: options of the browser context.
+
+    The test fails if a page has an error, opens a dialog, or requests anything but itself.
+    """
     contexts, problems = [], []
 
     def open_page(text: str, **given: Any) -> Any:
@@ -68,13 +72,13 @@ def page_of(schedule: str = "chimera", costs: dict[str, float] | None = None, **
 
 
 def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
-    """Return the point of the page in the middle of a task, given by its row and the number of its panel."""
+    """Return the middle of a task as a point of the page. row: of the task in its program; panel: the number of its panel."""
     x, y = page.evaluate(
         """([row, panel]) => {
             const p = viewer.state.panels[panel];
-            const found = viewer.state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
+            const drawn = viewer.state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]); // of the rank
             const box = document.getElementById("figure").getBoundingClientRect();
-            const lane = found.lanes.tasks;
+            const lane = drawn.lanes.tasks;
             const y = box.top + lane[0] + lane[1] / 2 - viewer.state.scroll;
             return [box.left + viewer.lanes.x((p.start[row] + p.end[row]) / 2 / p.scale), y];
         }""",
@@ -84,7 +88,10 @@ def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
 
 
 def until(page: Any, condition: str) -> None:
-    """Wait until a condition holds. playwright's own wait needs `eval` in the page, which its policy forbids."""
+    """Wait until a condition holds, and fail the test after about 10 s.
+
+    playwright's own wait needs `eval` in the page, which the page's Content Security Policy forbids.
+    """
     for _ in range(400):
         if page.evaluate(condition):
             return
@@ -92,7 +99,7 @@ def until(page: Any, condition: str) -> None:
     pytest.fail(condition)
 
 
-def test_every_instruction_has_the_text_of_the_program(opened: Opener) -> None:
+def test_the_viewer_writes_every_instruction_as_the_program_does(opened: Opener) -> None:
     for schedule in ("chimera_doubling", "dualpipe", "chimera_recompute"):
         p = compile_schedule(schedule, {"D": 4, "N": 8}).program
         page = opened(page_text([viewed(simulate(p), schedule)], [], None))
@@ -120,8 +127,9 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
 
 def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
     page = opened(page_of("gpipe", D=4, N=4))
-    first = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]
-    _, y = place(page, int(first) + 1)
+    first_row = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]  # of rank 3
+    _, y = place(page, int(first_row))
+    # The mouse is on rank 3 at the time 0.5.
     page.mouse.move(page.evaluate("document.getElementById('figure').getBoundingClientRect().left + viewer.lanes.x(0.5)"), y)
     tip = page.locator("#tip").inner_text()
     assert tip.startswith("S: idle, start-up") and "rank 3, 0 to 3, takes 3" in tip
@@ -131,12 +139,12 @@ def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> No
     page = opened(page_of(D=4, N=16))
     whole = page.evaluate(VIEW)
     x, y = place(page, 4)
-    under = page.evaluate(TIME_AT, x)
+    time_under_mouse = page.evaluate(TIME_AT, x)
     page.mouse.move(x, y)
     page.mouse.wheel(0, -300)
     until(page, f"{SHOWN} < {0.8 * (whole[1] - whole[0])}")
     page.evaluate("viewer.frame()")
-    assert page.evaluate(TIME_AT, x) == pytest.approx(under, abs=0.05)
+    assert page.evaluate(TIME_AT, x) == pytest.approx(time_under_mouse, abs=0.05)
     before = page.evaluate(VIEW)
     page.mouse.move(700, y)
     page.mouse.down()
@@ -212,7 +220,7 @@ def test_a_bubble_is_explained_moment_by_moment(opened: Opener) -> None:
     assert page.evaluate("viewer.explained()") is None
 
 
-def test_two_programs_share_one_axis(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_of_two_programs_on_one_page_can_be_selected(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "chimera", "1f1b", "-p", "D=4", "-p", "N=8", "--emit", "html"]) == 0
     page = opened(capsys.readouterr().out)
     assert page.locator("h1").inner_text() == "chimera D=4 N=8 f=1 and 1f1b D=4 N=8"
@@ -225,15 +233,16 @@ def test_two_programs_share_one_axis(opened: Opener, capsys: pytest.CaptureFixtu
     assert page.locator("#command").inner_text() == "chimerac compare chimera 1f1b --emit html -p D=4 -p N=16"
 
 
-def test_measured_times_are_below_the_predicted_ones(opened: Opener) -> None:
+def test_measured_bars_are_drawn_below_the_predicted_ones_and_compared_with_them(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 4}).program
     s = simulate(p)
-    # Nanoseconds. A unit of cost takes 5 ms, each instruction from row 3 on 1 ms more. The last bar ends 3 ms before the end.
-    begin = 10**9
-    end = s.timeline.end * 5_000_000 + begin
-    end[3:] += 1_000_000
-    start, finish = s.timeline.start * 5_000_000 + begin, int(end.max()) + 3_000_000
-    measured = replace(s.timeline, start=start, end=end, scale=10**6, unit="ms", finish=finish)
+    # In nanoseconds: a unit of cost takes 5 ms, and each instruction from row 3 on ends 1 ms later. The iteration ends 3 ms
+    # after its last bar.
+    begin, ms = 10**9, 10**6
+    end = s.timeline.end * 5 * ms + begin
+    end[3:] += ms
+    start, finish = s.timeline.start * 5 * ms + begin, int(end.max()) + 3 * ms
+    measured = replace(s.timeline, start=start, end=end, scale=ms, unit="ms", finish=finish)
     page = opened(page_text([viewed(s, "1f1b", measured=measured)], [], None))
     assert page.evaluate("viewer.state.layout.rows.every((r) => r.lanes.measured[0] > r.lanes.tasks[0])")
     row = next(k for k in range(3, len(p)) if p.table.is_task[k])
@@ -321,9 +330,9 @@ def test_a_page_without_a_program_says_why(opened: Opener) -> None:
 def test_a_large_program_is_drawn_as_shares_of_the_time_and_zooms_to_bars(opened: Opener) -> None:
     page = opened(page_of(D=8, N=1024))
     assert page.evaluate("viewer.state.panels[0].size") > 40_000
-    pixels = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"
+    colours = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"
     page.evaluate("viewer.frame()")
-    assert page.evaluate(pixels) >= 3  # several kinds of tasks in one row of pixels
+    assert page.evaluate(colours) >= 3  # several kinds of tasks in one row of pixels
     page.locator("#find").fill("B511 rank 0")
     page.keyboard.press("Enter")
     page.locator("#figure").focus()

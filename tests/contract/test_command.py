@@ -1,4 +1,4 @@
-"""The command chimerac: outside the checkout, in a pipe, interrupted, writing files, and with wrong options."""
+"""The command chimerac as users call it: files, standard streams, interrupts, help, colours, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_findings_go_to_stderr_and_the_status_is_one(tmp_path: Path) -> None:
     completed = chimerac("chimera", "-p", "N=5", cwd=tmp_path)
     assert (completed.returncode, completed.stdout) == (1, "")
     assert completed.stderr.startswith("error[E210]")
-    assert "\x1b[" not in completed.stderr  # no colour into a file
+    assert "\x1b[" not in completed.stderr  # no colour where stderr is no terminal
 
 
 def test_wrong_usage_has_the_status_two(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -
 
 
 def wait_until_stdin_is_open(pid: int) -> None:
-    """Return once a process has opened /dev/stdin to read a schedule from it."""
+    """Return once a process has opened /dev/stdin to read a schedule from it. Skip the test if /proc does not show that."""
     for _ in range(1000):
         try:
             links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
@@ -87,7 +87,7 @@ def wait_until_stdin_is_open(pid: int) -> None:
         if sum(link.startswith("pipe:") for link in links) > 3:  # stdin, stdout, stderr, and /dev/stdin
             return
         time.sleep(0.01)
-    pytest.skip("cannot see what another process has opened here (no /proc)")
+    pytest.skip("in 10 s /proc did not show that the process has opened /dev/stdin")
 
 
 def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
     line, column = file.read_text().splitlines().index(unmet) + 1, unmet.index("require") + 1
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
         monkeypatch.chdir(cwd)
-        # An example of `explain` runs in its own folder, but its paths are shown relative to the current one.
+        # `explain` runs its example in a temporary folder, but shows paths relative to the current one.
         for words in (["chimera", "-p", "N=5"], ["schedules/chimera.sched", "-p", "N=5"], ["explain", "E210"]):
             main(words)
             assert f" --> {name}:{line}:{column}\n" in "".join(capsys.readouterr())
@@ -196,7 +196,9 @@ def test_help_and_version_end_with_status_0_and_the_help_has_at_most_120_columns
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-def test_colour_can_be_asked_for_and_is_not_forced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_written_if_asked_for_and_not_if_no_color_is_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(["chimera", "-p", "D=2", "--emit", "timeline", "--color", "always"])
     assert "\x1b[38;5;" in capsys.readouterr().out
     main(["chimera", "-p", "N=5", "--color", "always"])
@@ -216,7 +218,9 @@ def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFi
     assert "would write over the schedule itself" in capsys.readouterr().err and mine.read_text() == text
 
 
-def test_no_verb_writes_over_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_a_command_does_not_replace_a_file_that_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine, cut, model, profile = (str(tmp_path / name) for name in ("mine.sched", "cut.json", "m.json", "p.json"))
     Path(mine).write_bytes((ROOT / "schedules/chimera.sched").read_bytes())
     Path(model).write_text(model_to_json(preset("gpt-nano").description(4)))
@@ -247,9 +251,12 @@ def test_if_stderr_is_closed_its_messages_do_not_go_to_stdout(tmp_path: Path) ->
     assert completed.returncode == 0 and completed.stdout and "wrote" not in completed.stdout
 
 
+# int() reads all of these values but the last one: it takes up to 4300 digits, underscores, and \u0661, the Arabic digit one.
 @pytest.mark.parametrize("option", ["--width", "--columns", "--micro-batch", "--seq-len"])
-@pytest.mark.parametrize("value", ["9" * 4299, "1_0", "\u0661", "two"])  # \u0661: the Arabic digit one
-def test_a_number_is_written_with_at_most_18_digits(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("value", ["9" * 4299, "1_0", "\u0661", "two"])
+def test_only_an_integer_of_at_most_18_digits_is_taken_as_a_number(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["chimera", "-p", "D=16", f"{option}={value}"])
     assert ended.value.code == 2
@@ -310,7 +317,7 @@ def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> 
         assert "at least 20" in capsys.readouterr().err
 
 
-def test_a_wrong_option_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["1f1b", "--width", "\x01"])
     shown = capsys.readouterr().err

@@ -29,10 +29,10 @@ def name(path: Path) -> str:
 
 
 def fences(kind: str) -> Iterator[tuple[Path, str]]:
-    """Yield the file and the text of every fenced block of a kind."""
+    """Yield the file and the text of every fenced block of a kind, which is the word after the opening fence, such as sched."""
     for path in figures.DOCUMENTS:
-        for found, body in FENCE.findall(path.read_text(encoding="utf-8")):
-            if found == kind:
+        for kind_of_block, body in FENCE.findall(path.read_text(encoding="utf-8")):
+            if kind_of_block == kind:
                 yield path, body
 
 
@@ -48,7 +48,7 @@ def test_every_schedule_shown_compiles(path: Path, text: str) -> None:
     assert len(compile_text(text, name=name(path)).program)
 
 
-def test_every_file_that_a_command_reads_is_shown_before_it() -> None:
+def test_a_schedule_file_that_a_console_block_compiles_is_shown_before_it() -> None:
     shown_or_used = re.compile(r"^<!-- file: (?P<shown>\S+) -->$|^\$ chimerac (?!schedules/)(?P<used>\S+\.sched)", re.MULTILINE)
     for path in figures.DOCUMENTS:
         shown = set()
@@ -84,9 +84,9 @@ def test_the_examples_of_the_help_run(
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
 
 
-def test_commands_in_shell_blocks_have_options_that_exist() -> None:
-    """They are parsed and not run: they train, or need files of the reader."""
-    parsers = {p.prog.split()[-1]: p for p in (make_parser(), *make_parser().verbs)}  # by verb, and of chimerac itself
+def test_commands_of_chimerac_and_run_py_in_shell_blocks_can_be_parsed() -> None:
+    """They are parsed and not run: they train, or need files of the reader. Other commands are left out."""
+    parsers = {p.prog.split()[-1]: p for p in (make_parser(), *make_parser().verbs)}  # by "chimerac", and by the name of a verb
     parsed = 0
     for path, body in fences("sh"):
         for line in body.replace("\\\n", " ").splitlines():
@@ -122,7 +122,7 @@ def test_python_blocks_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         exec(compile(body, name(path), "exec"), {})
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_within_the_project_lead_to_files_and_headings_that_exist() -> None:
     for path in figures.DOCUMENTS:
         text = FENCE.sub("", path.read_text(encoding="utf-8"))
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text):
@@ -137,10 +137,10 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_documented_error_codes_are_those_of_the_source() -> None:
-    code = {c for path in CODE for c in re.findall(r'"(E\d{3})"', path.read_text(encoding="utf-8"))}
+    codes = {c for path in CODE for c in re.findall(r'"(E\d{3})"', path.read_text(encoding="utf-8"))}
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
     for documented in (r"^\| \[(E\d{3})\]", r"^### (E\d{3}): "):  # the table, the sections
-        assert re.findall(documented, text, re.MULTILINE) == sorted(code)
+        assert re.findall(documented, text, re.MULTILINE) == sorted(codes)
 
 
 def test_the_quoted_messages_are_of_different_passes() -> None:
@@ -150,6 +150,7 @@ def test_the_quoted_messages_are_of_different_passes() -> None:
 
 
 def test_options_in_the_documents_are_in_the_help() -> None:
+    """The pattern finds the last option of each command, up to the first hyphen in its name."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in figures.DOCUMENTS)
     options = set(re.findall(r"chimerac(?: [^\n`|]*)? (--[a-z]+)", text))
     assert len(options) > 10
@@ -157,7 +158,7 @@ def test_options_in_the_documents_are_in_the_help() -> None:
 
 
 def test_lines_are_at_most_120_characters() -> None:
-    """Tables, and included or generated text, may be longer."""
+    """Fenced blocks, tables, and lines that begin with a comment may be longer."""
     for path in figures.DOCUMENTS:
         for line in FENCE.sub("", path.read_text(encoding="utf-8")).splitlines():
             assert len(line) <= 120 or line.startswith(("|", "<!--")), f"{name(path)}: {line}"
@@ -168,16 +169,16 @@ def test_lines_are_at_most_120_characters() -> None:
 # What must not occur: paths of a developer's host, and numbers of issues. They are split here, so that this file passes too.
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
 OTHERS = sorted(path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py"))
-ALL_FILES = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
+TEXTS = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=name)
+@pytest.mark.parametrize("path", TEXTS, ids=name)
 def test_no_text_names_the_development_environment(path: Path) -> None:
     assert not FOREIGN.search(path.read_text(encoding="utf-8"))
 
 
 def test_one_word_per_idea_in_prose() -> None:
-    """A micro-batch is never called a chunk, an iteration never a step."""
+    """A micro-batch is never called a chunk, an iteration never a training, optimizer or time step."""
     for path in figures.DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\bchunks?\b", text, re.IGNORECASE), name(path)
@@ -185,7 +186,7 @@ def test_one_word_per_idea_in_prose() -> None:
 
 
 def identifiers(path: Path) -> Iterator[str]:
-    """Yield every name that a file defines."""
+    """Yield the names of a file's functions, classes, parameters and variables."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.FunctionDef(name=n) | ast.ClassDef(name=n) | ast.arg(arg=n) | ast.Name(id=n, ctx=ast.Store()):
@@ -194,7 +195,7 @@ def identifiers(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", CODE, ids=name)
 def test_one_word_per_idea_in_code(path: Path) -> None:
-    """`step` alone may be the stride of a range. As part of a name it would mean an iteration."""
+    """`step` alone is allowed, for a stride and for Pipeline.step. As a part of a longer name it would mean an iteration."""
     for found in identifiers(path):
         words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", found).lower())
         assert not {"chunk", "chunks", "steps", "microbatch", "microbatches"} & set(words), found

@@ -22,7 +22,7 @@ PATTERNS = [(re.compile(p["match"]), p) for p in GRAMMAR["patterns"]]
 def scopes(line: str) -> Iterator[tuple[str, str]]:
     """Yield (text, scope) as an editor does: the earliest match, and of several at one place that of the first pattern.
 
-    A text without a match has the scope ''.
+    A text between two matches has the scope ''.
     """
     position = 0
     while position < len(line):
@@ -39,9 +39,10 @@ def scopes(line: str) -> Iterator[tuple[str, str]]:
 
 
 def scope(text: str) -> str:
-    (only,) = scopes(text)
-    assert only[0] == text
-    return only[1]
+    """Return the scope of a text that is matched as a whole."""
+    ((matched, result),) = scopes(text)
+    assert matched == text
+    return result
 
 
 @pytest.mark.parametrize("word", sorted(keywords()))
@@ -77,7 +78,7 @@ def test_tasks_functions_definitions_and_comments_have_their_scopes() -> None:
 def test_nothing_of_the_library_is_left_uncoloured(name: str) -> None:
     for line in find(name).text.splitlines():
         found = list(scopes(line))
-        assert all(kind for _, kind in found), found
+        assert all(scope_of_text for _, scope_of_text in found), found
         assert "".join(text for text, _ in found).replace(" ", "") == line.replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Every error code is raised in one part of the code, and has a text in compiler/explain. One function writes messages."""
+"""Every error code is raised only in the files listed here, and is explained. One function writes messages to stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools import ROOT
 
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
-# The first digits of a code, and the only files that may raise it. The longest entry that fits a code counts.
+# By the first digits of a code: the only files and folders that may raise it. The longest entry that fits a code counts.
 FILES_OF_CODES = {
     "E001": ("chimera_ir/files.py", "compiler/library.py", "compiler/command/files.py"),
     "E002": (
@@ -78,7 +78,7 @@ FILES_OF_CODES = {
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Yield (code, file) for every code in the source, except in comparisons."""
+    """Yield (code, file) for every string in the source that is a code, except in comparisons."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def raised() -> Iterator[tuple[str, str]]:
                     yield node.value, path.relative_to(ROOT).as_posix()
 
 
-def test_messages_are_written_by_write_stderr() -> None:
+def test_the_interpreter_and_the_models_write_to_stderr_only_with_write_stderr() -> None:
     """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, print raises OSError."""
     for package in ("interpreter", "models"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -102,8 +102,8 @@ def test_messages_are_written_by_write_stderr() -> None:
             assert not found, f"{path} has {found[0] if found else ''}: take chimera_ir.files.write_stderr"
 
 
-def test_a_code_is_raised_in_one_part_of_the_project() -> None:
-    """Every pass has its own codes, so a code shows which pass raised it."""
+def test_a_code_is_raised_only_in_its_files() -> None:
+    """Every pass of the compiler has its own codes, so a code shows which pass raised it."""
     found = sorted(set(raised()))
     assert len({code for code, _ in found}) > 40
     used = set()
@@ -113,7 +113,7 @@ def test_a_code_is_raised_in_one_part_of_the_project() -> None:
         assert parts, f"{file} may not raise {code}"
         used |= {(start, part) for part in parts}
     allowed = {(start, part) for start, parts in FILES_OF_CODES.items() for part in parts}
-    assert allowed == used, "an entry of FILES_OF_CODES has no code"
+    assert allowed == used, "a file or folder of FILES_OF_CODES raises none of its codes"
 
 
 def test_every_code_is_explained_and_no_other() -> None:

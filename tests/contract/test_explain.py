@@ -1,4 +1,7 @@
-"""`chimerac explain`: every wrong example has the finding that it explains, and the corrected example has none."""
+"""`chimerac explain`: the command, and its examples, which are run. Wrong ones have their finding, corrected ones have none.
+
+For the codes of SHOWN_BY, another test raises the code instead.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tools import ROOT
 # Entries whose examples run as chimerac, in the process of the test.
 COMPILED = [e for e in entries().values() if not e.run.startswith(("torchrun", "python"))]
 
-# Codes whose example is not run here, because it needs several ranks, a GPU or other files, and the tests that raise them.
+# For codes whose example needs several ranks, or other hardware, files or packages: the test that raises the code instead.
 SHOWN_BY = {
     "E806": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
     "E807": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
@@ -55,7 +58,7 @@ SHOWN_BY = {
     "E860": "tests/unit/test_data_prepared.py::test_a_folder_that_cannot_be_written_is_refused",
     "E862": "tests/unit/test_data_generate.py::test_a_file_that_does_not_fit_is_refused",
 }
-# Entries whose examples are starts of a run, done as far as the first communication of the ranks.
+# Entries whose examples start a run. The tests do what a rank does up to the first communication of the ranks.
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 
 
@@ -64,7 +67,7 @@ def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> 
     status, output = run(e.file, e.wrong, e.run, main)
     codes = re.findall(r"^error\[(E\d{3})\]", output, re.MULTILINE)
     assert codes[:1] == [e.code]
-    # An example has one mistake, and so one code. If that is a missing SEND or RECV, E430 is found too.
+    # An example has one mistake, and so one code. If the mistake is a missing SEND or RECV, E430 is found too.
     assert set(codes) <= {e.code, "E430"}
     assert status == (2 if e.code.startswith("E0") else 1)  # E0xx: the command line and its files
     assert "invalid" not in output, "the message must say what would be valid"
@@ -175,7 +178,7 @@ def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)
 def test_texts_have_a_common_form(e: Entry) -> None:
-    """Titles are statements that begin in lower case, reasons are sentences, corrections say what was changed."""
+    """A title begins in lower case and has no full stop, the reasons are sentences, a correction has no full stop."""
     assert e.title[0].islower() or not e.title[0].isalpha()
     assert not e.title.endswith(".") and len(e.title) <= 90
     assert e.why[0].isupper() or not e.why[0].isalpha()

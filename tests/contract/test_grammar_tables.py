@@ -1,4 +1,4 @@
-"""The saved parser is that of the grammar (`make figures` writes it), holds plain values, and parses the same."""
+"""The saved parser (`make figures` writes it) belongs to the grammar, has only plain values, and parses like a new one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tools.saved_parser import PARSER
 
 STORED = PARSER.read_bytes()
 FIRST_LINE, _, PICKLE = STORED.partition(b"\n")
+# Texts that do not parse.
 WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { stage s on rank 1 }", "schedule let ranks 1"]
 
 
@@ -37,7 +38,7 @@ def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
 
 
 def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    """lark resolves shift-reduce conflicts by itself, but logs them. The second grammar has one."""
+    """lark resolves shift-reduce conflicts by itself, but logs them. The second grammar has one, which must be in the log."""
     text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
         for rules, has_conflict in ((text, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
@@ -47,7 +48,7 @@ def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pickle, which follows the first line, is not loaded: it may run any code. `harmful` calls os.system."""
+    """Only the first line is read, not the pickle after it, which may run any code. `harmful` calls os.system."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
     for stored in (b"", b"\n" + PICKLE, harmful, FIRST_LINE + b"0\n" + harmful, FIRST_LINE):
         assert grammar.loaded(stored) is None
@@ -55,14 +56,14 @@ def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.Mon
     assert grammar.loaded(STORED) is None
 
 
-def test_without_a_saved_parser_one_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parser_is_generated_if_the_saved_one_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lark, "__version__", "0.0")
     text = SCHEDULES[0].read_text(encoding="utf-8")
     assert grammar.parser.__wrapped__().parse(text) == grammar.parser().parse(text)
 
 
 def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:
-    """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
+    """In a fresh process, in which a call of `generated` would fail."""
     code = "from chimerac.compiler.syntax import grammar\ngrammar.generated = None\ngrammar.keywords()"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,4 +1,4 @@
-"""The import rules hold, and the command imports few packages."""
+"""The import rules hold, the command imports few packages, the API has its functions, and no file from outside is executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(status)
 
 
 def imported(*argv: str) -> set[str]:
-    """Return the top-level modules that a command imports."""
+    """Return the top-level packages that a command imports; of this project the packages below `chimerac`."""
     completed = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True, cwd=ROOT, check=True)
     assert completed.stdout
     return set(completed.stderr.split())
@@ -37,7 +37,7 @@ def test_small_commands_do_not_import_large_packages(emit: str) -> None:
     assert not loaded & {"torch", "networkx", "scipy", "pandas", "matplotlib", "sympy", "hypothesis", "interpreter", "models"}
 
 
-def test_the_compiler_never_imports_torch() -> None:
+def test_the_list_and_a_report_do_not_import_torch() -> None:
     for argv in (["--list"], ["chimera", "--emit", "report"]):
         assert not imported(*argv) & {"torch", "interpreter", "models"}
 
@@ -51,13 +51,13 @@ def test_import_linter_finds_no_broken_rule() -> None:
 
 @pytest.mark.parametrize("of_parts", [False, True], ids=["modules", "parts"])
 def test_imports_have_no_cycle(of_parts: bool) -> None:
-    """No import cycles. Imports inside functions and for the type checker count too."""
+    """Imports inside functions and for the type checker count too. of_parts: as of tools.imports.graph."""
     cycles = [" -> ".join([*cycle, cycle[0]]) for cycle in nx.simple_cycles(graph(of_parts))]
     assert not cycles, "\n".join(cycles)
 
 
-def test_an_import_inside_a_function_has_a_comment_why() -> None:
-    """A comment has the measured milliseconds, on the line of the import or above its group of imports."""
+def test_an_import_inside_a_function_has_a_comment_with_a_measured_time() -> None:
+    """The comment is on the line of the import, or on the line above its group of imports."""
     without_comment = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
@@ -72,8 +72,8 @@ def test_an_import_inside_a_function_has_a_comment_why() -> None:
 def test_a_compilation_imports_nothing_more() -> None:
     """A compilation imports only what `import chimerac.compiler` imports.
 
-    Not even more of numpy: numpy.unique without its options would import numpy.ma. The schedule has a limit, so that the
-    lifetimes are computed too.
+    Not even more of numpy: numpy.unique without return_index and the like would import numpy.ma. The schedule has a limit, so
+    that the lifetimes are computed too.
     """
     code = """
 import sys, chimerac.compiler as compiler
@@ -85,8 +85,8 @@ print(*sorted(set(sys.modules) - before))
     assert completed.stdout.split() == []
 
 
-def test_the_imports_that_are_read_are_those_that_python_executes() -> None:
-    """The modules that a fresh interpreter loads are those that tools/imports.py finds."""
+def test_tools_imports_finds_the_imports_that_python_executes() -> None:
+    """The modules that Python loads for compiler/pipeline.py are those that tools/imports.py finds in the source."""
     code = "import sys, chimerac.compiler.pipeline; print(*(m for m in sys.modules if m.startswith('chimerac.')))"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = {m for m in completed.stdout.split() if modules()[m].name != "__init__.py"}
@@ -97,8 +97,8 @@ def test_the_imports_that_are_read_are_those_that_python_executes() -> None:
     assert loaded == {m for m in needed if modules()[m].name != "__init__.py"}
 
 
-def test_the_api_is_functions_after_any_imports() -> None:
-    """`chimerac.compiler.verify` and `chimerac.compiler.analyze.simulate` are also packages: the names must stay functions."""
+def test_simulate_and_verify_stay_functions_after_an_import_of_modules_of_the_same_names() -> None:
+    """`chimerac.compiler.verify` is also a package, and `chimerac.compiler.analyze.simulate` a module."""
     for first in ("verify", "analyze.simulate", "pipeline"):
         code = (
             f"import chimerac.compiler.{first}; from chimerac import compiler; from chimerac.compiler import simulate, verify; "
@@ -109,12 +109,13 @@ def test_the_api_is_functions_after_any_imports() -> None:
 
 
 @pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules", "experiments"])
-def test_nothing_is_unpickled_or_evaluated(package: str) -> None:
-    """Files from outside are parsed, never unpickled or evaluated. np.load can unpickle, and torch.load without weights_only.
+def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str) -> None:
+    """Files from outside are parsed, and run no code. np.load can unpickle, and so can torch.load without weights_only.
 
-    torch.distributed.checkpoint unpickles its own file .metadata (docs/checkpoints.md). The files of CIFAR-10 are pickles:
-    interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and uses nothing else of pickle. The
-    package yaml can build any object, so it is not used either.
+    The files of CIFAR-10 are pickles: interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and
+    uses nothing else of pickle. The package yaml can build any object, so it is forbidden too. This test does not see what
+    libraries unpickle: lark the saved parser, which comes with the project (compiler/syntax/grammar.py), and
+    torch.distributed.checkpoint its own file .metadata (docs/checkpoints.md).
     """
     forbidden = {"eval", "exec", "compile", "__import__", "pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / package).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Design rule 1, a schedule is data: chimera_ir, compiler and interpreter contain no name of a scheme."""
+"""Design rule 1, a schedule is data: the code of chimera_ir, compiler and interpreter contains no name of a scheme."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SCHEMES = (
     "gpipe|1f1b|one_?f_?one_?b|pipedream|dapple|chimera|interleaved|gems|hanayo|bitpipe|zero_?bubble|zb_?[hv]\\d?"
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
-# The name of the project is allowed in the names of its formats, packages and exception, and so is the default of `run.py`.
+# The name of the project is allowed in the names of its formats, packages and exception, and in the path of the schedule that
+# run.py takes by default.
 FORMATS = (
     "data", "experiment-run", "log", "model", "order-certificate", "partition", "preset", "profile", "program", "search-costs",
     "timeline",
@@ -36,7 +37,7 @@ ALLOWED = (
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of every identifier and string, except docstrings, examples and texts for users."""
+    """Yield (line, text) of identifiers and strings, except docstrings, examples and texts for users."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in ast.walk(tree):
@@ -69,13 +70,13 @@ def scheme_in(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_scheme_has_a_name_in_python(path: Path) -> None:
+def test_the_code_of_a_file_names_no_scheme(path: Path) -> None:
     assert [(line, text) for line, text in words(path) if scheme_in(text)] == []
 
 
 def test_every_allowed_name_is_used() -> None:
     texts = [text for path in FILES for _, text in words(path)]
-    assert [name for name in ALLOWED if not any(re.search(name, text) for text in texts)] == []
+    assert [pattern for pattern in ALLOWED if not any(re.search(pattern, text) for text in texts)] == []
 
 
 def test_the_pattern_matches_every_scheme() -> None:

@@ -1,4 +1,4 @@
-"""The passes raise findings without help, and compiler/diagnose adds the help for users who compile, format or verify."""
+"""A pass raises findings without help that must be searched for; the functions to compile, format and verify add this help."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def hanging() -> Program:
 
 
 def without_a_common_order() -> Program:
-    """Return a program in which rank 1 and the other ranks launch their all-reduces in orders that contradict each other."""
+    """Return a program in which ranks 1 and 2 launch the all-reduces of their two stages in opposite orders."""
     p = program("chimera", D=4)
     changed = streams(p)
     changed[1] = with_move(changed[1], source=-1, target=len(changed[1]) - 2)
@@ -96,7 +96,7 @@ def test_a_program_that_hangs_has_help_only_from_the_api(wrong: Callable[[], Pro
     assert helped.code == code and "tried" in helped.help and helped.about
 
 
-def test_the_verifier_imports_only_chimera_ir_itself_and_numpy() -> None:
+def test_the_verifier_imports_only_itself_chimera_ir_numpy_and_the_standard_library() -> None:
     for path in (ROOT / "compiler" / "verify").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

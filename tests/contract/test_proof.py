@@ -1,4 +1,7 @@
-"""docs/proof.md has the results of all parts of `make proof`, for all machines and classes of mutants, and no failure."""
+"""docs/proof.md has the results of all parts of `make proof`, for all machines and classes of mutants, and no failure.
+
+Other tests are about the parts themselves: what is mutated, what the independent checkers import, and how results are recorded.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ TRAINING = program("chimera", D=2, N=2)
 
 
 def number(cell: str) -> int:
+    """Return the number in a cell of a table."""
     return int(cell.replace(",", ""))
 
 
@@ -56,13 +60,13 @@ def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs
     assert all(row["disagreements"] == "0" for row in by_machine)
 
 
-def test_the_explorers_detect_every_kind_of_wait_that_is_left_out() -> None:
+def test_the_explorers_detect_a_left_out_kind_of_wait_exactly_if_it_is_needed() -> None:
     *_, waits = rows("explorer")
     assert [row.pop("wait that is left out") for row in waits] == [*WAITS.values()]
-    for row, why in zip(waits, WAITS, strict=True):
+    for row, wait in zip(waits, WAITS, strict=True):
         assert [*row] == [*MACHINES]
         for machine, cell in zip(MACHINES, row.values(), strict=True):
-            assert (number(cell) > 0) == (why in NEEDED[machine]), (machine, WAITS[why])
+            assert (number(cell) > 0) == (wait in NEEDED[machine]), (machine, WAITS[wait])
 
 
 def test_the_kill_table_has_every_class_and_no_wrong_verdict() -> None:
@@ -76,7 +80,7 @@ def test_the_kill_table_has_every_class_and_no_wrong_verdict() -> None:
     assert [row["why all have one outcome"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
 
 
-def test_nothing_grows_faster_than_its_input() -> None:
+def test_the_cost_of_no_reader_was_found_worse_than_linear() -> None:
     (readers,) = rows("growth")
     assert [row["reader"] for row in readers] == list(READERS)
     assert all(row["worse than linear"] == "0" and number(row["inputs"]) > 100 for row in readers)
@@ -92,7 +96,7 @@ def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:
 
 
 @pytest.mark.parametrize("name", ["tests/proof/model.py", "tests/proof/rules.py", "tests/helpers_reference.py"])
-def test_independent_checkers_share_no_code(name: str) -> None:
+def test_independent_checkers_import_only_the_types_of_programs(name: str) -> None:
     nodes = ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8")))
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom)}
     assert {m for m in modules if m.split(".")[0] in ("chimerac", "tests")} == {

@@ -1,4 +1,4 @@
-"""For an unknown name, the finding suggests a similar one."""
+"""For a misspelt word the message suggests a similar one, and for a command of another tool what does the same here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ GREEDY = entries()["E305"].right
 PROGRAM = entries()["E410"].right
 JSON = entries()["E601"].right
 
-# An example, the correct word, its misspelling, and what follows "did you mean" in the finding.
+# A correct text, a part of it, what replaces the first occurrence of this part, and what then follows "did you mean". Where the
+# correct text lacks the word that is to be misspelt, the replacement adds it.
 MISSPELT = [
     (TICKS, "schedule", "schedul", "'schedule'"),
     (TICKS, "param D", "pram D", "'param'"),
@@ -131,7 +132,7 @@ def test_an_option_for_the_number_of_ranks_gets_the_way_to_set_it(words: list[st
 
 
 @pytest.mark.parametrize("word", ["--zones", "--rows", "--noise"])
-def test_the_dashes_of_an_option_make_no_name_similar(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashes_do_not_count_when_options_are_compared(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_options([word, "4"])
     assert "did you mean" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The wheel has every file of the checkout, and every command runs from the wheel alone."""
+"""The wheel has every file of the packages, and every command runs from the wheel without the checkout."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from tools import ROOT
 FOLDERS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
 PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *FOLDERS]
 NOT_PACKED = ("__pycache__", "*.pyc", "*.egg-info")
-NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # their folders hold all installed packages
+NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # the folders of these hold all packages that the wheel needs
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+# A program that prints the file of each module that its arguments name.
 WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
 ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that need arguments
 MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}  # further options, by product of --emit
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command without the environment of this test; return its stdout. It fails if the command fails."""
+    """Run a command without the variables that may lead to the checkout; return its stdout. Fails if the command fails."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     completed = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert completed.returncode == 0, f"{[*command]}\n{completed.stdout[-2000:]}{completed.stderr[-4000:]}"
@@ -57,7 +58,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def files() -> set[str]:
-    """Return the path in the wheel of every file of the package."""
+    """Return the paths that the files of the project's packages must have in a wheel."""
     found = {f"chimerac/{path.name}" for path in (ROOT / "chimerac").iterdir() if path.is_file()}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
@@ -66,7 +67,7 @@ def files() -> set[str]:
     return found
 
 
-def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, Path]) -> None:
+def test_the_sdist_and_the_wheel_have_every_file_of_the_packages_and_no_test(built: tuple[Path, Path]) -> None:
     sdist, wheel = built
     with tarfile.open(sdist) as archive:
         packed = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
@@ -91,7 +92,7 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     return env
 
 
-# Names that packages of a user's project may have. Importing one of these fails.
+# Names that packages of a user's project may have. The fixture `project` makes such packages, whose import fails.
 PACKAGES_OF_A_PROJECT = (
     "chimera_ir",
     "compiler",
@@ -127,7 +128,7 @@ RUN = ["mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "
 
 
 def test_every_command_runs_from_the_wheel_alone(installed: Path, project: Path) -> None:
-    """Also in a project that has packages of the same names."""
+    """The current folder has packages of the same names. Verbs that are not in ARGUMENTS only print their help."""
     python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
     homes = run(python, "-c", WHERE, *(f"chimerac.{folder}" for folder in FOLDERS), cwd=project).splitlines()
     (site,) = (installed / "lib").glob("python*/site-packages")

@@ -11,7 +11,7 @@ from chimerac.interpreter.transport.progress import Progress
 
 
 class Alone:
-    """The transport of rank 0 of one rank. gathered: texts that all_gather returns as if other ranks had sent them."""
+    """The transport of the only rank. gathered: texts that all_gather returns as if other ranks had sent them."""
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
     machine: Machine = "window"
@@ -20,7 +20,7 @@ class Alone:
         self.gathered, self.progress = gathered, Progress()
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Return ranks for a message."""
+        """Return ranks as text for a message."""
         return ranks_text(ranks)
 
     def connect(self, program: Program) -> None:

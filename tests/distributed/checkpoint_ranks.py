@@ -4,7 +4,10 @@ Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint
 
 The first time rank 1 kills itself. The second time the ranks finish the run, go on from one of its checkpoints under another
 schedule and width, and train once without a pause. The checkpoints are in the folder `run` beside OUT.
-OUT gets the losses as JSON.
+
+OUT gets JSON. For each of these three trainings it has, from rank 0, how many iterations were done when it began, its losses
+and its messages. `equal` says for each rank whether the run that died has, at its end, the weights and the optimizer state of
+the training without a pause.
 """
 
 import json
@@ -20,7 +23,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-EARLIEST_KILL = 8  # the first iteration after which rank 1 may kill itself
+EARLIEST_KILL = 8  # after fewer iterations rank 1 does not kill itself
 PIPELINE, REPLICAS = compiled("chimera", width=1, D=2, N=4), compiled("1f1b", width=2, D=1, N=2)
 
 
@@ -34,11 +37,15 @@ def main() -> None:
     run = out.parent / "run"
 
     def die(transport: Transport, done: int, loss: float) -> None:
-        """Kill rank 1 once the checkpoint of iteration 6 is complete, which the save of iteration 9 waits for."""
+        """Kill rank 1 once the checkpoint of iteration 6 is complete: after iteration 9 at the latest.
+
+        The checkpoint of iteration 9 is begun only when that of iteration 6 is complete.
+        """
         if (restarts, transport.rank) == (0, 1) and done >= EARLIEST_KILL and (run / "iteration_00000006").exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(run, every=3, asynchronous=True)
+    # In the first start this call does not return: the ranks end.
     restarted = training(PIPELINE, save, source="no", restarts=restarts, after=die)(Gloo())
     no_saves = CheckpointSettings()
     other_schedule = training(REPLICAS, no_saves, source=str(run / "iteration_00000009"))(Gloo())

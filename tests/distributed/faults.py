@@ -1,8 +1,9 @@
-"""Jobs of two ranks that fail, hang or are slow. Prints, as JSON, the exit code and the messages of each rank of each job.
+"""Runs jobs of two ranks that fail, hang or are slow, and prints as JSON the exit code and the messages of every rank.
 
 Usage: python tests/distributed/faults.py [JOB...]
 
-All jobs run at the same time. Their processes are forks of this one, so torch is imported only once.
+Without JOB, all of JOBS are run. They run at the same time. Their processes are forks of this one, so torch is imported only
+once.
 """
 
 import json
@@ -129,7 +130,7 @@ def without_a_send(trainer: Trainer) -> None:
         trainer.transport.drops = 1
 
 
-# name: (program, a function that makes the trainer of a rank fail)
+# By name: the program of a job, and a function that is called with the trainer of each rank and prepares the fault.
 JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
     "killed in FWD": (GPIPE, before_forwards(rank=1, fault=kill_self)),
     "killed in a wait": (GPIPE, before_forwards(rank=0, fault=kill_peer_in_a_wait)),
@@ -147,7 +148,7 @@ JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
 def run(name: str, model: Model, description: ModelDescription) -> None:
     """Run one rank of a job."""
     job_program, prepare = JOBS[name]
-    join(timeout_s=60)  # the ranks start at different times
+    join(timeout_s=60)  # longer than TIMEOUT_S, because the ranks start at different times
     rendezvous().limit = timedelta(seconds=TIMEOUT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
     transport = LossyGloo()

@@ -1,4 +1,4 @@
-"""Runs shipped schedules on four ranks over gloo, and writes the differences from one process as JSON.
+"""Runs schedules of the library on four ranks over gloo, and writes losses and differences from one process as JSON.
 
 Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
 """
@@ -13,8 +13,8 @@ from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_loopback import deep_model, differences_of_rank, rank_of
 from tools.slow_link import SlowLink
 
-STAGED = partial(Gloo, staged=True)  # messages are staged through other memory, as on a GPU
-# name: (schedule, parameters, width, transport)
+STAGED = partial(Gloo, staged=True)  # each message is copied to other memory and sent from there, as on a GPU
+# By name: schedule, parameters, width, and the class or function that makes the transport.
 CASES = {
     "chimera": ("chimera", {"D": 4, "N": 8}, 1, Gloo),
     "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, Gloo),
@@ -34,7 +34,7 @@ CASES = {
 
 
 def main() -> None:
-    """Run two iterations of every case without updating the weights."""
+    """Run two iterations of every case without an update of the weights, and compare the second one."""
     join(timeout_s=60)
     results = {}
     for name, (schedule, parameters, width, make_transport) in CASES.items():

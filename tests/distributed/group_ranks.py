@@ -31,7 +31,8 @@ N = 4  # micro-batches
 def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
     """Return this rank's pipeline of a decoder in a process group.
 
-    added: to the weights of the decoder's head; more: parameters of the schedule.
+    group: None: all ranks; added: a number that is added to the weights of the decoder's head; more: parameters of the
+    schedule, which has N micro-batches unless they give another number.
     """
     model = Decoder(blocks=2)
     with torch.no_grad():
@@ -44,7 +45,7 @@ def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, *
 
 
 def expected(numbers: list[int]) -> dict[str, Tensor]:
-    """Return the mean of the gradients of these batches in one process."""
+    """Return the mean of the gradients of these batches, given by their numbers, computed in one process."""
     model = Decoder(blocks=2)
     for number in numbers:
         one_process(model, number, N)
@@ -52,22 +53,23 @@ def expected(numbers: list[int]) -> dict[str, Tensor]:
 
 
 def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
-    """Return the parameters of a rank whose gradients differ from these by more than rounding."""
+    """Return the names of a rank's parameters whose gradients differ from the expected ones by more than rounding."""
     return [name for name, g in gradients(pipe).items() if not torch.allclose(g, expected_tensors[name], rtol=1e-4, atol=1e-6)]
 
 
 def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, Any]:
-    """Run a pipeline in each column at the same time, and average the gradients over the rows as a user would.
+    """Run a pipeline in each column at the same time, and average its gradients with those of the other one, as a user would.
 
-    columns: the process groups of ranks 0, 2 and of ranks 1, 3. rows: those of ranks 0, 1 and of ranks 2, 3.
+    columns: the process groups of ranks 0, 2 and of ranks 1, 3, which run batches 0 and 1. rows: those of ranks 0, 1 and of
+    ranks 2, 3. The two ranks of a row hold the same stages.
     """
-    number, found = rank % 2, {}
+    column, row, found = rank % 2, rank // 2, {}
     for schedule in ("chimera", "1f1b"):
-        pipe = pipeline(schedule, columns[rank % 2])
-        pipe.step(*batch(number, N))
-        found[f"{schedule} alone"] = differing(pipe, expected([number]))
+        pipe = pipeline(schedule, columns[column])
+        pipe.step(*batch(column, N))
+        found[f"{schedule} alone"] = differing(pipe, expected([column]))
         for p in pipe.parameters():
-            dist.all_reduce(p.grad, group=rows[rank // 2])
+            dist.all_reduce(p.grad, group=rows[row])
             p.grad /= 2
         found[f"{schedule} with the user's sum"] = differing(pipe, expected([0, 1]))
         found[f"{schedule} ranks"] = [pipe.rank, pipe.transport.named([0, 1])]
@@ -76,7 +78,7 @@ def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, An
 
 
 def example() -> dict[str, list[float]]:
-    """Return the losses of docs/examples/own_loop/replicas.py, on rank 0, and those of the same training in one process."""
+    """Return the losses of docs/examples/own_loop/replicas.py, which only rank 0 prints, and those of one process."""
     with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path("replicas.py")
     from data import batches  # type: ignore[import-not-found]
@@ -96,7 +98,10 @@ def example() -> dict[str, list[float]]:
 
 
 def over_the_same_ranks(column: Any) -> dict[str, Any]:
-    """Run in turns two pipelines in one group and one over all ranks. Then run three in the group, one after the other."""
+    """Run in turns two pipelines in one group and one over all ranks. Then run three in the group, one after the other.
+
+    Return the names of parameters with wrong gradients, and the numbers of threads and of open files after each of the three.
+    """
     first, second, wide = pipeline("chimera", column), pipeline("1f1b", column), pipeline("chimera", None)
     wrong = []
     for number in range(2):
@@ -122,7 +127,10 @@ def over_the_same_ranks(column: Any) -> dict[str, Any]:
 
 
 def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
-    """Save in one group, and load in the other one under another schedule."""
+    """Save in one group, and load in the other one under another schedule, into a model with other weights.
+
+    Return the names of this rank's parameters that then differ from the saved ones.
+    """
     if rank % 2 == 0:
         pipe = pipeline("chimera", columns[0])
         save_checkpoint(folder / "saved", pipe)
@@ -136,7 +144,7 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
 
 
 def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
-    """Return the messages of mistakes. The last one ends the pipeline of ranks 1 and 3.
+    """Return the messages of mistakes, by mistake. After the last one the pipeline of ranks 1 and 3 cannot be used any more.
 
     elsewhere: a process group of rank 0 alone.
     """
@@ -153,7 +161,7 @@ def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
     if rank % 2:
         pipe = pipeline("1f1b", columns[1], timeout_s=2)
         if rank == 3:
-            return found  # its process does something else, while rank 1 waits for its gradient
+            return found  # it runs no step, while rank 1 waits for its gradient
         try:
             pipe.step(*batch(0, N))
         except InterpreterError as error:

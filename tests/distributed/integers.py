@@ -1,4 +1,4 @@
-"""A model whose sums are all exact, because its weights are small integers in float64.
+"""A model whose sums are all exact if it has few layers: its weights are small integers in float64.
 
 Gradients are then equal bit by bit for any order of summation, so comparisons need no tolerance. Layers pass on two tensors,
 one of which is an integer mask without a gradient.
@@ -79,5 +79,5 @@ class IntegerSamples(Samples):
         return ((self.inputs(numbers)[0] * 5 + 1) % VALUES,)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return the divisor of the loss, the same for all samples."""
+        """Return the divisor of the loss, whatever the samples are."""
         return (DIVISOR,)

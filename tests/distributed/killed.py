@@ -2,10 +2,14 @@
 
     python -m tests.distributed.killed [--kills 50] [--seed 1] [--folder PATH]
 
-Each process goes on from the last checkpoint and is killed with SIGKILL at a random moment. Half of them are killed just before
-a drawn operation on a file of the checkpoints. The others are killed by their parent while an iteration or a save is running.
-Every second run saves asynchronously. The script checks that no more is lost than the iterations since the last save, and that
-every loss and the weights at the end are those of a run that is never killed.
+A run is one training of 18 iterations. Its process is killed with SIGKILL at a random moment, and the next process goes on from
+the last complete checkpoint, until one trains to the end. About half of the processes kill themselves just before a drawn
+operation on the files of the checkpoints. The others are killed by their parent after a drawn number of iterations, while they
+train or save. Every second run saves asynchronously. The script checks that
+
+- a process loses at most the iterations since the last save, or with asynchronous saves since the save before it;
+- every loss, and the weights and the optimizer state at the end, are those of a run that is never killed;
+- a run leaves no incomplete checkpoint.
 """
 
 from __future__ import annotations
@@ -34,17 +38,21 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, Trained, compiled, data, description, model, training
 
 EVERY, KEEP, ITERATIONS = 3, 2, 18  # iterations from one checkpoint to the next; checkpoints that are kept; iterations of a run
-OPERATIONS = 90  # on files, about those of two saves
+OPERATIONS = 90  # a process is killed before one of its first 90 operations on files, about as many as two saves make
+# The audit events of Python that count as operations on files.
 FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.scandir", "os.listdir", "shutil.rmtree"}
-NEVER = sys.maxsize  # a process that is killed after so many iterations is never killed
+NEVER = sys.maxsize  # a number of iterations that no process reaches: its parent does not kill it
 
 
 class WrongError(Exception):
-    """A process or a job did not go on as it should."""
+    """A check of this script or of killed_ranks.py failed."""
 
 
 def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable[[], object] = lambda: None) -> None:
-    """Train to the end, from the last checkpoint on, and write each loss to the log. folder: of the checkpoints."""
+    """Train from the last checkpoint to the end. Write each loss to the log, and at the end a digest of the weights.
+
+    folder: of the checkpoints; after_iteration: called after each iteration and its save.
+    """
     program = compiled("chimera", width=1, D=2, N=4)
     with open(log, "a", buffering=1, encoding="utf-8") as lines:
 
@@ -55,27 +63,27 @@ def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable
 
         save = CheckpointSettings(folder, EVERY, KEEP, asynchronous)
         train_rank = training(program, save, source="auto", until=ITERATIONS, after=after)
-        found = run_in_loopback(program, train_rank, seed=os.getpid())
-        lines.write(json.dumps({"start": found[0].start, "weights": digest(found)}) + "\n")
+        ranks = run_in_loopback(program, train_rank, seed=os.getpid())
+        lines.write(json.dumps({"start": ranks[0].start, "weights": digest(ranks)}) + "\n")
 
 
 def digest(ranks: list[Trained]) -> str:
     """Return a digest of the weights and of the optimizer's state."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name, tensor in sorted(((name, t) for rank in ranks for name, t in rank.tensors.items()), key=itemgetter(0)):
-        found.update(name.encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
+        sha.update(name.encode() + tensor.numpy().tobytes())
+    return sha.hexdigest()
 
 
 def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, after_iteration: Callable[[], object]) -> None:
-    """Train. operation: the number of the operation on a file before which this process kills itself; None: it does not."""
+    """Train as in `train`. operation: as in `kill_before`; None: this process does not kill itself."""
     if operation is not None:
         kill_before(operation, folder)
     train(folder, log, asynchronous, after_iteration)
 
 
 def kill_before(operation: int, folder: Path) -> None:
-    """Make this process kill itself just before this operation on a file of the folder. The first one has the number 0."""
+    """Make this process kill itself just before its operation with this number, from 0, on the folder and the files in it."""
     left = operation
 
     def count(event: str, arguments: Any) -> None:
@@ -89,9 +97,10 @@ def kill_before(operation: int, folder: Path) -> None:
 
 
 def in_child(work: Callable[[Callable[[], object]], None], iterations: int) -> bool:
-    """Run this work in a process of its own, and kill it after this many iterations. Return whether it was killed.
+    """Run this work in a process of its own, and kill it after this many iterations, unless it ends before.
 
-    work: gets the function that it calls after each iteration.
+    Return whether the process was killed, also if it killed itself. work: gets the function that it calls after each iteration.
+    Raises WrongError if the work failed.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -127,25 +136,26 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any]], asynchronous: bool) -> None:
     """Raise WrongError unless these log lines of one process have the expected losses, and begin after a recent enough save.
 
-    before: how many iterations the processes before it have logged. The last of these processes may have been killed after
-    it had saved one more iteration; with asynchronous saves also before its last save was complete.
+    before: the last iteration that the processes before it have logged, 0 if none. They may have been killed after they had
+    saved the next iteration and before they logged it; with asynchronous saves also before their last save was complete.
     """
     losses = [line for line in lines if "done" in line]
     if wrong := [line for line in losses if line != expected[line["done"] - 1]]:
         raise WrongError(f"{wrong[0]} instead of {expected[wrong[0]['done'] - 1]}")
     saved = before // EVERY * EVERY - (EVERY if asynchronous else 0)
     if losses and not saved <= (start := losses[0]["done"] - 1) <= before + 1:
-        raise WrongError(f"a process went on from iteration {start}; the one before it had done {before}")
+        raise WrongError(f"a process went on from iteration {start}; those before it had logged {before}")
 
 
 def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Random, expected: list[dict[str, Any]]) -> int:
     """Run to the end, killing at most `most_kills` processes; return how many were killed.
 
-    expected: the log of a run that is never killed. Raises WrongError if the losses or the weights differ from it.
+    number: of the run; runs with an even number save asynchronously. expected: the log of a run that is never killed. Raises
+    WrongError if a check of this script fails.
     """
     checkpoints, log, asynchronous = folder / f"run {number}", folder / f"log {number}", number % 2 == 0
     *expected_losses, expected_end = expected
-    killed = done = seen = 0  # processes that were killed; iterations that were logged; lines of the log that were checked
+    killed = done = seen = 0  # processes that were killed; the last iteration that was logged; lines that were checked
     was_killed = True
     while was_killed:
         iterations, operation = NEVER, None
@@ -154,7 +164,8 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
         elif killed < most_kills:
             iterations = rng.randint(1, 2 * EVERY)
         was_killed = in_child(partial(attempt, checkpoints, log, asynchronous, operation), iterations)
-        killed += was_killed
+        if was_killed:
+            killed += 1
         lines = lines_of(log)
         check(lines[seen:], done, expected_losses, asynchronous)
         done = max([done, *(line["done"] for line in lines[seen:] if "done" in line)])
@@ -169,7 +180,8 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
 def main(kills: int, seed: int, folder: Path) -> int:
     """Kill this many processes, and return the exit code."""
     torch.set_num_threads(1)  # so torch starts no threads: a fork would not have them
-    description(model(), SETTINGS.micro_batch)  # every process needs these; they are made once
+    # Every process needs the description and the data. They are cached here, before the forks.
+    description(model(), SETTINGS.micro_batch)
     data(SETTINGS.seed)
     whole_log = folder / "log"
     in_child(lambda after_iteration: train(folder / "whole", whole_log, asynchronous=False), NEVER)
@@ -188,7 +200,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="for the checkpoints, kept afterwards (default: a temporary one)")
+    parser.add_argument("--folder", type=Path, help="an empty folder for all files, kept afterwards (default: a temporary one)")
     given = parser.parse_args()
     place = given.folder or Path(tempfile.mkdtemp())
     try:

@@ -1,16 +1,17 @@
-"""Kills ranks of a job again and again, lets the launcher restart them, and compares the losses bit by bit.
+"""Kills a rank of a job again and again, lets the launcher restart all ranks, and compares the losses bit by bit.
 
     python -m tests.distributed.killed_ranks [--kills 50] [--seed 1] [--folder PATH]
 
-The job is `run.py` on two ranks, started by the launcher with --max-restarts. A drawn rank is killed with SIGKILL: at a random
-moment of the start-up, at a random moment of the training, or while a checkpoint is written. The script checks that
+The job is `run.py` on two ranks, started by the launcher with --max-restarts. An attempt is what the ranks do from one start to
+the next. In each attempt but the last a drawn rank is killed with SIGKILL: at a random moment of the start-up, at a random
+moment of the training, or just after the writing of a checkpoint has begun. The script checks that
 
-- every attempt goes on from the last checkpoint;
+- every attempt goes on from a checkpoint that is recent enough (`check` says which are);
 - every loss and the weights at the end are those of a job that is never killed;
 - each kill has one message;
-- no process is left.
+- no rank of an attempt with a kill is left.
 
-tests/distributed/killed.py kills one process that runs all ranks, in less time.
+tests/distributed/killed.py kills one process that runs all ranks, which takes less time.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from tests.distributed.killed import WrongError
 from tests.helpers_processes import LAUNCHER, QUICK, children, have_ended, start_process, wait_until
 
 EVERY = 2  # iterations from one checkpoint to the next
-PER_KILL = 12  # iterations of the run for each kill: more than an attempt makes before it is killed
-LIMIT_S = 600.0  # longer than the start of a job and six iterations, also on a host with other work
+PER_KILL = 12  # the job has this many iterations for each kill: more than an attempt makes before its kill
+LIMIT_S = 600.0  # of a wait: longer than the start of a job and PER_KILL // 2 iterations, also on a host with other work
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
 
 
 def job(folder: Path, kills: int, iterations: int) -> list[str]:
-    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights.
+    """Return the command of a job that may be restarted once for each kill.
 
-    The job without kills trains in loopback: one process instead of three.
+    folder: for its checkpoints, its log and its weights. With 0 kills the job trains in loopback: in one process, instead of
+    a launcher and two ranks.
     """
     save = ["--save-dir", str(folder / "saved"), "--save-every", str(EVERY), "--keep", "2", "--async-save"]
     files = ["--log-file", str(folder / "log"), "--export", str(folder / "weights.safetensors"), "--work-dir", str(folder)]
@@ -52,8 +54,8 @@ def job(folder: Path, kills: int, iterations: int) -> list[str]:
 
 
 def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
-    """Return the iterations of each attempt in a log. The last line may be incomplete."""
-    found: list[list[dict[str, Any]]] = []
+    """Return the lines of each attempt in a log, one for each iteration. Incomplete lines are left out."""
+    attempts: list[list[dict[str, Any]]] = []
     for line in log.read_text().split("\n")[:-1] if log.exists() else []:
         if line:
             try:
@@ -61,10 +63,10 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
             except ValueError:  # an attempt was killed while it wrote this line
                 continue
             if "format" in record:  # the first line of an attempt
-                found.append([])
+                attempts.append([])
             else:
-                found[-1].append(record)
-    return found
+                attempts[-1].append(record)
+    return attempts
 
 
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
@@ -75,6 +77,7 @@ def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Ra
     ranks: list[int] = []
 
     def both_ranks_run() -> bool:
+        """Return whether both ranks of this attempt run. Sets `ranks` to those that run."""
         ranks[:] = sorted(set(children(launcher.pid)) - known)
         return len(ranks) == 2
 
@@ -111,7 +114,10 @@ def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
 
 
 def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
-    """Run a job and kill this many of its ranks. Return the iterations of each attempt, and the number of kills by moment."""
+    """Run a job and kill one of its ranks this many times. Return the lines of each attempt, and the number of kills by moment.
+
+    folder: must not exist. Raises WrongError unless the job ends well, with one message for each kill.
+    """
     folder.mkdir(parents=True)
     moments: dict[str, int] = {}
     known: set[int] = set()
@@ -132,7 +138,7 @@ def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[
 
 
 def main(kills: int, seed: int, folder: Path) -> int:
-    """Kill this many ranks, and return the exit code."""
+    """Kill a rank this many times, and return the exit code. Raises WrongError if a check fails."""
     rng, iterations = random.Random(seed), PER_KILL * kills + 8  # eight more for the attempt after the last kill
     never_killed, _ = run(folder / "whole", 0, iterations, rng)
     expected = [line["loss"] for line in never_killed[0]]
@@ -143,9 +149,9 @@ def main(kills: int, seed: int, folder: Path) -> int:
     whole, killed = (load_file(folder / name / "weights.safetensors") for name in ("whole", "killed"))
     if whole.keys() != killed.keys() or not all(t.equal(killed[name]) for name, t in whole.items()):
         raise WrongError("the weights differ from those of the job that is never killed")
-    again = sum(map(len, attempts)) - iterations
+    repetitions = sum(map(len, attempts)) - iterations
     print(f"kills of ranks: {kills} ({', '.join(f'{n} in {moment}' for moment, n in sorted(moments.items()))}) in a job of")
-    print(f"{iterations} iterations, of which {again} ran more than once: every loss and the weights at the end are equal")
+    print(f"{iterations} iterations, with {repetitions} repetitions: every loss and the weights at the end are equal")
     return 0
 
 

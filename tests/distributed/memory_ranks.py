@@ -1,6 +1,6 @@
-"""Runs random programs on two ranks over gloo. Writes, as JSON, the length of each and the wrong predictions of its memory.
+"""Runs random programs on two ranks over gloo. Writes for each its number of instructions and its wrong predictions of memory.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
+The output is JSON. Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
 """
 
 import json
@@ -20,7 +20,7 @@ PROGRAMS = 6
 
 
 def main() -> None:
-    """Run the first PROGRAMS random programs that have two ranks."""
+    """Run the random programs of the first PROGRAMS seeds whose program has two ranks."""
     join(timeout_s=60)
     results = []
     seeds = (seed for seed in count() if random_tasks(random.Random(seed), Sizes(tied=False)).world == 2)

@@ -1,6 +1,7 @@
-"""Runs the example of docs/runtime.md from its folder, and the same training under torch.distributed.pipelining.
+"""Runs train.py and stages.py of docs/examples/own_loop, and the training of train.py under torch.distributed.pipelining.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/own_loop.py, in a folder with the files of docs/examples/own_loop
+Usage: torchrun --nproc-per-node 2 tests/distributed/own_loop.py, in a folder with the files of docs/examples/own_loop. The
+results are in result.json.
 """
 
 import contextlib
@@ -21,19 +22,22 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter import Pipeline
 
-sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
+sys.path.insert(0, str(Path.cwd()))  # as Python does for a script of this folder
 
 
 def trained_by_example(schedule: str, script: str) -> list[tuple[float, float]]:
-    """Run an example; return the loss and the gradient norm of each iteration, on rank 0."""
+    """Run a script of the example. Return the loss and the gradient norm of each iteration; an empty list except on rank 0."""
     os.environ["SCHEDULE"] = schedule
     with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(script)
-    return [(float(a), float(b)) for a, b in re.findall(r"loss (\S+) +gradient norm (\S+)", output.getvalue())]
+    return [(float(loss), float(norm)) for loss, norm in re.findall(r"loss (\S+) +gradient norm (\S+)", output.getvalue())]
 
 
 def trained_by_torch() -> list[float]:
-    """Train the same model under torch's 1F1B, with gradients clipped here; return each iteration's loss, on the last rank."""
+    """Train the model of train.py under torch's 1F1B. Return the loss of each iteration on the last rank, zeros on the other.
+
+    torch's schedule does not clip gradients, so they are clipped here.
+    """
     from data import batches  # type: ignore[import-not-found]
 
     from models import Digits  # type: ignore[import-not-found]
@@ -66,7 +70,7 @@ def try_too_many_ranks() -> None:
 
 
 def main() -> None:
-    """Run all trainings; rank 0 writes the losses to result.json."""
+    """Run all trainings; rank 0 writes the losses, and for the examples the gradient norms, to result.json."""
     try_too_many_ranks()
     # Each example creates a process group and destroys it.
     examples = {
@@ -76,7 +80,7 @@ def main() -> None:
     torch_losses: list[list[float]] = [[], []]
     dist.all_gather_object(torch_losses, trained_by_torch())
     if dist.get_rank() == 0:
-        Path("result.json").write_text(json.dumps({**examples, "torch": torch_losses[1]}))
+        Path("result.json").write_text(json.dumps({**examples, "torch": torch_losses[-1]}))  # the last rank's
     dist.destroy_process_group()
 
 

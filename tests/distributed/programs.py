@@ -8,7 +8,7 @@ from chimerac.chimera_ir.textform import program_from_text
 
 
 def program(text: str, name: str, ranks: int, stages: int, micro_batches: int, width: int = 1, window: int = 2) -> Program:
-    """Return the program of this text, which lacks the first lines of the header. The other arguments give these lines."""
+    """Return the program of this text. The first four lines of the header are not in it: they follow from the arguments."""
     header = f"""chimera-program 1
 schedule {name}
 sizes width={width} ranks={ranks} stages={stages} micro_batches={micro_batches} window={window} machine=window \
@@ -104,7 +104,7 @@ rank 1:
   BWD main s0 m1; ALLREDUCE s0 over 0,1
 """
 
-# Two replicas of a rank with one stage per layer. The last layer has no parameters, but its stage is summed too.
+# Two replicas of a rank with one stage per layer. The last layer has no parameters, but its stage has an all-reduce too.
 _FORWARDS = "\n".join(f"  FWD main s{s} m0" for s in range(5))
 _BACKWARDS = "\n".join(f"  BWD main s{s} m0; ALLREDUCE s{s} over 0,1" for s in reversed(range(5)))
 LAYER_BY_LAYER = f"""pipe main on 0 0 0 0 0 micro_batches 0
@@ -143,7 +143,8 @@ rank 1:
   BWD_WEIGHT main s2 m1
 """
 
-# The same with forwards that are run again early: in a group, for some micro-batches, before full and split backwards.
+# The same, but RECOMPUTE runs some forwards again before their backwards do: in a group, for some micro-batches, before full
+# and split backwards.
 EARLY_V = (
     SPLIT_V.replace("  BWD main s0 m0\n", "  RECOMPUTE main s0 m1,0\n  BWD main s0 m0\n")
     .replace("  BWD main s2 m0\n", "  RECOMPUTE main s2 m1\n  BWD main s2 m0\n")
@@ -163,7 +164,7 @@ TWO_RANKS = {
     "early V": program(EARLY_V, "early_v", ranks=2, stages=4, micro_batches=2),
 }
 
-# One rank that holds three stages: all tasks, no transfers.
+# One rank that holds three stages: tasks of every kind but RECOMPUTE, no transfers.
 ALONE = """pipe main on 0 0 0 micro_batches 0 1
 
 rank 0:

@@ -1,4 +1,4 @@
-"""Runs the programs of docs/examples/small one after the other in the same ranks; rank 0 writes what they print.
+"""Runs the programs of docs/examples/small one after the other in the same ranks; rank 0 writes what it printed, as JSON.
 
 Usage: torchrun --nproc-per-node 2 tests/distributed/small_examples.py OUT
 """
@@ -20,7 +20,7 @@ SMALL = ROOT / "docs/examples/small"
 
 
 def main() -> None:
-    """Run all programs. Each of them ends the process group that it uses."""
+    """Run all programs. No program may leave a process group behind."""
     torch.set_num_threads(1)
     printed = {}
     for script in sorted(SMALL.glob("*.py")):

@@ -1,4 +1,4 @@
-"""Checkpoints of real ranks: a rank dies and torchrun starts all again; another schedule goes on; processes are killed."""
+"""Checkpoints: torchrun restarts ranks after a kill, another schedule goes on, and jobs survive kills at random moments."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def test_a_process_that_is_killed_again_and_again_has_the_losses_of_one_that_is_
 
 
 @pytest.mark.timeout(600)
-def test_a_job_whose_ranks_are_killed_is_restarted_and_has_the_losses_of_one_that_is_not() -> None:
+def test_a_job_with_a_killed_rank_is_restarted_and_has_the_losses_of_one_without_kills() -> None:
     run = run_command(sys.executable, "-m", "tests.distributed.killed_ranks", "--kills", "1", "--seed", "3", timeout_s=550)
     assert run.returncode == 0, run.stderr
     assert "kills of ranks: 1 " in run.stdout

@@ -1,6 +1,6 @@
-"""The messages of runs that cannot start or fail: clear, without a hang, and no process is left.
+"""Runs that are refused or that fail: their findings and messages, and how their ranks end.
 
-More of it, on killed ranks and on torchrun, is in test_first_run.py.
+Tests of killed ranks and of torchrun are in test_first_run.py.
 """
 
 import re
@@ -95,7 +95,7 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
     assert "gradients equal one process" in capsys.readouterr().out
 
 
-def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
+def test_two_real_ranks_with_different_options_are_refused_and_rank_0_says_why() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port = free_port()
     different = ["--eval-every", "1", "--no-check-gradients"]
@@ -182,7 +182,7 @@ def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
     assert "Traceback" not in run.stderr
 
 
-def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
+def test_a_closed_output_pipe_ends_the_job_and_no_rank_prints_an_error() -> None:
     command = [*TORCHRUN, *LONG]
     with start_process(*command) as process:
         assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()
@@ -193,4 +193,4 @@ def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
         process.wait(timeout=60)
         assert have_ended(ranks, within_s=5)
     assert "interpreter/launch/job.py" not in message and "BrokenPipeError" not in message
-    assert not re.search("^error", message, re.MULTILINE), "the ranks say nothing"
+    assert not re.search("^error", message, re.MULTILINE)

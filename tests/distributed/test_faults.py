@@ -1,4 +1,4 @@
-"""A rank fails: every other rank ends, and one rank prints one message that names the first cause."""
+"""Jobs of two ranks that fail or hang: both ranks end, and one of them prints one message that names the first cause."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.helpers_processes import run_command
 
 pytestmark = pytest.mark.distributed
 
-# For each job the ranks that may print, the end of the line of the error, and a part of the whole message. Where rank 1 is
-# killed, rank 0 notices it in a send, a receive or an all-reduce; in which of them depends on the moment.
+# By job: the digits of the ranks that may print the message; the end of the line that begins with `error:`; a text that is
+# somewhere in the message, "" where none is checked. If rank 1 is killed, rank 0 notices it in a send, a receive or an
+# all-reduce. In which of them depends on the moment, so the end of the line begins after these words.
 ENDED = " rank 1 failed: rank 1 has ended, in "
 EXPECTED = {
     "killed in FWD": ("0", f"{ENDED}instruction 2: FWD main s1 m0", ""),
@@ -57,33 +58,33 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def results() -> Any:
-    """Return the exit code and the messages of each rank of each job."""
+    """Return by job and rank the exit code and the messages."""
     run = run_command(sys.executable, "tests/distributed/faults.py")
     assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
-    assert set(found) == set(JOBS) == {*EXPECTED, "slow"}
-    return found
+    by_job = json.loads(run.stdout)
+    assert set(by_job) == set(JOBS) == {*EXPECTED, "slow"}
+    return by_job
 
 
 @pytest.mark.parametrize("job", EXPECTED)
 def test_one_rank_names_the_first_cause(job: str, results: Any) -> None:
-    may_print, cause, part = EXPECTED[job]
+    may_print, end_of_line, part = EXPECTED[job]
     printed = {rank: text for rank, (_, text) in results[job].items() if text}
     ((rank, text),) = printed.items()
     assert rank in may_print
     (line,) = re.findall("^error: .*", text, re.MULTILINE)
-    place, found = re.fullmatch(r"error: (rank \d, (?:instruction \d+: [A-Z][^:]*|epilogue)): (.*)", line).groups()  # type: ignore[union-attr]
+    place, cause = re.fullmatch(r"error: (rank \d, (?:instruction \d+: [A-Z][^:]*|epilogue)): (.*)", line).groups()  # type: ignore[union-attr]
     assert place.startswith(f"rank {rank}, ")
-    assert found.endswith(cause)
+    assert cause.endswith(end_of_line)
     assert part in text
     assert ("Traceback" in text) == (job == "exception") and text.count("Traceback") <= 1
 
 
 @pytest.mark.parametrize("job", EXPECTED)
-def test_every_rank_ends_with_an_error(job: str, results: Any) -> None:
+def test_no_rank_ends_with_exit_code_0(job: str, results: Any) -> None:
     codes = {rank: code for rank, (code, _) in results[job].items()}
-    is_killed = job.startswith(("killed", "stopped"))  # the process that reports kills the one that does not answer
-    assert codes == {"0": 1, "1": -signal.SIGKILL if is_killed else 1}
+    rank_1_is_killed = job.startswith(("killed", "stopped"))  # if it is stopped, rank 0 kills it, because it does not answer
+    assert codes == {"0": 1, "1": -signal.SIGKILL if rank_1_is_killed else 1}
 
 
 def test_an_exception_in_a_stage_is_shown_with_the_traceback_of_the_stage(results: Any) -> None:

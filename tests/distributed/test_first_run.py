@@ -1,4 +1,4 @@
-"""Real ranks over gloo: results equal those of one process, the command line works, and no process hangs or is left behind."""
+"""Real ranks over gloo: their gradients are those of one process, a mistake is reported once, and no rank is left running."""
 
 import os
 import re
@@ -32,7 +32,10 @@ THREE_RANKS = [*TORCHRUN[:-1], "3"]  # the last word of TORCHRUN is the number o
 
 @contextmanager
 def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Start a long training and wait for its first iteration. Yields the process of torchrun and the ids of its ranks."""
+    """Start a long training and wait for its first iteration. Yield the process of torchrun and the process ids of the ranks.
+
+    At the end the ranks are killed.
+    """
     with start_process(*TORCHRUN, *LONG) as process:
         ranks = wait_for_iteration(process)
         assert len(ranks) == 2
@@ -58,7 +61,7 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
 
 
 def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
-    assert results["sharded optimizer"] == [True, True]  # the second: messages are staged through other memory
+    assert results["sharded optimizer"] == [True, True]  # in the second training messages are staged through other memory
 
 
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
@@ -83,7 +86,7 @@ def test_a_killed_rank_ends_the_job_and_is_the_first_cause_for_torchrun() -> Non
     assert re.search("^error: rank 0, .* failed: rank 1 has ended, in (instruction|the epilogue)", message)
     cause = err[err.index("Root Cause") :]
     assert re.search(r"rank +: 1 ", cause) and "Signal 9 (SIGKILL)" in cause
-    assert f"{ROOT}/interpreter" not in err, "a traceback of the interpreter"
+    assert f"{ROOT}/interpreter" not in err, "the output has a traceback of the interpreter"
 
 
 def test_ctrl_c_ends_every_rank_without_a_traceback_of_the_interpreter() -> None:

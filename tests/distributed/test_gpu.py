@@ -1,4 +1,4 @@
-"""On GPUs: several ranks share one GPU and stage messages through pinned host memory, or each rank has its own, with NCCL."""
+"""On GPUs: two ranks stage messages through pinned host memory, also if they share one GPU, or use NCCL on a GPU each."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each rank of group_ranks.py has found."""
+    """Return, by rank, the results of group_ranks.py."""
     project = run_in_own_loop_project("group_ranks.py", 4, tmp_path_factory.mktemp("groups"))
     return [json.loads((project / f"{rank}.json").read_text()) for rank in range(4)]
 
@@ -37,7 +37,7 @@ def test_pipelines_over_the_same_ranks_do_not_disturb_each_other_and_leave_nothi
     for of_rank in found:
         assert of_rank["same ranks"]["wrong"] == []
         first, *_, last = of_rank["same ranks"]["descriptors"]
-        assert last <= first, "every pipeline that is closed has closed its connections"
+        assert last <= first, "each closed pipeline must close its connections"
         assert len(set(of_rank["same ranks"]["threads"])) == 1
 
 

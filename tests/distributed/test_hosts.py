@@ -1,4 +1,4 @@
-"""Training on two hosts: its losses, the example for SLURM, and the messages when a host or the link between them fails.
+"""Training on two hosts: its losses, the example for SLURM, and the messages when a host, its name or the link fails.
 
 The hosts are namespaces of this host (tests/helpers_hosts.py).
 """
@@ -22,7 +22,7 @@ from tests.helpers_slurm import WITHOUT_OPTIONS, write_commands
 from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
-# By name, the modules that start the ranks of a host.
+# The modules that start the ranks of a host, by the name that tests give them.
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}
 TIMEOUT_S = 5
 
@@ -49,7 +49,8 @@ def losses(log: Path) -> list[float]:
 def check_losses(found: list[float], ranks: int, folder: Path) -> None:
     """Check that the losses are those of four iterations on one host.
 
-    A rank that shares its host with fewer ranks has more threads, which add numbers in another order: the losses agree to 1e-6.
+    A rank that shares its host with fewer ranks has more threads, which add numbers in another order. So the relative tolerance
+    is 1e-6.
     """
     log = folder / "one.jsonl"
     run = run_command(sys.executable, *run_arguments("--iterations", "4", "--log-file", str(log), ranks=ranks))
@@ -67,8 +68,8 @@ def test_a_training_on_two_hosts_with_a_slow_link_has_the_losses_of_one_host(tmp
         for host in hosts:
             host.limit_bandwidth(megabits=100)
         first, second = hosts
-        with first.start(*command) as one, second.start(*command) as other:
-            for process in (one, other):
+        with first.start(*command) as on_first, second.start(*command) as on_second:
+            for process in (on_first, on_second):
                 assert process.wait(timeout=100) == 0, process.communicate()
     check_losses(losses(log), ranks=2, folder=tmp_path)
 
@@ -98,42 +99,42 @@ def test_the_script_for_slurm_trains_on_two_hosts_with_two_ranks_each(tmp_path: 
 def long_training() -> Iterator[tuple[list[Host], list[subprocess.Popen[str]]]]:
     """Start a long training with two ranks per host, and wait for its first iteration. Ranks 0 and 1 are on the first host."""
     command = on_two_hosts("launcher", "--iterations", "1000000", "--timeout", str(TIMEOUT_S), ranks_per_host=2)
-    with two_hosts() as hosts, hosts[0].start(*command) as one, hosts[1].start(*command) as other:
-        wait_for_iteration(one)
-        yield list(hosts), [one, other]
+    with two_hosts() as hosts, hosts[0].start(*command) as on_first, hosts[1].start(*command) as on_second:
+        wait_for_iteration(on_first)
+        yield list(hosts), [on_first, on_second]
 
 
 @pytest.mark.root
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
-def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_helps(tmp_path: Path) -> None:
+def test_a_host_whose_name_resolves_to_a_loopback_address_is_named_and_gloo_socket_ifname_helps(tmp_path: Path) -> None:
     log = tmp_path / "two.jsonl"
     command = on_two_hosts("launcher", "--iterations", "1", "--log-file", str(log), ranks_per_host=1)
     hosts_file = tmp_path / "hosts"
     hosts_file.write_text("127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n")
     with two_hosts() as (first, second):
         second.run("mount", "--bind", str(hosts_file), "/etc/hosts")
-        with first.start(*command) as one, second.start(*command) as other:
-            messages = [process.communicate(timeout=100)[1] for process in (one, other)]
+        with first.start(*command) as on_first, second.start(*command) as on_second:
+            messages = [process.communicate(timeout=100)[1] for process in (on_first, on_second)]
         fact = "error[E819]: the other hosts cannot connect to host node2: its own name resolves to 127.0.1.1\n"
         assert messages[0] == "" and messages[1].startswith(fact)
-        with first.start(*command) as one, second.start(*command, GLOO_SOCKET_IFNAME="eth0") as other:
-            assert [process.communicate(timeout=100)[1] for process in (one, other)] == ["", ""]
+        with first.start(*command) as on_first, second.start(*command, GLOO_SOCKET_IFNAME="eth0") as on_second:
+            assert [process.communicate(timeout=100)[1] for process in (on_first, on_second)] == ["", ""]
     assert len(losses(log)) == 1
 
 
-# The rank that prints the message, with its host if it knows the hosts, and where it was.
+# The beginning of a message: the rank that prints it, the host of the rank if the rank knows it, and where the rank was.
 PLACE = r"rank {ranks}( \(node[12]\))?, (instruction \d+: [A-Z]+ .*|epilogue): .*"
 
 
-def check_message(process: subprocess.Popen[str], host: Host, ranks: str, lost: str) -> None:
+def check_message(process: subprocess.Popen[str], host: Host, ranks: str, reason: str) -> None:
     """Check that the launcher of a host ends with one message, and that no process is left.
 
-    ranks: a pattern for a rank of this host; lost: a pattern for what the message says about the ranks of the other host.
+    ranks: a pattern for a rank of this host; reason: a pattern for what the message says about the other host, at its end.
     """
     _, message = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert re.fullmatch(rf"error: {PLACE.format(ranks=ranks)}{lost}\n", message), message
+    assert re.fullmatch(rf"error: {PLACE.format(ranks=ranks)}{reason}\n", message), message
     assert not host.processes()
 
 
@@ -144,14 +145,16 @@ STORE = r"the store of torchrun, on the host of ranks 0, 1 \(node1\), "
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("lost", "ranks", "message"),
+    ("killed", "ranks", "reason"),
     [(0, "[23]", rf"failed: {STORE}has ended"), (1, "[01]", r"failed: ranks 2, 3 \(node2\) have ended")],
     ids=["with the store", "without the store"],
 )
-def test_if_all_processes_of_a_host_are_killed_the_other_host_names_its_ranks(lost: int, ranks: str, message: str) -> None:
+def test_if_all_processes_of_a_host_are_killed_the_other_host_names_the_killed_ranks(
+    killed: int, ranks: str, reason: str
+) -> None:
     with long_training() as (hosts, launchers):
-        hosts[lost].crash()
-        check_message(launchers[1 - lost], hosts[1 - lost], ranks, message)
+        hosts[killed].crash()
+        check_message(launchers[1 - killed], hosts[1 - killed], ranks, reason)
 
 
 @pytest.mark.root
@@ -160,6 +163,6 @@ def test_if_all_processes_of_a_host_are_killed_the_other_host_names_its_ranks(lo
 def test_if_the_link_goes_down_both_hosts_name_the_ranks_of_the_other_one() -> None:
     with long_training() as (hosts, launchers):
         hosts[1].disconnect()
-        late = f"is not complete after {TIMEOUT_S} s: "
-        check_message(launchers[0], hosts[0], "[01]", rf"{late}ranks 2, 3 \(node2\) do not answer")
-        check_message(launchers[1], hosts[1], "[23]", rf"{late}{STORE}does not answer")
+        timeout = f"is not complete after {TIMEOUT_S} s: "
+        check_message(launchers[0], hosts[0], "[01]", rf"{timeout}ranks 2, 3 \(node2\) do not answer")
+        check_message(launchers[1], hosts[1], "[23]", rf"{timeout}{STORE}does not answer")

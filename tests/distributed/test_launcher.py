@@ -1,6 +1,6 @@
-"""The launcher: it starts the ranks of a program, and no process is left, however it ends.
+"""The launcher ends its ranks: after Ctrl-C, after SIGTERM, and if it is killed itself. No rank is left.
 
-That it starts ranks again after a failure is shown by test_checkpoints.py.
+test_checkpoints.py tests that it restarts ranks after a failure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every shipped schedule in loopback has the results of one process, bit by bit, under many interleavings of the ranks.
 
-A program deadlocks in loopback on exactly the machines on which the verifier says so.
+A program deadlocks in loopback on exactly the machines on which it hangs according to the verifier.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.helpers_text import small
 from tests.proof.drawn import MACHINES
 
 INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # D -> interleavings of each schedule, besides one for each machine
-# Functions of D that return the other parameters. If N is not among them, it is 2D (D for 8 ranks). Where a schedule allows
-# it, N is such that its pipes have different numbers of micro-batches.
+# By schedule, a function of D that returns the other parameters. If N is not among them, it is 2D, or D for 8 ranks. Where a
+# schedule allows pipes with different numbers of micro-batches, N is such that they have them.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},
     "1f1b": lambda d: {},
@@ -50,7 +50,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "dualpipe": lambda d: {"N": 2 * d},
     "dualpipev": lambda d: {"N": 2 * d + 1},
 }
-WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")
+WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")  # under `again` = 1 each forward is run again before its backward
 
 
 def shipped(name: str, ranks: int, **more: int) -> Program:
@@ -69,7 +69,10 @@ def model_for(p: Program) -> Model:
 
 
 def equal_or_stuck(p: Program, interleavings: int) -> None:
-    """Compare a program with one process under many interleavings, then on every machine: there it may also deadlock."""
+    """Compare a program with one process: under this many interleavings, and on the machines on which the verifier accepts it.
+
+    On the other machines it must deadlock.
+    """
     for seed in range(interleavings):
         run_and_compare(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=2 if seed == 0 else 1)
     for machine, ends in machines(ProgramIndex(p)).items():
@@ -82,7 +85,7 @@ def equal_or_stuck(p: Program, interleavings: int) -> None:
 
 @pytest.mark.parametrize("ranks", INTERLEAVINGS)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str, ranks: int) -> None:
+def test_gradients_are_bit_equal_under_many_interleavings_and_on_each_machine(name: str, ranks: int) -> None:
     equal_or_stuck(shipped(name, ranks), INTERLEAVINGS[ranks])
 
 
@@ -94,15 +97,16 @@ def test_gradients_are_bit_equal_with_recomputation(name: str, ranks: int) -> No
     equal_or_stuck(p, 8)
 
 
-# The groups of micro-batches of tasks on even stages, and of those on odd stages. Where they differ, a stage reads other
-# groups than the stage before has sent.
-EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"
+EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"  # the micro-batches of one task, as a rule says it
+# By name: the groups of micro-batches on even stages, and those on odd stages. Where they differ, a stage reads other groups
+# than the stage before has sent.
 FORWARDS = {
     "a group read one by one": (PAIR, EACH),
     "one by one read as a group": (EACH, PAIR),
     "groups across groups": (PAIR, THREE),
     "equal groups": (PAIR, PAIR),
 }
+# The same for backwards, with the letter of the tasks: B, or I with a separate W.
 BACKWARDS = {("B", name): groups for name, groups in FORWARDS.items()} | {
     ("B", "one by one"): (EACH, EACH),
     ("I", "one by one"): (EACH, EACH),
@@ -125,20 +129,20 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("backwards", BACKWARDS, ids=" ".join)
 @pytest.mark.parametrize("forwards", FORWARDS)
-def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[str, str], place: str) -> None:
+def test_tasks_may_read_other_groups_than_were_sent(forwards: str, backwards: tuple[str, str], place: str) -> None:
     # The ticks of all forwards are before those of all backwards, and these before those of all weight gradients.
     backward_rules = rules(backwards[0], BACKWARDS[backwards], "900 - 9*s + 4*m")
-    weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if backwards[0] == "I" else ""
+    weight_rules = rules("W", (THREE, EACH), "1800 - 2*m + s") if backwards[0] == "I" else ""
     p = small(
         {"D": 4, "N": 7},
         ranks="ranks 2" if place == "together" else "ranks D",
         pipe=f"pipe main {{ {PLACES[place]}   micro_batches N }}",
         rule1=rules("F", FORWARDS[forwards], "9*s + 4*m"),
-        rule2=f"{backward_rules} {weights}",
+        rule2=f"{backward_rules} {weight_rules}",
     )
-    messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
+    sent = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
     read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]
-    assert forwards == "equal groups" or sorted(messages) != sorted(read), "all groups are read as they were sent"
+    assert forwards == "equal groups" or sorted(sent) != sorted(read), "all groups are read as they were sent"
     equal_or_stuck(p, 2)
 
 
@@ -199,7 +203,7 @@ def test_a_deadlock_names_the_instruction_of_every_rank() -> None:
     ]
 
 
-def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
+def test_an_evaluation_program_gives_the_loss_and_no_gradients() -> None:
     for name in ("chimera", "interleaved"):
         p = shipped(name, 2)
         forwards = evaluation_of(p)

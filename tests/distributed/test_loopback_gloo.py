@@ -1,4 +1,4 @@
-"""Shipped schedules on real ranks over gloo are bit-equal to one process, as in loopback."""
+"""Many shipped schedules have the loss and the gradients of one process, bit by bit, also on real ranks over gloo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_bit_equal_to_one_process(name: str, results: Any) -> None:
+def test_loss_and_gradients_are_bit_equal_to_one_process(name: str, results: Any) -> None:
     _, parameters, width, _ = CASES[name]
     assert [rank["wrong"] for rank in results[name]] == [[]] * 4
     expected, _ = one_process(deep_model(middle=6), parameters["N"] * width, iteration=1)

@@ -1,4 +1,4 @@
-"""The example for SLURM: one file says what differs between clusters. Scripts of this test replace SLURM's commands."""
+"""The example for SLURM: one file says what differs between clusters. Scripts written here replace SLURM's commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tools import ROOT
 
 SLURM = ROOT / "docs" / "examples" / "slurm"
 
-# Writes its options to a file, copies the script of the job as SLURM does, and runs it on one node. The variable in
-# `--export ALL,NAME=VALUE` is set for it.
+# Writes its options to a file, copies the script of the job as SLURM does, and runs the copy on one node. The copy finds the
+# variable of `--export ALL,NAME=VALUE` in its environment.
 SBATCH = """#!/bin/bash
 options=()
 while [[ $1 == -* ]]; do

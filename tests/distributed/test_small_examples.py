@@ -1,4 +1,4 @@
-"""The small example programs of docs/examples.md do what they say, all of them in one start of two ranks."""
+"""The small example programs of docs/examples.md do what they say. All examples are listed there, and say how to start them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.helpers_processes import results_of
 from tools import ROOT
 
 
-def numbers(lines: list[str], name: str) -> list[float]:
-    """Return the number after a word, of every line."""
-    return [float(re.findall(rf"{name} ([\d.]+)", line)[0]) for line in lines]
+def numbers(lines: list[str], word: str) -> list[float]:
+    """Return for each line the first number that follows this word."""
+    return [float(re.findall(rf"{word} ([\d.]+)", line)[0]) for line in lines]
 
 
 @pytest.mark.distributed
@@ -33,13 +33,13 @@ def test_the_small_examples_run_and_learn(tmp_path: Path) -> None:
     none, everything = printed["recomputation"]
     assert none.split("loss")[1] == everything.split("loss")[1], "the same loss and gradients, to the last digit"
     assert "recompute none" in none and "recompute all" in everything
-    found = re.fullmatch(
+    own_schedule = re.fullmatch(
         r"makespans \{1: (\d+), 2: (\d+), 3: (\d+), 4: (\d+)\}: (\d) forwards first   loss .*", printed["own_schedule"][0]
     )
-    assert found is not None
-    makespans = [int(x) for x in found.groups()[:4]]
+    assert own_schedule is not None
+    makespans = [int(x) for x in own_schedule.groups()[:4]]
     assert makespans[0] > min(makespans), "one forward first is not the best"
-    assert makespans[int(found[5]) - 1] == min(makespans), "the best number of forwards is taken"
+    assert makespans[int(own_schedule[5]) - 1] == min(makespans), "the best number of forwards is taken"
 
 
 def test_an_example_without_torchrun_says_in_one_line_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_an_example_without_torchrun_says_in_one_line_how_to_start_it(monkeypatc
         assert stopped.value.code == f"start it with: {command}"
 
 
-def test_the_program_that_is_inspected_needs_no_torch(tmp_path: Path) -> None:
+def test_the_example_that_inspects_a_program_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch is imported')\n")
     script = SMALL / "inspect_program.py"
     code = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})"
@@ -67,7 +67,7 @@ def test_the_program_that_is_inspected_needs_no_torch(tmp_path: Path) -> None:
     assert "hop 0: makespan 30, bubble ratio 0.200" in done.stdout
 
 
-def test_every_example_is_on_its_page_and_the_small_ones_have_at_most_44_lines() -> None:
+def test_every_example_is_linked_in_docs_examples_and_the_small_ones_have_at_most_44_lines() -> None:
     page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs/examples").rglob("*.py"):
         if path.name != "__init__.py":

@@ -2,8 +2,8 @@
 
 Usage: torchrun --nproc-per-node RANKS tests/distributed/torch_csv_ranks.py FOLDER OUT
 
-FOLDER has the exported files, with names like zb_v.csv and zb_v.comms.csv beside zb_v.json. OUT gets, as JSON, the largest
-relative difference for each order.
+FOLDER has the exported files, with names like zb_v.csv and zb_v.comms.csv beside zb_v.json. It also gets the files of torch's
+own schedules. OUT gets, as JSON, the largest relative difference for each order and format.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ def gradients_of_torch(
     micro_batches: int,
     write: Path | None = None,
 ) -> Gradients:
-    """Run one iteration in torch's runtime. make: makes its schedule; write: where rank 0 writes the order as CSV."""
+    """Run one iteration in torch's runtime; return the gradients of this rank's stages.
+
+    make: makes torch's schedule of these stages and this number of micro-batches; placement: the rank of each stage; write:
+    where rank 0 writes the order as CSV, None for nowhere.
+    """
     rank, count = dist.get_rank(), len(placement)
     stages = [PipelineStage(layer(s), s, count, torch.device("cpu")) for s in range(count) if placement[s] == rank]
     schedule = make(stages, micro_batches)
@@ -66,7 +70,7 @@ def gradients_of_torch(
 
 
 def gradients_of_pipeline(program: Program) -> Gradients:
-    """Run one iteration of a program in `Pipeline`."""
+    """Run one iteration of a program in `Pipeline`; return the gradients of this rank's stages."""
     h = program.header
     inputs, targets = batch(h.micro_batches)
     layers = [(str(s), layer(s)) for s in range(h.stages)]
@@ -76,7 +80,7 @@ def gradients_of_pipeline(program: Program) -> Gradients:
 
 
 def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], PipelineScheduleMulti]:
-    """Return a function that makes torch's schedule of an order in a CSV file. form: torch's name for the format."""
+    """Return a function that makes torch's schedule from an order in a CSV file. form: torch's name for the format."""
 
     def make(stages: list[PipelineStage], micro_batches: int) -> PipelineScheduleMulti:
         schedule = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=loss)
@@ -86,11 +90,14 @@ def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], Pip
     return make
 
 
-def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between the gradients of a parameter, relative to its largest element in `a`."""
-    assert a.keys() == b.keys() and a, (sorted(a), sorted(b))
-    assert all(float(x.abs().max()) > 0 for x in a.values())
-    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max()) for name in a)
+def difference(theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> float:
+    """Return the largest relative difference over all gradients.
+
+    A difference of two elements is divided by the largest element of the same gradient in `theirs`.
+    """
+    assert theirs.keys() == ours.keys() and theirs, (sorted(theirs), sorted(ours))
+    assert all(float(x.abs().max()) > 0 for x in theirs.values())
+    return max(float((theirs[name] - ours[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
 
 
 def main(folder: Path, result: Path) -> None:
@@ -117,7 +124,7 @@ def main(folder: Path, result: Path) -> None:
     of_ranks: list[dict[str, float]] = [{}] * ranks
     dist.all_gather_object(of_ranks, found)
     if dist.get_rank() == 0:
-        result.write_text(json.dumps({name: max(one[name] for one in of_ranks) for name in found}))
+        result.write_text(json.dumps({name: max(of_rank[name] for of_rank in of_ranks) for name in found}))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,6 +1,7 @@
-"""Two ranks, started without torchrun: rank 1 is slow, then stops. Rank 0 prints the result of each of its waits as JSON.
+"""Two ranks, started without torchrun: rank 1 is slow, then stops. Rank 0 waits for rank 1 and prints how each wait ends.
 
-All waits run at the same time, each in its own thread. No two of them use the same process group.
+It prints JSON: by wait, the message of its error and how many seconds it took. All waits run at the same time, each in
+its own thread. No two of them use the same process group.
 """
 
 import json
@@ -34,21 +35,21 @@ def main() -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.5)  # rank 1 has stopped by now
-    found: dict[str, tuple[str, float]] = {}
+    results: dict[str, tuple[str, float]] = {}  # by wait: the message of its error, and its seconds
 
     def attempt(name: str, wait: Callable[[], object]) -> None:
         begin = time.monotonic()
         try:
             wait()
-            found[name] = "complete", 0
+            results[name] = "complete", 0
         except PeerLostError as error:
-            found[name] = str(error), time.monotonic() - begin
+            results[name] = str(error), time.monotonic() - begin
 
     x = torch.zeros(3)
     total = transport.launch_all_reduce((0, 1), torch.zeros(3))
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, x).wait,
-        "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window of one send is full
+        "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # with window 1 the second send waits
         "all-reduce": total.wait,
         "all-reduce over all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
@@ -58,12 +59,15 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(found), flush=True)
+    print(json.dumps(results), flush=True)
     os._exit(0)
 
 
 def slow(transport: Gloo) -> None:
-    """Launch an all-reduce on rank 1 later than the limit of a wait. Rank 0 is busy most of that time, so its wait succeeds."""
+    """Complete an all-reduce that rank 1 launches only after a time longer than the limit of a wait.
+
+    Rank 0 launches it at once and is busy for most of that time. So its wait is shorter than the limit, and succeeds.
+    """
     transport.all_reduce(torch.zeros(1))
     part = torch.ones(1)
     time.sleep((LIMIT_S + 1) * transport.rank)

@@ -28,12 +28,14 @@ def campaign(
     report: Report,
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Run over the targets and record the report; return the exit status: 1 if a result has failures, 130 if interrupted.
+    """Run over the targets, print the report, and record it unless --no-record is given; return the exit status.
 
-    part: the block of docs/proof.md; kind: the word for a target in the options; minutes: the default of --minutes.
+    The status is 1 if a result has failures, 130 if the run was interrupted, and 0 otherwise. part: the block of docs/proof.md;
+    kind: the word for a target in the options; minutes: the default of --minutes; argv: the options, by default those of the
+    command line.
     """
     parser = ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=minutes, help="of the whole run; each target gets an equal part")
+    parser.add_argument("--minutes", type=float, default=minutes, help="of the whole run; each target gets the same time")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help=f"{kind}s at a time, default all processors")
     parser.add_argument(f"--{kind}", dest="targets", action="append", choices=targets, help="only this one; repeatable")
@@ -61,6 +63,6 @@ def failure_list(failures: Iterable[tuple[str, str]], text_if_none: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return the first 40 characters of an input as a cell of a Markdown table."""
+    """Return the first 40 characters of an input as code in a cell of a Markdown table; an empty text if it has no words."""
     words = visible(" ".join(text.split()))[:40].replace("`", "'").replace("|", "/")
     return f"`{words}`" if words else ""

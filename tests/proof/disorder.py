@@ -23,17 +23,18 @@ from chimerac.compiler.lower.width import widen
 from tests.helpers import Streams
 from tests.proof.drawn import random_order, reads_first
 
-Transfer = tuple[int, int]  # the rank that sends, number of the message on its channel
-ATTEMPTS = 40  # orders are drawn at most so often, until each pair of ranks has a common order of transfers
-Group = tuple[tuple[int, ...], str]  # stages whose gradients are summed together, name
+Transfer = tuple[int, int]  # of a pair of ranks: the rank that sends, and the number of the message on its channel
+ATTEMPTS = 40  # orders are drawn at most this many times, until each pair of ranks has a common order of transfers
+Group = tuple[tuple[int, ...], str]  # a group of parameters: the stages whose gradients are summed together, and its name
 
 
 def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program:
     """Return a program of these tasks in which every rank has a random order. Both ends of a channel have the same order.
 
-    Every value reaches its readers, but the program may deadlock. In about half of the programs each pair of ranks posts the
-    transfers between them in a common order, so that no queue of a pair deadlocks on its own. width: how many replicas one
-    program in four has; the others have one.
+    Every value reaches its readers, but the program may deadlock. If two ranks can post the transfers between them in a common
+    order, they do so. Then the queue of this pair does not deadlock on its own. For half of the programs orders are drawn up to
+    ATTEMPTS times, until every pair has a common order. Ranks may launch their collectives in different orders, and the window
+    is drawn. width: how many replicas one program in four has; the others have one.
     """
     h = tasks.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
@@ -53,7 +54,7 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
 def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[Group]) -> list[Instruction]:
     """Return a rank's tasks in a random order that is valid on this rank, with its SENDs and its ALLREDUCEs.
 
-    g: the rank; groups: the order of its ALLREDUCEs.
+    g: the rank; groups: of parameters, in the order of the rank's ALLREDUCEs.
     """
     own = [replace(i, overlap=False) for i in tasks.stream(g) if isinstance(i, Task)]
     stream: list[Instruction] = [*random_order(r, own, h.stages)]
@@ -72,7 +73,7 @@ def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[
 
 
 def send_of(h: Header, g: int, i: Task) -> Send | None:
-    """Return the SEND of the output of a task, if another rank reads it."""
+    """Return the SEND of the output of a task; None if no other rank reads the output. g: the rank of the task."""
     forward = isinstance(i, Fwd)
     stage = i.stage + 1 if forward else i.stage - 1
     if isinstance(i, BwdWeight | Recompute) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
@@ -97,7 +98,7 @@ def first_reads(streams: Streams, a: int, b: int) -> list[int]:
 
 def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Transfer] | None:
     """Return an order in which two ranks can post all transfers between them; None if there is none."""
-    before: dict[Transfer, set[Transfer]] = {}
+    before: dict[Transfer, set[Transfer]] = {}  # by transfer: those that must be posted before it
     for sender, receiver in ((a, b), (b, a)):
         for k, position in enumerate(send_positions(streams, sender, receiver)):
             read_at = first_reads(streams, receiver, sender)
@@ -117,22 +118,23 @@ def with_receives(
 ) -> list[Instruction]:
     """Return a rank's stream with its RECVs: in the order of the SENDs of each channel, and before their readers.
 
-    g: the rank; common: the common order of the transfers of each pair of ranks, None if it has none.
+    g: the rank; common: by pair of ranks, the common order of the transfers between them, None if there is none.
     """
     receives: list[tuple[int, int, float, Recv]] = []  # (position, number of the message, tie breaker, the RECV)
     late = r.random() < 0.5
     for peer in range(len(streams)):
-        own, first = send_positions(streams, g, peer), first_reads(streams, peer, g)
+        own_sends, read_at = send_positions(streams, g, peer), first_reads(streams, peer, g)
         order = common.get((min(g, peer), max(g, peer)))
         position = 0
         for number, n in enumerate(send_positions(streams, peer, g)):
             i = streams[peer][n]
             assert isinstance(i, Send)
-            latest = min(first[number:])
+            latest = min(read_at[number:])
             if order:
-                earlier = sum(sender == g for sender, _ in order[: order.index((peer, number))])  # own SENDs to the peer
-                position = max([position, *(n + 1 for n in own[:earlier])])
-                latest = min([latest, *own[earlier:]])
+                # How many of the own SENDs to the peer come before this RECV in the common order.
+                earlier = sum(sender == g for sender, _ in order[: order.index((peer, number))])
+                position = max([position, *(n + 1 for n in own_sends[:earlier])])
+                latest = min([latest, *own_sends[earlier:]])
             position = max(position, latest if late else r.randint(0, latest))
             receives.append((position, number, r.random(), Recv(i.value, i.pipe, i.stage, i.micro_batches, peer)))
     stream = list(streams[g])

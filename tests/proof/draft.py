@@ -1,4 +1,4 @@
-"""Drafts: copies of a program that mutations change in place, and the changes that several mutations share."""
+"""Drafts: copies of a program that mutations change in place. Also shared changes, mutants, and the codes of findings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def different_number(rng: random.Random, bound: int, old: int, likely: Sequence[
 
 
 def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[Program]:
-    """Yield up to `count` different mutants, at places drawn at random."""
+    """Yield up to `count` different mutants. Each is made by this mutation, once, at a place drawn at random."""
     rng = random.Random(seed)
     original = streams(p)
     places = [(g, k) for g, stream in enumerate(original) for k in range(len(stream))]
@@ -103,7 +103,10 @@ def contents(d: Draft) -> object:
 
 
 def codes(p: Program) -> set[str]:
-    """Return the codes of the verifier's findings, none if it accepts. They must be E4xx; other exceptions are not caught."""
+    """Return the codes of the verifier's findings; an empty set if it accepts the program.
+
+    Each must be a code E4xx. Exceptions other than findings are not caught.
+    """
     try:
         verify(p)
     except ChimeraError as error:

@@ -71,7 +71,10 @@ def random_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
 
 
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
-    """Yield the tasks of a pipe. Some are over groups of micro-batches, and some backwards are split."""
+    """Yield the tasks of a pipe. Some are over groups of micro-batches, some forwards recompute, and some backwards are split.
+
+    p: the number of the pipe.
+    """
     grouped = r.random() < 0.3
     for stage in range(stages):
         for forward in (True, False):
@@ -117,7 +120,7 @@ def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Output], set[Output]]:
 
 
 def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]:
-    """Return these tasks in a random order that respects the dependencies between them."""
+    """Return these tasks in a random order that respects the dependencies between them. The given list is emptied."""
     order: list[Task] = []
     missing = set().union(*(outputs_and_inputs(i, stages)[0] for i in tasks))
     while tasks:
@@ -129,9 +132,9 @@ def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]
 
 
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
-    """Let some tasks overlap with the next task of their rank, which is moved next to them.
+    """Make overlapped pairs of some tasks and the next task of their rank, which is moved next to them.
 
-    order: (rank, task). The inputs of both tasks must exist before the first of them.
+    order: (rank, task), changed in place. Two tasks become a pair only if the inputs of both exist before the first of them.
     """
     at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
     while at < len(order):
@@ -149,7 +152,8 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
     """Return the verified program of these tasks, lowered as in the compiler.
 
-    width: how many replicas one program in three has, the others have one; queued: for machines with queues, drawn if None.
+    width: how many replicas one program in three has; the others have one. queued: whether to lower for machines with queues;
+    None: drawn.
     """
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), hop=0))
     assert not timing.stuck
@@ -186,12 +190,18 @@ def shares_micro_batch(task: Instruction, i: Recv | Send) -> bool:
 
 
 def reads_first(task: Instruction, i: Recv | Send) -> bool:
-    """Return whether a task is of the kind that reads a transferred value first, and reads this one."""
+    """Return whether a task reads the value of this transfer and is of the kind that reads such a value first.
+
+    A forward reads an act first: the backward reads it again.
+    """
     return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and shares_micro_batch(task, i)
 
 
 def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
-    """Move every RECV as far back as its readers and its channel allow. past: transfers of its peer that it may pass."""
+    """Move every RECV as late in the stream as its readers and the transfers with its peer allow.
+
+    past: the kinds of transfers with its peer that a RECV may pass.
+    """
     for n in reversed(range(len(stream))):
         i = stream[n]
         if isinstance(i, Recv):
@@ -205,7 +215,10 @@ def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...
 
 
 def with_moved_receives(r: random.Random, p: Program) -> Program:
-    """Return the program with its RECVs moved: all as far back as possible, or some by a few places. It may be wrong then."""
+    """Return the program with its RECVs moved: all as late as possible, or one or two of each rank by at most three places.
+
+    The result may be wrong. In the first case its window is drawn too.
+    """
     changed, delayed, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
     for stream in changed:
         if delayed:
@@ -219,10 +232,10 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
 
 
 def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), window: int = 0) -> Program:
-    """Return the program with its RECVs as far back as possible. past: transfers of its peer that a RECV may pass.
+    """Return the program with its RECVs as late as possible. past: as in `delay_receives`; window: of the result.
 
-    If it passes none, each pair of ranks keeps its order of transfers. With window 0 a rank then waits at each SEND until the
-    peer has posted its RECV, which the peer does just before it reads the value.
+    If a RECV may pass no transfer, each pair of ranks keeps its order of transfers. With window 0 a rank then waits at each
+    SEND until the peer has posted its RECV, which the peer does just before it reads the value.
     """
     changed = streams(p)
     for stream in changed:

@@ -3,8 +3,8 @@
     python -m tests.proof.explorer [--programs 12000] [--seed 1]
 
 One explorer is the scheduler of loopback (scheduler.py), the other a model checker written from docs/semantics.md
-(model.py). They and the verifier must agree on every program and machine. All runs of a program on a machine must end in
-the same way.
+(model.py). The scheduler explores only the smaller ones of the programs. The explorers and the verifier must agree on every
+program and machine. All runs of a program on a machine must end in the same way.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # SENDs of a program
 STATES = 500  # loopback explores the programs whose model has at most this number of states
 LARGE = 20_000  # programs whose model has more states are left out
-THOROUGH = 10  # every 10th program that is small (STATES // 20) is explored without any reduction
-ORDER = {"E440", "E453"}  # findings about the order of transfers and collectives only
+SMALL = STATES // 20  # a program whose model has at most this number of states is small
+THOROUGH = 10  # every 10th small program is explored without any reduction
+ORDER = {"E440", "E453"}  # the findings of which only the order of transfers or collectives can be the cause
 
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
@@ -97,15 +98,18 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
 
 
 def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
-    """Yield each kind of wait without which the verifier would accept a program that deadlocks on a machine."""
+    """Yield each kind of wait without which the verifier would accept a program that deadlocks on this machine.
+
+    Nothing is yielded if the program does not deadlock.
+    """
     index = ProgramIndex(p)
     waits = waits_on(index, machine)
     if executed(index, machine, waits).all():
         return
     for reason in WAITS:
-        remaining = waits.reason != reason
-        others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.reason[remaining])
-        if executed(index, machine, others).all():
+        kept = waits.reason != reason
+        other_waits = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.reason[kept])
+        if executed(index, machine, other_waits).all():
             yield reason
 
 
@@ -116,7 +120,7 @@ class Tally:
     limit: int = STATES
     large: int = LARGE
     kinds: Counter[str] = field(default_factory=Counter)  # programs of each kind
-    small: int = 0  # programs whose model has at most STATES // 20 states
+    small: int = 0  # small programs
     thorough: int = 0  # programs explored without any reduction
     model_only: int = 0  # programs that loopback did not explore
     accepted: Counter[str] = field(default_factory=Counter)
@@ -124,25 +128,29 @@ class Tally:
     states: Counter[str] = field(default_factory=Counter)  # of loopback
     model_states: Counter[str] = field(default_factory=Counter)
     disagreements: Counter[str] = field(default_factory=Counter)
-    missed: Counter[tuple[int, str]] = field(default_factory=Counter)  # deadlocks that are missed without a kind of wait
+    # By kind of wait and machine: deadlocks that the verifier misses without this kind of wait.
+    missed: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def add(self, kind: str, p: Program, verdicts: dict[str, bool]) -> None:
-        """Explore a program on every machine, unless it is too large. verdicts: whether the verifier accepts it, by machine."""
+        """Explore a program on every machine and count the results, unless it is too large.
+
+        verdicts: whether the verifier accepts the program, by machine.
+        """
         by_model = {m: model.explore(p, m, self.large) for m in MACHINES}
         largest = max(x.states for x in by_model.values())
         if largest > self.large:
             return
         self.kinds[kind] += 1
-        self.model_only += largest > self.limit
-        is_small = largest <= STATES // 20
-        self.small += is_small
+        self.model_only += int(largest > self.limit)
+        is_small = largest <= SMALL
+        self.small += int(is_small)
         thorough = is_small and self.small % THOROUGH == 0
-        self.thorough += thorough
-        for machine, found in by_model.items():
+        self.thorough += int(thorough)
+        for machine, of_model in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1
             self.missed.update((wait, machine) for wait in needed_waits(p, machine))
-            finals = {"model": found.finals, "verifier": (verdicts[machine],)}
-            self.model_states[machine] += found.states
+            finals = {"model": of_model.finals, "verifier": (verdicts[machine],)}
+            self.model_states[machine] += of_model.states
             if largest <= self.limit:
                 by_loopback = scheduler.explore(p, machine)
                 self.states[machine] += by_loopback.states

@@ -1,8 +1,8 @@
-"""Fuzz every reader of input from outside: `python -m tests.proof.fuzz --minutes M`.
+"""Fuzz readers of input from outside: `python -m tests.proof.fuzz --minutes M`.
 
-A worker process runs one target (fuzz_targets.py). There are as many workers at a time as processors. If a worker dies or
-hangs, its input is saved as a failure, and a new worker continues. The results are recorded in docs/proof.md, unless the run
-is interrupted.
+A worker process runs one target (fuzz_targets.py). By default there are as many workers at a time as processors. If a worker
+dies or no longer answers, its input is saved as a failure, and a new worker is started. The results are recorded in
+docs/proof.md, unless the run is interrupted or has --no-record.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ FAILED_INPUTS = Path("runs/fuzz")  # folder for the inputs that fail
 class Result:
     """The results of all workers of one target.
 
-    slowest_s: the processor time of the slowest input; slowest_bytes, slowest_text: its length and its beginning;
-    corpus_size: the number of inputs in the corpus; branches: those that were reached, 0 if unknown.
+    failures: by name, what failed, and the file that holds the input; slowest_s: the processor time of the slowest input;
+    slowest_bytes, slowest_text: its length and its beginning; corpus_size: the most inputs in the corpus of a worker;
+    branches: the most branches that a worker reached, 0 if unknown.
     """
 
     target: str
@@ -54,13 +55,13 @@ def command(target: str, seconds: float, seed: int, folder: Path) -> list[str]:
 
 
 class Fuzzing:
-    """A run over all targets: its seed, the folder for its files, and an event that stops it."""
+    """A run over the chosen targets: its seed, the folder for its files, and an event that stops it."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.seed, self.folder, self.stop = seed, folder, Event()
 
     def run(self, target: str, seconds: float) -> Result:
-        """Fuzz a target for some seconds; start a new worker if one dies."""
+        """Fuzz a target for some seconds; start a new worker if one dies or no longer answers."""
         result, end, number = Result(target), time.monotonic() + seconds, 0
         # at most 1000 workers, in case each dies at once
         while (remaining := end - time.monotonic()) > 1 and not self.stop.is_set() and number < 1000:
@@ -75,7 +76,7 @@ class Fuzzing:
         arguments = command(result.target, seconds, self.seed + number, folder)
         with (folder / "output").open("wb") as output:
             worker = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-            end = time.monotonic() + seconds + 10  # it should end by itself before this
+            end = time.monotonic() + seconds + 10  # the worker should end by itself before this
             while worker.poll() is None:
                 start_time, _ = _running(folder)
                 if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG_S:
@@ -84,7 +85,7 @@ class Fuzzing:
         worker.wait()
         _collect(result, folder)
         start_time, data = _running(folder)
-        # An input that hangs when the time is over is not recorded: it may have run for a short time only.
+        # A worker that still runs at `end` is killed too. Its input is no failure: it may have run for a short time only.
         if worker.returncode and not self.stop.is_set() and time.monotonic() < end:
             hangs = time.time() - start_time > 2 * HANG_S
             failure = "no answer" if hangs else f"the process exited with code {worker.returncode}"
@@ -96,7 +97,10 @@ class Fuzzing:
 
 
 def _running(folder: Path) -> tuple[float, bytes]:
-    """Return the time at which a worker started its current input, and this input; now and no bytes, if it has none yet."""
+    """Return when a worker started its current input, and the first SAVED_BYTES bytes of this input.
+
+    If the worker has no input yet, return now and no bytes.
+    """
     try:
         data = (folder / "running").read_bytes()
     except OSError:
@@ -106,7 +110,7 @@ def _running(folder: Path) -> tuple[float, bytes]:
 
 
 def _collect(result: Result, folder: Path) -> None:
-    """Add the results of a worker."""
+    """Add what a worker has logged to the results of its target."""
     try:
         log = json.loads((folder / "log.json").read_text())
     except OSError:
@@ -149,7 +153,7 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
 
 
 def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Fuzz each target for some seconds; copy the inputs that fail to FAILED_INPUTS."""
+    """Fuzz each target for some seconds, and copy the failing inputs into FAILED_INPUTS. jobs: targets at a time."""
     if ENGINE == "builtin":
         print("atheris is not installed (it has no wheel for some Pythons): fuzzing with the built-in engine only")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
@@ -170,4 +174,4 @@ def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[R
 
 
 if __name__ == "__main__":
-    sys.exit(campaign("fuzz", "target", list(TARGETS), 60, fuzz, report))
+    sys.exit(campaign("fuzz", "target", list(TARGETS), minutes=60, run=fuzz, report=report))

@@ -1,9 +1,9 @@
-"""The worker process of the fuzzing: it mutates inputs word by word, runs them and logs the failures.
+"""The worker process of the fuzzing: it mutates inputs, runs them and logs the failures.
 
     python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER
 
-The engine `atheris` is guided by coverage. The engine `builtin` needs no package. It keeps an input
-if the target has a new answer for it.
+The engine `atheris` is guided by coverage. The engine `builtin` needs no package. It adds an input to its corpus if the target
+gives a new answer for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MEMORY_BYTES = 4 * 2**30  # bytes that a worker may use
+MEMORY_BYTES = 4 * 2**30  # bytes of address space that a worker may use
 SLOW_S = 5.0  # seconds of processor time that an input of at most LARGE_BYTES bytes may take
 LARGE_BYTES = 100_000  # longer inputs may take longer
 HANG_S = 30  # seconds after which an input is aborted
-MAX_BYTES = 20_000  # bytes of a mutated input at most; seeds may be longer
-SAVED_BYTES = 8 * MAX_BYTES  # bytes of the current input that are kept in a file
-HEAD = struct.Struct("<dQ")  # the head of this file: the start time and the length of the input
-UNLIMITED = 2**62  # executions
+MAX_BYTES = 20_000  # the most bytes of a mutated input; seeds may be longer
+MAX_CORPUS = 5_000  # the most inputs in the corpus of the engine `builtin`
+SAVED_BYTES = 8 * MAX_BYTES  # bytes of the current input that are kept in the file `running`
+HEAD = struct.Struct("<dQ")  # the head of the file `running`: the start time and the length of the input
+UNLIMITED = 2**62  # stands for any number of executions, or of inputs
 
 _WORD = re.compile(rb"[A-Za-z_]\w*|\d+|\s+|\.\.|[^\w\s]")
 
@@ -42,38 +43,38 @@ def words(data: bytes) -> list[bytes]:
 
 
 def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Random) -> bytes:
-    """Return the input with some words dropped, repeated, swapped, inserted or changed.
+    """Return the input with some words dropped, repeated, swapped, inserted or changed, cut to MAX_BYTES.
 
-    known: words to insert; other: another input, from which words are copied.
+    known: words that are inserted or replace others; other: an input from which words are copied.
     """
     parts = words(data) or [b""]
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        k, n = rng.randrange(len(parts)), rng.choice((1, 1, 2, 5, 20))
+        at, count = rng.randrange(len(parts)), rng.choice((1, 1, 2, 5, 20))
         match rng.randrange(8):
             case 0:
-                del parts[k : k + n]
+                del parts[at : at + count]
             case 1:
-                parts[k:k] = parts[k : k + n] * rng.choice((1, 1, 2, 50))
+                parts[at:at] = parts[at : at + count] * rng.choice((1, 1, 2, 50))
             case 2:
-                j = rng.randrange(len(parts))
-                parts[k], parts[j] = parts[j], parts[k]
+                second = rng.randrange(len(parts))
+                parts[at], parts[second] = parts[second], parts[at]
             case 3:
-                parts[k] = rng.choice(known)
+                parts[at] = rng.choice(known)
             case 4:
-                parts.insert(k, rng.choice(known))
+                parts.insert(at, rng.choice(known))
             case 5:
                 numbers = [i for i, x in enumerate(parts) if x.isdigit() and len(x) < 20]
                 if numbers:
-                    i = rng.choice(numbers)
-                    parts[i] = str(max(0, int(parts[i]) + rng.choice((-1, 1, 2, -7, 64)))).encode()
+                    number_at = rng.choice(numbers)
+                    parts[number_at] = str(max(0, int(parts[number_at]) + rng.choice((-1, 1, 2, -7, 64)))).encode()
             case 6:
                 other_words = words(other) or [b""]
-                j = rng.randrange(len(other_words))
-                parts[k:k] = other_words[j : j + n]
+                start = rng.randrange(len(other_words))
+                parts[at:at] = other_words[start : start + count]
             case _:
-                word = bytearray(parts[k] or b"x")
+                word = bytearray(parts[at] or b"x")
                 word[rng.randrange(len(word))] = rng.randrange(256)
-                parts[k] = bytes(word)
+                parts[at] = bytes(word)
         parts = parts or [b""]
     return b"".join(parts)[:MAX_BYTES]
 
@@ -82,8 +83,8 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
 class Log:
     """The results of a worker. They are written to `log.json` in the folder, and failing inputs to files beside it.
 
-    failures: by a name that is part of the file's name, what failed. slowest_s, slowest_input: the processor time of the
-    slowest input, and this input. corpus_size: inputs in the corpus. written: when the log was written.
+    failures: by name, what failed; the name is part of the name of the input's file. slowest_s, slowest_input: the processor
+    time of the slowest input, and this input. corpus_size: inputs in the corpus. written: when the log was last written.
     """
 
     target: str
@@ -116,7 +117,7 @@ class Log:
 
 
 class HangError(BaseException):
-    """An input took longer than HANG_S."""
+    """An input took longer than HANG_S seconds."""
 
 
 def _abort(*_: object) -> None:
@@ -124,17 +125,20 @@ def _abort(*_: object) -> None:
 
 
 def failure_name(error: BaseException) -> str:
-    """Return the kind and the place of an error. Failures with the same name count as one."""
+    """Return the kind, the beginning of the message and the place of an error. Failures with the same name count as one.
+
+    The place is the two innermost functions that are not in this folder.
+    """
     last = [f for f in traceback.extract_tb(error.__traceback__) if "proof" not in f.filename][-2:]
     where = " < ".join(f"{Path(f.filename).name}:{f.name}" for f in reversed(last))
     return f"{type(error).__name__} {re.sub(r'[0-9]+', 'N', str(error))[:80]} at {where}"
 
 
 class Runner:
-    """Runs inputs one after another, with limits. A file holds the current input, in case the process dies."""
+    """Runs inputs one after another, with limits on their time. A file holds the current input, in case the process dies."""
 
     def __init__(self, target: str, folder: Path) -> None:
-        from tests.proof.fuzz_targets import TARGETS
+        from tests.proof.fuzz_targets import TARGETS  # not at the top: run_worker lets atheris instrument this import
 
         self.target, self.log = TARGETS[target], Log(target, folder)
         (folder / "running").write_bytes(bytes(HEAD.size + SAVED_BYTES))
@@ -143,7 +147,7 @@ class Runner:
         signal.signal(signal.SIGALRM, _abort)
 
     def __call__(self, data: bytes) -> str:
-        """Run an input; return the answer of the target."""
+        """Run an input, and log it. Return the answer, the codes of the findings of a ChimeraError, or '' for another error."""
         from chimerac.chimera_ir.diagnostics import ChimeraError
         from tests.proof.fuzz_targets import codes_of
 
@@ -176,7 +180,7 @@ class Runner:
 
 
 def run_builtin(runner: Runner, seed: int, seconds: float, executions: int = UNLIMITED) -> None:
-    """Fuzz without atheris for some seconds or executions. An input with a new answer is added to the corpus.
+    """Fuzz without atheris, until the seconds are over or there were so many executions.
 
     Without a limit on executions, all seeds are run first.
     """
@@ -189,9 +193,10 @@ def run_builtin(runner: Runner, seed: int, seconds: float, executions: int = UNL
         is_seed = k < len(corpus) and executions == UNLIMITED
         data = corpus[k] if is_seed else mutated(rng.choice(corpus), known, rng.choice(corpus), rng)
         answer = runner(data)
-        if answer not in seen and len(corpus) < 5000:
+        if answer not in seen and len(corpus) < MAX_CORPUS:
             seen.add(answer)
-            corpus.append(data)
+            if not is_seed:  # the seeds are in the corpus
+                corpus.append(data)
     runner.log.corpus_size = len(corpus)
     runner.log.write(end=True)
 
@@ -202,7 +207,7 @@ def known_words(runner: Runner) -> list[bytes]:
 
 
 def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
-    """Fuzz with atheris, which ends the process."""
+    """Fuzz with atheris for some seconds. It then ends the process."""
     import atheris
 
     known, rng, corpus = known_words(runner), random.Random(seed), runner.log.folder / "corpus"
@@ -211,14 +216,15 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
     for data in seeds:
         (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
 
-    def mutate(data: bytes, size: int, number: int) -> bytes:
-        rng.seed(number)
+    def mutate(data: bytes, max_bytes: int, mutation_seed: int) -> bytes:
+        rng.seed(mutation_seed)
         if rng.random() < 0.3:
-            return bytes(atheris.Mutate(data, size))
-        return mutated(data, known, rng.choice(seeds), rng)[:size]
+            return bytes(atheris.Mutate(data, max_bytes))
+        return mutated(data, known, rng.choice(seeds), rng)[:max_bytes]
 
+    # timeout and rss_limit_mb: 0 for no limit; Runner and run_worker have their own
     options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": MAX_BYTES, "timeout": 0, "rss_limit_mb": 0}
-    artifacts = f"-artifact_prefix={runner.log.folder}/"  # slow inputs, which would otherwise be written into the repository
+    artifacts = f"-artifact_prefix={runner.log.folder}/"  # for slow inputs, which would otherwise go into the repository
     flags = ["-print_final_stats=1", "-reload=0", artifacts]
     arguments = ["fuzz", *(f"-{k}={v}" for k, v in options.items()), *flags, str(corpus)]
 
@@ -230,7 +236,7 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
 
 
 def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
-    """Fuzz a target with an engine for some seconds."""
+    """Fuzz a target with an engine for some seconds. folder: for the log and the failing inputs."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     if engine == "atheris":
         import atheris

@@ -1,8 +1,9 @@
 """The targets of the fuzzing: readers of input from outside, and the properties that must hold for every input.
 
-A target takes bytes and returns an answer, a short text; the engine keeps inputs with new answers. It may raise ChimeraError
-only, and the findings must render without control characters. An accepted input must have the same meaning after it is
-written and read again. `Failure` names the property that does not hold.
+A target takes bytes and returns an answer, a short text; the engine `builtin` keeps inputs with new answers. A target refuses
+an input with a ChimeraError, whose findings must render without control characters. Any other exception is a failure;
+`Failure` names the property that does not hold. Most targets also write what they have read: read again, it must have the same
+meaning.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Failure(AssertionError):  # noqa: N818
 
 @contextmanager
 def low_limits() -> Iterator[None]:
-    """Lower the limits on sizes, so that the fuzzing tests their checks but compiles no large programs."""
+    """Lower the limits in LOW, so that the fuzzing tests their checks but compiles no large programs."""
     before = {name: getattr(limits, name) for name in LOW}
     for name, value in LOW.items():
         setattr(limits, name, value)
@@ -80,7 +81,7 @@ def check_printable(shown: str) -> None:
 
 
 def codes_of(error: ChimeraError) -> str:
-    """Check that findings can be rendered; return their codes."""
+    """Check that findings render as printable text of limited length; return their codes."""
     check_printable(render(error.diagnostics))
     render(error.diagnostics, colour=True).encode()
     require(len(render(error.diagnostics)) < 200_000, "the findings have 200,000 characters or more")
@@ -100,13 +101,14 @@ def schedule_text(data: bytes) -> str:
 
 
 def schedule(data: bytes) -> str:
-    """Compile a schedule under low limits. The first byte selects machine, width and `arrange`."""
+    """Compile a schedule twice under low limits. The first byte selects machine, width and `arrange`."""
     options, text = (data[0] if data else 0), text_of(data[1:])
     machine: Machine = get_args(Machine)[options % 5]
+    width, arrange = 1 + options // 5 % 2, options // 10 % 2 == 1
     with low_limits():
-        compiled = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
+        compiled = compile_source(Source("a.sched", text), {}, width, machine, arrange=arrange)
         program = compiled.program
-        second = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
+        second = compile_source(Source("a.sched", text), {}, width, machine, arrange=arrange)
         require(second.program == program, "compiling twice gives different programs")
         check_forms_and_drawings(program)
         verify(evaluation_of(program))
@@ -141,12 +143,13 @@ def program_text(data: bytes) -> str:
 
 def model(data: bytes) -> str:
     """Read a model description, partition it, and sum its stages."""
-    found = model_from_json(text_of(data), "model.json")
-    require(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
-    for stages in {1, min(3, len(found.layers)), len(found.layers)}:
-        sums = found.stage_sums(balanced(found, stages).layers)
-        require(sum(len(s.layers) for s in sums) == len(found.layers), "a partition loses layers")
-    return f"model {len(found.layers) > 1} {bool(found.tied)}"
+    description = model_from_json(text_of(data), "model.json")
+    require(model_from_json(model_to_json(description)) == description, "the JSON form reads as another model")
+    layers = len(description.layers)
+    for stages in {1, min(3, layers), layers}:
+        sums = description.stage_sums(balanced(description, stages).layers)
+        require(sum(len(s.layers) for s in sums) == layers, "a partition loses layers")
+    return f"model {layers > 1} {bool(description.tied)}"
 
 
 @cache
@@ -157,14 +160,14 @@ def timed_program() -> Program:
 
 def timeline(data: bytes) -> str:
     """Read a timeline, and compare it with the simulation of its program."""
-    found = timeline_from_json(text_of(data), "times.json")
-    again = timeline_from_json(timeline_to_json(timed_program(), found.timeline, found.source)).timeline
-    same = all(np.array_equal(getattr(again, c), getattr(found.timeline, c)) for c in COLUMNS)
+    file = timeline_from_json(text_of(data), "times.json")
+    again = timeline_from_json(timeline_to_json(timed_program(), file.timeline, file.source)).timeline
+    same = all(np.array_equal(getattr(again, c), getattr(file.timeline, c)) for c in COLUMNS)
     require(same, "the JSON form reads as another timeline")
-    measured = found.of(timed_program())
+    measured = file.of(timed_program())
     lines = beside_lines(beside(simulate(timed_program()), measured))
     check_printable("\n".join(lines))
-    return f"timeline {found.source} {bool(measured.unit)}"
+    return f"timeline {file.source} {bool(measured.unit)}"
 
 
 def torch_csv(data: bytes) -> str:
@@ -174,7 +177,8 @@ def torch_csv(data: bytes) -> str:
         check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
         again = program_from_csv(Source("a.csv", program_to_csv(program, with_communication=False)))
-        if not has_messages:  # messages of a file stay where they are, which need not be where the reader would plan them
+        # For `again` the reader plans all messages. Those of a file stay where they are, which may be elsewhere.
+        if not has_messages:
             require(again == program, "the CSV reads as another program")
     return f"program {len(program.header.pipes[0].placement)} {has_messages}"
 
@@ -183,7 +187,10 @@ OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit
 
 
 def command(data: bytes) -> str:
-    """Run chimerac with options, one per line. The first character selects it: p to w the first to the last of OPTIONS."""
+    """Run chimerac with options, one per line.
+
+    The first character of a line selects the option, p to w the first to the last of OPTIONS. The rest is its value.
+    """
     arguments = ["1f1b"]
     for line in text_of(data).split("\n")[:20]:
         if line:
@@ -202,7 +209,10 @@ def command(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target. seeds: the first inputs; words: from which inputs are built, besides those of the seeds."""
+    """A target. run: takes an input and returns the answer; seeds: the first inputs.
+
+    words: inputs are built from these, and from the words of the seeds.
+    """
 
     run: Callable[[bytes], str]
     seeds: Callable[[], list[bytes]]
@@ -216,13 +226,13 @@ def _schedules() -> list[bytes]:
 
 @cache
 def _programs() -> list[Program]:
-    """Return small programs: of every schedule, every third with two replicas; one for every machine; and an evaluation."""
-    found = [
+    """Return small programs: of every schedule, every third with two replicas; of chimera for every machine; an evaluation."""
+    programs = [
         compile_schedule(name, sizes[0], width=2 if k % 3 == 0 else 1).program for k, (name, sizes) in enumerate(SMALL.items())
     ]
     source = find("chimera")
-    found += [compile_source(source, {"D": 2}, machine=machine, arrange=True).program for machine in get_args(Machine)]
-    return [*found, evaluation_of(found[0])]
+    programs += [compile_source(source, {"D": 2}, machine=machine, arrange=True).program for machine in get_args(Machine)]
+    return [*programs, evaluation_of(programs[0])]
 
 
 def _models() -> list[bytes]:

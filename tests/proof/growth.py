@@ -1,9 +1,9 @@
-"""Measure every reader as its input grows: `python -m tests.proof.growth --minutes M`.
+"""Measure the readers of growth_targets.py as their input grows: `python -m tests.proof.growth --minutes M`.
 
-An input consists of pieces that are repeated (growth_inputs.py), so it can have any length. For several lengths three costs
-are measured: executed lines of Python, bytes held, and processor time, which includes the work of C code. If the time seems
-to grow faster than the input, it is measured again at more lengths, up to the longest. The results are recorded in
-docs/proof.md.
+An input is a text with pieces that are repeated (growth_inputs.py), so it can have any length. For each input one of three
+costs is measured at several lengths: executed lines of Python, bytes held, or processor time, which includes the work of C
+code. If the time seems to grow faster than the input, it is measured again at more lengths, up to the longest. The results are
+recorded in docs/proof.md, unless the run is interrupted or has --no-record.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from tests.helpers_cost import lines, peak
 from tests.proof.campaign import campaign, failure_list, quoted
-from tests.proof.fuzz_engine import failure_name
+from tests.proof.fuzz_engine import UNLIMITED, failure_name
 from tests.proof.growth_inputs import Recipe, random_recipe
 from tests.proof.growth_targets import READERS, Reader, rendered
 from tests.proof.record import stamp, table
 
 FAILED_INPUTS = Path("runs/growth")  # folder for the inputs that fail
-MEMORY = 8 * 2**30  # bytes of a process
-MAX_CPU_S = 120  # seconds of processor time for all measurements of an input together; after them it is aborted
+MEMORY = 8 * 2**30  # bytes of address space that a process may use
+MAX_CPU_S = 120  # seconds of processor time for all measurements of an input together; then they are aborted
 STEEP = 2.6  # allowed factor of the cost if the length doubles; it is 4 for quadratic growth, a little over 2 for a sort
 MIN_LINES = 2_000  # smaller increases of the executed lines are ignored
 MIN_BYTES = 2**20  # smaller increases of the bytes held are ignored
@@ -38,8 +38,8 @@ MIN_TIME_S = 0.05  # shorter times say nothing about growth
 SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is measured again at more lengths
 MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
 SLOW_S = 2.0  # from this time on, two steep increases in a row are enough for a failure
-LONGEST_RUN_S = 5.0  # after a run of this time, longer inputs are not measured
-LONGEST_OVER_FIRST = 8  # of a regression: the longest length over the first; the first is doubled three times
+LONGEST_RUN_S = 5.0  # after a run that takes longer, longer inputs are not measured
+LONGEST_OVER_FIRST = 8  # of a recipe of Reader.regressions: the longest length over the first, which is doubled three times
 LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
 LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for counting bytes
 
@@ -48,7 +48,9 @@ LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for c
 class Result:
     """The results of one reader.
 
-    slowest: microseconds per character; slowest_of: the description of this input; largest: bytes per character.
+    inputs: the number of inputs measured; answers: those of the reader (`Measurement.run`); failures: what is wrong, by kind
+    and recipe; slowest: the most microseconds per character; slowest_of: the description of that input; largest: the most
+    bytes per character.
     """
 
     reader: str
@@ -75,7 +77,7 @@ class Measurement:
         self.reader, self.result = reader, Result(name)
 
     def run(self, text: str) -> str:
-        """Run the reader, and render its findings, if any; return their codes."""
+        """Run the reader, and render its findings, if any. Return their codes, or "accepted" without findings."""
         try:
             self.reader.run(text)
         except ChimeraError as error:
@@ -98,9 +100,11 @@ class Measurement:
         return min(spent)
 
     def check_growth(self, recipe: Recipe, cost: str, length: int) -> None:
-        """Measure one cost of an input at growing lengths; record a failure if the cost grows faster than the length.
+        """Measure one cost of an input at growing lengths, and record a failure if the cost grows faster than the length.
 
-        cost: "lines", "bytes" or "time"; length: the first length for "time".
+        It is a failure too if the measurements take too long, or if the reader raises anything but ChimeraError.
+
+        cost: "lines", "bytes" or "time"; length: the first length for "time", not used for the others.
         """
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
         try:
@@ -119,30 +123,31 @@ class Measurement:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     def fail(self, what: str, recipe: Recipe) -> None:
-        """Record a failure and save its input, unless a similar one is recorded."""
+        """Record a failure and save its input with some 50,000 characters, unless a similar failure is recorded."""
         kind = what.split(":")[0] + " of " + recipe.description[:60]
         if kind in self.result.failures:
             return
         self.result.failures[kind] = f"{what}; {recipe.description}"
         FAILED_INPUTS.mkdir(parents=True, exist_ok=True)
         data = recipe.of_length(50_000).encode("utf-8", "surrogatepass")
-        name = f"{self.result.reader.replace(' ', '-')}-{hashlib.sha256(data).hexdigest()[:16]}"  # never that of another input
-        (FAILED_INPUTS / name).write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()[:16]  # so that other inputs have other names
+        (FAILED_INPUTS / f"{self.result.reader.replace(' ', '-')}-{digest}").write_bytes(data)
 
     def count_lines(self, recipe: Recipe, _: int) -> str:
-        """Count executed lines of Python; return the counts if they grow faster than the input, else an empty string."""
+        """Count executed lines of Python. Return the counts as text if they grow faster than the input, else ''."""
         return self.steep_counts(lines, [recipe.of_length(length) for length in LENGTHS_FOR_LINES], MIN_LINES)
 
     def count_bytes(self, recipe: Recipe, _: int) -> str:
-        """Count the bytes held at the peak; return the counts if they grow faster than the input, else an empty string."""
+        """Count the bytes held at the peak. Return the counts as text if they grow faster than the input, else ''."""
         texts = [recipe.of_length(length) for length in LENGTHS_FOR_BYTES]
         self.result.largest = max(self.result.largest, peak(lambda: self.run(texts[2])) / len(texts[2]))
         return self.steep_counts(peak, texts, MIN_BYTES)
 
     def steep_counts(self, count: Callable[[Callable[[], object]], int], texts: list[str], least: int) -> str:
-        """Return the counts if they grow faster than the texts. The longest text is counted only if the others do so.
+        """Return the counts of four texts as text if they grow faster than the texts, else ''.
 
-        least: smaller increases of the count are ignored.
+        The longest text is counted only if the counts of the other three grow too fast. least: smaller increases of the count
+        are ignored.
         """
         if len(set(map(len, texts))) < len(texts):  # the input does not grow
             return ""
@@ -153,15 +158,18 @@ class Measurement:
         return f"{spent} for {[len(text) for text in texts]} characters" if self.is_steep(spent[1:], texts[1:], least) else ""
 
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
-        """Return whether the cost per added character is more than STEEP / 2 times as high for the second increase.
+        """Return whether the second increase costs more than STEEP / 2 times as much per added character as the first.
 
-        spent: the costs of the first three texts; least: an increase of at most this is not steep.
+        spent: the costs of the first three texts; least: a second increase of at most this is not steep.
         """
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
 
     def measure_time(self, recipe: Recipe, length: int) -> str:
-        """Measure processor time at two lengths; if it seems to grow faster than the input, measure it at more."""
+        """Measure processor time at two lengths; if it seems to grow faster than the input, measure it at more.
+
+        Return the times as text if they grow faster than the input, else ''.
+        """
         texts = [recipe.of_length(length), recipe.of_length(4 * length)]
         if len(texts[1]) < 3 * len(texts[0]):  # the input hardly grows, for example because it has few copies
             return ""
@@ -171,7 +179,7 @@ class Measurement:
             self.result.slowest, self.result.slowest_of = rate, recipe.description
         if spent[1] < MIN_TIME_S or spent[1] / spent[0] < SUSPICIOUS * len(texts[1]) / len(texts[0]):
             return ""
-        measured: list[tuple[int, float]] = []
+        measured: list[tuple[int, float]] = []  # (characters, seconds)
         steep = 0  # how many times in a row the time has grown too fast; three times, or two if slow, is a failure
         while length <= self.reader.longest:
             text = recipe.of_length(length)
@@ -188,8 +196,11 @@ class Measurement:
         return ""
 
 
-def measure(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result:
-    """Measure a reader for some seconds or inputs. Inputs that were once too slow come first, at large lengths."""
+def measure(name: str, seconds: float, seed: int, inputs: int = UNLIMITED) -> Result:
+    """Measure a reader, until the seconds are over or there were so many inputs.
+
+    Inputs of kinds that were once too slow come first, at large lengths.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGPROF, _abort)
     reader, rng = READERS[name], random.Random(f"{name} {seed}")
@@ -229,10 +240,10 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
 
 
 def measure_all(readers: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Measure each reader for some seconds, in its own process."""
+    """Measure each reader for some seconds, in its own process. jobs: readers at a time."""
     with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
         return list(pool.map(measure, readers, [seconds] * len(readers), [seed] * len(readers)))
 
 
 if __name__ == "__main__":
-    sys.exit(campaign("growth", "reader", list(READERS), 20, measure_all, report))
+    sys.exit(campaign("growth", "reader", list(READERS), minutes=20, run=measure_all, report=report))

@@ -1,7 +1,7 @@
 """Inputs of any length: a correct text with pieces that are repeated, with or without a number in each copy.
 
-A `Recipe` builds a text from a number of copies. Twice as many copies give a text twice as long, so a reader should take
-twice as long.
+A `Recipe` builds a text from a number of copies. Twice as many copies give a text about twice as long, so a reader should take
+about twice as long. `colliding` makes tuples of numbers whose hashes are equal, for such pieces.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recipe:
 
 
 def random_recipe(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
-    """Return a random recipe: a seed in which one to three pieces, its own or known ones, are repeated at random places."""
+    """Return a random recipe: a seed in which one to three pieces are repeated. known: pieces for it from outside the seed."""
     text = rng.choice(seeds)
     count = rng.choice((1, 1, 1, 2, 2, 3))
     places = sorted(rng.choice(_places(text)) for _ in range(count))
@@ -78,6 +78,10 @@ def _places(text: str) -> tuple[int, ...]:
 
 
 def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Part:
+    """Return a random part for a text: nested pieces, a symbol, a known piece, or a piece of the text.
+
+    place: where the part is inserted; a piece of the text may also be repeated where it is.
+    """
     match rng.randrange(10):
         case 0:
             opening, closing = rng.choice(NESTS)
@@ -88,8 +92,8 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
         case 2 | 3 if known:
             piece = rng.choice(known)
         case 4 | 5 | 6:  # a line, a statement, an object or a token is repeated where it is
-            found = rng.choice([*rng.choice(_REPEATABLE).finditer(text)] or [*TOKEN.finditer(text)])
-            return Part(found.start(), *_numbered(found[0], rng, [""]))
+            repeated = rng.choice([*rng.choice(_REPEATABLE).finditer(text)] or [*TOKEN.finditer(text)])
+            return Part(repeated.start(), *_numbered(repeated[0], rng, [""]))
         case _:
             starts = _places(text)
             first = rng.randrange(len(starts))
@@ -109,35 +113,35 @@ _REPEATABLE = [
         r"[FBIWR]\b[^\n]*?at[^\n]*",
     )
 ]
-JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]
+JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]  # what follows each copy
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
     """Return copy, closing and description of a `Part`. Its copies are equal, or one or all words of each get a number.
 
-    The numbers of the copies rise, fall, or have no order.
+    A number in the piece is replaced by the number of the copy. From copy to copy these rise, fall, or have no order.
     """
     join = rng.choice(joins)
-    found = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]
-    numbering = rng.randrange(5) if found else 0
+    spans = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]
+    numbering = rng.randrange(5) if spans else 0  # 0: none; 1, 2: rising; 3: falling; 4: without order
     if numbering == 0:
         return lambda k, n: piece + join, "", repr(piece[:60])
-    chosen = found if rng.random() < 0.2 else [rng.choice(found)]
+    chosen = spans if rng.random() < 0.2 else [rng.choice(spans)]
     seed = rng.randrange(2**31)
 
     def numbered(k: int, n: int) -> str:
         result, at = [], 0
-        for a, b in chosen:
-            word = piece[a:b]
+        for start, end in chosen:
+            word = piece[start:end]
             number = {1: k, 2: k, 3: n - k, 4: (seed + k * 2654435761) % 2**31}[numbering]
-            result += [piece[at:a], str(number) if word.isdigit() else f"{word}{number}"]
-            at = b
+            result += [piece[at:start], str(number) if word.isdigit() else f"{word}{number}"]
+            at = end
         return "".join([*result, piece[at:], join])
 
     return numbered, "", f"{piece[:60]!r} with numbers"
 
 
-NESTS = [
+NESTS = [  # (opening, closing)
     ("(", ")"),
     ("[", "]"),
     ("{", "}"),

@@ -1,4 +1,4 @@
-"""The readers whose effort is measured as the input grows, with the texts and pieces from which inputs are built."""
+"""The readers whose costs are measured as the input grows, with the texts and pieces from which inputs are built."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def program(text: str) -> None:
 
 def model(text: str) -> None:
     """Read a model description and partition it."""
-    found = model_from_json(text, "model.json")
-    stages = (len(found.layers) + 1) // 2  # the number of stages for which the partition takes longest
-    found.stage_sums(balanced(found, stages).layers)
+    description = model_from_json(text, "model.json")
+    stages = (len(description.layers) + 1) // 2  # the number of stages for which the partition takes longest
+    description.stage_sums(balanced(description, stages).layers)
 
 
 def timeline(text: str) -> None:
@@ -62,8 +62,8 @@ def torch_csv(text: str) -> None:
 class Reader:
     """A reader of input, and the inputs for it.
 
-    run: reads a text; seeds: correct texts; known: pieces to repeat; regressions: inputs that were once too slow; longest:
-    the most characters of an input.
+    run: reads a text; seeds: correct texts; known: pieces to repeat; regressions: inputs of kinds that were once too slow;
+    longest: the most characters of an input whose time is measured.
     """
 
     run: Callable[[str], None]
@@ -74,11 +74,12 @@ class Reader:
 
 
 def _texts(target: str) -> Callable[[], list[str]]:
+    """Return a function that returns the seeds of a target of the fuzzing as texts, without the long ones."""
     return cache(lambda: [seed.decode() for seed in TARGETS[target].seeds() if len(seed) < 20_000])
 
 
 def _recipe(text: str, mark: str, *pieces: str, description: str = "") -> Recipe:
-    """Return a recipe that repeats each piece before the first `mark`. {k} in a piece is the number of the copy."""
+    """Return a recipe that repeats each piece before the first `mark`. {k} in a piece becomes the number of the copy."""
     place = text.index(mark)
     parts = (Part(place, _copies(piece), description=description or repr(piece[:60])) for piece in pieces)
     return Recipe(text, tuple(parts))
@@ -165,11 +166,11 @@ def _json_programs() -> Iterator[Recipe]:
     ):
         yield _recipe(text, "]\n]}", piece)
     tied, pipe = '{"name": "t{k}", "stages": [0, 1]}, ', '{"name": "q{k}", "placement": [0, 1], "micro_batches": []}, '
-    both = text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]')
-    yield _recipe(both, '{"name": "t"', tied)
+    with_tied = text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]')
+    yield _recipe(with_tied, '{"name": "t"', tied)
     yield _recipe(text, '{"name"', pipe)
-    parts = _recipe(both, '{"name"', pipe).parts + _recipe(both, '{"name": "t"', tied).parts
-    yield Recipe(both, parts)
+    parts = _recipe(with_tied, '{"name"', pipe).parts + _recipe(with_tied, '{"name": "t"', tied).parts
+    yield Recipe(with_tied, parts)
     yield Recipe(
         text,
         (

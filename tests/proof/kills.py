@@ -1,12 +1,12 @@
-"""The kill table: the verifier rejects every mutant of a correct program that computes a wrong result, and accepts the others.
+"""The kill table: whether the verifier rejects the mutants of correct programs that are wrong, and accepts the others.
 
     python -m tests.proof.kills [--seed 1]
 
-Whether a mutant is correct is decided without the verifier: by the static rules of docs/semantics.md (rules.py), by the
-symbolic reference under several interleavings (tests/helpers_reference.py), by the model checker on the program's machine,
-and by loopback with a model whose sums are all exact, where loss and gradients must equal those of one process bit by bit.
-A wrong mutant that the verifier accepts is "wrongly accepted". A correct mutant that it rejects is "wrongly rejected". There
-must be none of either kind.
+Whether a mutant is correct is decided without the verifier: by rules of docs/semantics.md that need no run (rules.py), by the
+symbolic reference under several interleavings (tests/helpers_reference.py), and by the model checker on the program's machine.
+If neither these nor the verifier find anything, most mutants also run in loopback with a model whose sums are all exact: loss
+and gradients must equal those of one process bit by bit. A wrong mutant that the verifier accepts is "wrongly accepted". A
+correct mutant that it rejects is "wrongly rejected". There must be none of either kind.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from tests.proof.rules import first_error
 
 SEED = 1
 DRAWN, DRAWN_EVALUATIONS = 200, 100  # the numbers of random training programs and evaluations
-OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # numbers of mutants of each class, for one program
+OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # the most mutants of a class, for one program
 MOVED = 2  # every second random program has its RECVs moved
-OF_HEADER = 4  # for a field of the header the number of mutants is divided by this
+OF_HEADER = 4  # for a field of the header the number of mutants is divided by this, and rounded up
 INTERLEAVINGS = 5  # of the symbolic reference
 TRAINING, EVALUATION = Sizes(), Sizes(kind="evaluation")
-STATES = 1_000  # of the model; a mutant with more states is not explored
+STATES = 1_000  # of the model; the exploration of a mutant with more states stops, and its result is not used
 
 
 def shipped_programs() -> Iterator[tuple[str, Program]]:
-    """Yield the programs of every schedule of the library at two sizes. The smaller one has two replicas."""
+    """Yield (name, program) for every schedule of the library at two sizes. The smaller program has two replicas."""
     for name, (small, middle) in SMALL.items():
         yield f"{name}, width 2", program(name, width=2, **small)
         yield name, program(name, **middle)
 
 
 def random_programs(seed: int, count: int, sizes: Sizes = TRAINING) -> Iterator[tuple[str, Program]]:
-    """Yield random programs. Every second one has its RECVs moved, and the smallest window with which the verifier accepts it.
+    """Yield (name, random program). Every second one has its RECVs moved, and the smallest window that the verifier accepts.
 
-    If it accepts none of the windows 0 to 3, the RECVs are not moved.
+    If the verifier accepts none of the windows 0 to 3, the RECVs are not moved.
     """
     for number in range(seed * 10**6, seed * 10**6 + count):
         r = random.Random(number)
         p = lower_tasks(random_tasks(r, sizes), r)
         moved, windows = with_moved_receives(r, p), range(4) if number % MOVED == 0 else ()
-        tight = (q for window in windows if not codes(q := moved.with_header(window=window)))
-        yield f"drawn {sizes.kind} {number}", next(tight, p)
+        accepted = (q for window in windows if not codes(q := moved.with_header(window=window)))
+        yield f"drawn {sizes.kind} {number}", next(accepted, p)
 
 
 def evaluations_of(programs: Iterator[tuple[str, Program]]) -> Iterator[tuple[str, Program]]:
@@ -69,7 +69,10 @@ def evaluations_of(programs: Iterator[tuple[str, Program]]) -> Iterator[tuple[st
 
 
 def reason_of(p: Program) -> str:
-    """Return why a program is wrong according to the fast checks; an empty string if they find nothing."""
+    """Return why a program is wrong according to the fast checks; an empty string if they find nothing.
+
+    These are the rules, the reference, and one run of the model.
+    """
     reason = first_error(p) or find_error(p, range(INTERLEAVINGS))
     return reason or ("" if model.ends_on(p, p.header.machine) else f"in the model: it hangs on {p.header.machine}")
 
@@ -87,11 +90,12 @@ class Results:
     def check(self, mutant: Program, run: bool, seed: int = 0) -> str:
         """Count and return the outcome of a mutant.
 
-        run: also run it in loopback if the fast checks find nothing wrong; seed: of the interleaving in loopback.
+        run: whether to explore it in the model and run it in loopback, if the verifier and the fast checks find nothing;
+        seed: of the interleaving in loopback.
         """
         found, reason = codes(mutant), reason_of(mutant)
         if run and not found and not reason:
-            reason = self.run(mutant, seed)
+            reason = self.explore_and_run(mutant, seed)
         outcome = ("rejected" if reason else "wrongly rejected") if found else "wrongly accepted" if reason else "equivalent"
         self.outcomes[outcome] += 1
         self.codes.update(found)
@@ -99,14 +103,14 @@ class Results:
             print(f"{outcome}: {found} {reason}\n{program_to_text(mutant)}")
         return outcome
 
-    def run(self, mutant: Program, seed: int) -> str:
-        """Explore and run a mutant in which the fast checks find nothing; return why it is wrong, or an empty string."""
+    def explore_and_run(self, mutant: Program, seed: int) -> str:
+        """Explore and run a mutant in which nothing was found; return why it is wrong, or an empty string."""
         by_model = model.explore(mutant, mutant.header.machine, STATES)
         if by_model.states <= STATES:
             self.outcomes["explored"] += 1
             if by_model.finals != (True,):
                 return f"in the model: {by_model}"
-        if mutant.header.tied:  # the exact model has no tied parameters
+        if mutant.header.tied:  # `deep_model` has no tied parameters
             return ""
         self.outcomes["run"] += 1
         return difference(mutant, seed)
@@ -124,9 +128,10 @@ def difference(p: Program, seed: int) -> str:
 def check_mutants(
     programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Results], run: bool = True
 ) -> None:
-    """Check `count` mutants of every class for each program, fewer for the header. Equal executions run once in loopback.
+    """Check up to `count` mutants of every class for each program, fewer for the header.
 
-    classes: the results by class, to which these are added; run: whether mutants run in loopback.
+    classes: the results by class, to which these are added; run: whether mutants are explored and run (`Results.check`), unless
+    their execution equals that of the program or of a mutant before.
     """
     for name, p in programs:
         assert not codes(p) and not reason_of(p), name

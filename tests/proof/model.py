@@ -1,8 +1,9 @@
 """A model checker for programs, written from docs/semantics.md alone. It shares no code with the verifier or loopback.
 
-A state consists of the position of every rank and of the set of complete operations (transfers and collectives). A
-transition executes one action of a rank or completes one operation; an operation need not complete as soon as it can. All
-reachable states are visited.
+A state consists of the position of every rank and of the set of complete operations. Operations are collectives and, on
+machines with queues for them, transfers. An action is an instruction of a rank, or a part of one. A transition executes one
+action or completes one operation; an operation need not complete as soon as it can. `explore` visits all reachable states, up
+to a limit, and `ends_on` follows one run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from chimerac.chimera_ir.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The result of exploring all interleavings. finals: for each final state, whether all ranks ended correctly."""
+    """The result of exploring all interleavings.
+
+    states: how many were visited; finals: for each final state, whether all ranks ended correctly.
+    """
 
     states: int
     finals: tuple[bool, ...]
@@ -29,11 +33,14 @@ class Transition:
     """A transition. It is enabled if all ranks have reached `positions` and all `operations` are complete."""
 
     positions: list[tuple[int, int]] = field(default_factory=list)  # (rank, how many actions it must have executed)
-    operations: int = 0  # one bit for each
+    operations: int = 0  # those that must be complete, one bit for each
 
 
 def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
-    """Visit every reachable state, but stop when there are more than `limit`. A channel must have as many SENDs as RECVs."""
+    """Visit every reachable state, but stop when there are more than `limit`.
+
+    A channel must have as many SENDs as RECVs, and all members of a collective must launch it.
+    """
     ranks, operations = transitions_of(program, machine)
     lengths, all_complete = [len(actions) for actions in ranks], (1 << len(operations)) - 1
     start = ((0,) * len(ranks), 0)
@@ -78,26 +85,31 @@ def ends_on(program: Program, machine: str) -> bool:
     return not pending and all(n == len(actions) for n, actions in zip(positions, ranks, strict=True))
 
 
-def is_enabled(action: Transition, positions: Sequence[int], complete: int) -> bool:
-    """Return whether a transition is enabled. positions: actions executed, by rank; complete: a bit for each operation."""
-    return action.operations & ~complete == 0 and all(positions[g] >= n for g, n in action.positions)
+def is_enabled(transition: Transition, positions: Sequence[int], complete: int) -> bool:
+    """Return whether a transition is enabled.
+
+    positions: how many actions each rank has executed; complete: the operations that are complete, one bit for each.
+    """
+    return transition.operations & ~complete == 0 and all(positions[g] >= n for g, n in transition.positions)
 
 
 def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition]], list[Transition]]:
     """Return the actions of every rank, and the completions of operations.
 
-    Tasks that wait for no value are left out, because no other transition depends on them.
+    FREEs, and tasks that wait for no value, are left out, because no other transition depends on them.
     """
     h = program.header
     window = {"posted": None, "rendezvous": 0}.get(machine, h.window)
     queued = machine in ("paired", "serial")
     streams = [program.stream(g) for g in range(program.world)]
     actions: list[list[Transition]] = [[] for _ in streams]
-    # By channel, for each message: (rank, number of its actions up to the SEND or RECV).
+    # By channel, for each message: (rank, how many actions the rank has executed when its SEND or RECV is posted).
     sends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     receives: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     waits: list[tuple[Transition, str, tuple[int, int], int]] = []  # (action, kind of wait, channel, number of the message)
-    queues: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)  # the operations in it, in order
+    # By queue, in order: (channel, number of the transfer) or (collective, 0).
+    queues: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)
+    # By collective, for each member: (rank, how many actions the rank has executed when it has launched the collective).
     launched: dict[AllReduce, list[tuple[int, int]]] = defaultdict(list)
 
     for g, stream in enumerate(streams):
@@ -126,7 +138,8 @@ def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition
                 own.append(action)
                 waits += [(action, "transfer" if queued else "send", channel, number) for channel, number in readers[n]]
 
-    # Without queues the waits are for the ends of transfers, so their completion is no transition.
+    # By the entries of the queues. On a machine without queues for transfers, instructions wait only for ends of transfers, so
+    # the completion of a transfer is no transition.
     operations: dict[tuple[object, ...], Transition] = {}
     if queued:
         operations = {(c, n): Transition([sends[c][n], receives[c][n]]) for c in sends for n in range(len(sends[c]))}
@@ -157,13 +170,13 @@ def queue_of(machine: str, g: int, i: Send | Recv | AllReduce) -> tuple[object, 
 def first_readers(g: int, stream: tuple[Instruction, ...]) -> dict[int, list[tuple[tuple[int, int], int]]]:
     """Return, by position in the stream, the messages (channel, number) whose first reader is there."""
     counts: dict[int, int] = defaultdict(int)
-    found: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    readers: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
     for n, i in enumerate(stream):
         if isinstance(i, Recv):
             first = next(k for k in range(n, len(stream)) if set(values_read(stream[k])) & set(values_of(i)))
-            found[first].append(((i.peer, g), counts[i.peer]))
+            readers[first].append(((i.peer, g), counts[i.peer]))
             counts[i.peer] += 1
-    return found
+    return readers
 
 
 def values_of(i: Recv) -> Iterator[tuple[str, int, int, int]]:
@@ -172,7 +185,7 @@ def values_of(i: Recv) -> Iterator[tuple[str, int, int, int]]:
 
 
 def values_read(i: Instruction) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the values that a task reads and may have received. A backward also reads the act, which has arrived before."""
+    """Yield the values that a task may have to wait for. The act that a backward also reads arrived before the forward."""
     if isinstance(i, Fwd | Bwd | BwdInput):
         value = "act" if isinstance(i, Fwd) else "grad"
         yield from ((value, i.pipe, i.stage, m) for m in i.micro_batches)

@@ -1,6 +1,8 @@
-"""Mutations of a correct program, one function for each class of mutants. This file has those of one instruction.
+"""Mutations of a correct program, one function for each class of mutants: `MUTATIONS` has all of them.
 
-The name of a function is part of the seed of its mutants: under another name it makes other mutants (kills.py).
+Those of this file drop, repeat, change or move an instruction, swap two of a rank, or insert a FREE, and one makes two changes
+of any classes. mutations_streams.py and mutations_header.py have the others. The name of a function is part of the seed of its
+mutants: under another name it makes other mutants (kills.py).
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def sum_earlier(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def drop_sum_member(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Drop the ALLREDUCE of one rank, or one rank from the members that it names."""
+    """Drop an ALLREDUCE of one rank, or drop one of the ranks that this ALLREDUCE names."""
     i = d.at(at)
     if not isinstance(i, AllReduce):
         return False
@@ -131,13 +133,13 @@ def insert_free(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def two_changes(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Make two changes of any classes. A change of a stream is made before a change of the header, on which it relies."""
+    """Make two changes of any classes. A change of a stream reads the header, so it is made before a change of the header."""
     classes = [*INSTRUCTIONS, *STREAMS, *HEADER]
     first, second = sorted(rng.choices(classes, k=2), key=classes.index)
     return first(d, at, rng) and any(d.streams) and second(d, d.place(rng), rng)
 
 
-# By class: its name, and the reason if all of its mutants are wrong, or if all are correct.
+# By class: its name, and the reason if all of its mutants are wrong or all are correct, else ''.
 INSTRUCTIONS: dict[Mutation, tuple[str, str]] = {
     drop: ("drop an instruction", ""),
     duplicate: ("duplicate an instruction", "every instruction must occur exactly once"),

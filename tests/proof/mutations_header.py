@@ -1,4 +1,4 @@
-"""Mutations of the header of a correct program: a class of mutants for each field."""
+"""Mutations of the header of a correct program: a class of mutants for each field, and one for the costs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chimerac.chimera_ir.program import LIMITS, Costs, Header, Pipe, Tied
 from tests.proof.draft import Draft, Mutation, Place
 from tests.proof.drawn import MACHINES
 
-Change = Callable[[Header, random.Random], Any]  # the field's new value
+Change = Callable[[Header, random.Random], Any]  # returns the new value of a field
 
 
 def number(name: str, least: int = 1) -> Change:
-    """Return a change of a field that is a number: by 1 or 2, doubled, or halved."""
+    """Return a change of a field that is a number: by 1 or 2, doubled, or halved. least: the smallest new value."""
 
     def change(h: Header, rng: random.Random) -> int:
         n: int = getattr(h, name)
@@ -30,6 +30,7 @@ def parameters(h: Header, rng: random.Random) -> dict[str, int]:
 
 
 def pipes(h: Header, rng: random.Random) -> tuple[Pipe, ...]:
+    # a, b: the positions of two random pipes, which may be the same pipe
     changed = list(h.pipes)
     a, b = rng.randrange(len(changed)), rng.randrange(len(changed))
     first, second = changed[a], changed[b]
@@ -63,18 +64,18 @@ def pipes(h: Header, rng: random.Random) -> tuple[Pipe, ...]:
 
 
 def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
-    """Return these numbers with another one at a position."""
+    """Return these numbers with `by` in the place of the one at position `at`."""
     return (*numbers[:at], by, *numbers[at + 1 :])
 
 
 def header_costs(d: Draft, _: Place, rng: random.Random) -> bool:
-    """Change a cost. Costs are in the header of a file; in a program they are a field of their own."""
+    """Change a cost. A program has its costs beside its header, so no entry of `CHANGES` can do this."""
     d.costs = changed_costs(d.costs, rng)
     return True
 
 
 def changed_costs(c: Costs, rng: random.Random) -> Costs:
-    """Return costs with one number changed, added or removed."""
+    """Return costs in which the cost of a hop, or the costs of one kind of task, are changed."""
     name = rng.choice([f.name for f in fields(Costs)])
     if name == "hop":
         return replace(c, hop=rng.randint(0, 9))
@@ -103,7 +104,7 @@ def tied(h: Header, rng: random.Random) -> tuple[Tied, ...]:
 
 
 def limits(h: Header, rng: random.Random) -> dict[str, int]:
-    name = rng.choice([*LIMITS, *LIMITS, "activation"])
+    name = rng.choice([*LIMITS, *LIMITS, "activation"])  # the last one is not the name of a limit
     return {**h.limits, name: rng.randint(0, h.micro_batches + 2)}
 
 
@@ -124,7 +125,7 @@ CHANGES: dict[str, Change] = {
     "limits": limits,
 }
 SIZES_DIFFER = "the streams no longer match the number in the header"
-WHY = {  # the reason, if all mutants of a field are wrong, or if all are correct
+WHY = {  # by field, the reason if all of its mutants are wrong or all are correct
     "ranks": SIZES_DIFFER,
     "stages": SIZES_DIFFER,
     "micro_batches": SIZES_DIFFER,
@@ -137,7 +138,7 @@ WHY = {  # the reason, if all mutants of a field are wrong, or if all are correc
 
 
 def of_field(name: str) -> Mutation:
-    """Return the class of mutants in which a field of the header is changed."""
+    """Return the mutation that changes a field of the header."""
 
     def mutation(d: Draft, _: Place, rng: random.Random) -> bool:
         d.header = replace(d.header, **{name: CHANGES[name](d.header, rng)})
@@ -149,6 +150,7 @@ def of_field(name: str) -> Mutation:
 
 FIELDS = [*CHANGES]
 FIELDS.insert(FIELDS.index("pipes") + 1, "costs")  # its place in the table of docs/proof.md
+# By class: its name, and the reason if all of its mutants are wrong or all are correct, else ''.
 HEADER: dict[Mutation, tuple[str, str]] = {
     header_costs if name == "costs" else of_field(name): (f"header: {name}", WHY.get(name, "")) for name in FIELDS
 }

@@ -1,4 +1,4 @@
-"""Mutations of a correct program that change several instructions, or add some."""
+"""More mutations of a correct program: added instructions, other values, exchanged streams, and groups split or merged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def change_value(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
-    """Let a forward be run again, or no longer."""
+    """Let a forward be run again before its backward, or no longer."""
     i = d.at(at)
     return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
 
@@ -170,6 +170,7 @@ def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
     return True
 
 
+# By class: its name, and the reason if all of its mutants are wrong or all are correct, else ''.
 STREAMS: dict[Mutation, tuple[str, str]] = {
     add_instruction: ("add an instruction", ""),
     add_transfer: ("add a transfer", "every value that another rank reads already has its one transfer"),

@@ -1,10 +1,12 @@
-"""docs/proof.md: each part of `make proof` rewrites its own block of the page.
+"""Recorded blocks of the documentation: a run that has results rewrites its own block of a page.
 
     <!-- recorded: NAME -->
     ...
     <!-- end -->
 
-A part is a script, `python -m tests.proof.NAME`, that ends with `record(NAME, stamp(...) + table(...))`.
+Each part of `make proof` is a script, `python -m tests.proof.NAME`. It writes its block of docs/proof.md with
+`record(NAME, text)`, where the text begins with `stamp(...)` and has one or more of `table(...)`. Commands of tools/ write the
+blocks of other pages.
 """
 
 from __future__ import annotations
@@ -21,32 +23,32 @@ from pathlib import Path
 from tools import ROOT
 
 PAGE = ROOT / "docs" / "proof.md"
-PARTS = ("explorer", "kills", "fuzz", "growth")
+PARTS = ("explorer", "kills", "fuzz", "growth")  # the blocks of PAGE
 
 
 def block(name: str) -> re.Pattern[str]:
-    """Return the pattern of the block of a part. The body is the second group."""
+    """Return the pattern of a block. Its body is the second group of the pattern."""
     return re.compile(rf"(^<!-- recorded: {name} -->\n)(.*?)(^<!-- end -->$)", re.MULTILINE | re.DOTALL)
 
 
 def recorded(name: str, page: Path = PAGE) -> str:
-    """Return the recorded text of a part."""
+    """Return the recorded text of a block."""
     found = block(name).search(page.read_text(encoding="utf-8"))
     assert found, f"{page} has no block '{name}'"
     return found[2]
 
 
 def rows(name: str, page: Path = PAGE) -> list[list[dict[str, str]]]:
-    """Return the recorded tables of a part. A row is a dict with the column names as keys."""
-    found = []
+    """Return the recorded tables of a block: of each table its rows, and of each row its cells by the name of the column."""
+    tables = []
     for lines in re.findall(r"(?:^\|.*\n)+", recorded(name, page), re.MULTILINE):
         head, _, *rest = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines.splitlines()]
-        found.append([dict(zip(head, row, strict=True)) for row in rest])
-    return found
+        tables.append([dict(zip(head, row, strict=True)) for row in rest])
+    return tables
 
 
 def record(name: str, body: str, page: Path = PAGE) -> None:
-    """Rewrite the block of a part. The file is locked, because other parts may do so at the same time."""
+    """Rewrite a block. The file is locked, because other runs may rewrite other blocks of it at the same time."""
     with page.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         text, count = block(name).subn(lambda m: f"{m[1]}\n{body.strip()}\n\n{m[3]}", file.read())
@@ -57,7 +59,10 @@ def record(name: str, body: str, page: Path = PAGE) -> None:
 
 
 def stamp(seconds: float, seed: object, packages: Sequence[str] = ("numpy", "torch", "hypothesis")) -> str:
-    """Return a line with the date, the duration, the seed and the versions of a run."""
+    """Return a paragraph with the date, the duration, the seed and the versions of a run.
+
+    The duration is in minutes, at least one. packages: those whose versions are given.
+    """
     versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)])
     minutes = max(1, round(seconds / 60))
     duration = f"{minutes} minute{'s' * (minutes > 1)}"

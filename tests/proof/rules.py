@@ -1,7 +1,7 @@
-"""The static rules of docs/semantics.md, which need no run.
+"""Rules of docs/semantics.md that are checked without a run.
 
-The header is consistent, instructions name existing things and are on the right rank, and limits hold. This file shares no
-code with the verifier.
+They are: the header and the costs are consistent, instructions name existing things and are on the right rank, and limits hold.
+This file shares no code with the verifier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIMITS = ("activations", "receive_buffers", "weight_copies")  # the names of lim
 
 
 def first_error(program: Program) -> str:
-    """Return which rule a program breaks first; an empty string if it breaks none."""
+    """Return which of these rules a program breaks first; an empty string if it breaks none."""
     streams = [program.stream(g) for g in range(program.world)]
     for rules in (
         header_errors(program.header, len(streams)),
@@ -54,7 +54,7 @@ def cost_errors(program: Program) -> Iterator[str]:
 
 
 def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
-    """Yield the rules that single instructions break. The header is consistent."""
+    """Yield the rules that single instructions break. The header must be consistent."""
     groups = {f"stage {s}": s for s in range(h.stages)} | {t.name: min(t.stages) for t in h.tied}
     for g, stream in enumerate(streams):
         first = g // h.ranks * h.ranks  # the first rank of this replica
@@ -80,9 +80,10 @@ def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Ite
                 yield f"{i}: no stage computes this value"
                 continue
             source, target = (first + pipe.placement[s] for s in (producer, i.stage))
+            # (sender, receiver) as the instruction names them; a FREE names none, and is on the rank that received the value
             ends = {"SEND": (g, getattr(i, "peer", g)), "RECV": (getattr(i, "peer", g), g)}.get(i.op, (source, g))
             if source == target or ends != (source, target):
-                yield f"{i} on rank {g}: it goes from rank {source} to rank {target}"
+                yield f"{i} on rank {g}: its value goes from rank {source} to rank {target}"
 
 
 def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
@@ -97,16 +98,17 @@ def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[
 
 
 def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
-    """Return the peak number of activations and of received values of a stream."""
+    """Return the peak number of activations, and of values in the receive buffers that are held, of a stream."""
     alive: set[object] = set()
-    held: set[object] = set()
+    held: list[tuple[int, set[object]]] = []  # for each message whose buffer is held: its number of values, those not yet freed
     freed = {key for i in stream if isinstance(i, Free) for key in keys(i.value, i)}
     activations = buffers = 0
     for i in stream:
         ended: set[object] = set()
         match i:
             case Recv():
-                held |= keys(i.value, i)
+                received = keys(i.value, i)
+                held.append((len(received), received))
             case Fwd():
                 alive |= keys("act", i)
                 ended = keys("act", i) if h.kind == "evaluation" else set()
@@ -118,11 +120,10 @@ def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
                 ended = keys("act", i)
             case _:
                 pass
-        activations, buffers = max(activations, len(alive)), max(buffers, len(held))
+        activations, buffers = max(activations, len(alive)), max(buffers, sum(count for count, _ in held))
         alive -= ended
-        held -= ended - freed
-        if isinstance(i, Free):
-            held -= keys(i.value, i)
+        freed_here = keys(i.value, i) if isinstance(i, Free) else ended - freed
+        held = [(count, remaining - freed_here) for count, remaining in held if remaining - freed_here]
     return activations, buffers
 
 

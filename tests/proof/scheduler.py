@@ -1,11 +1,12 @@
 """Explores all interleavings with the scheduler of loopback, which normally draws one at random.
 
-Every rank executes its stream on the real transport, with messages of one number. A rank lets another one continue before
-each post and at each wait, even if it need not wait. Its position is how often it did so, so positions do not depend on the
-interleaving. A state is the tuple of the positions. Runs are repeated from the start with other choices until every
-reachable state was visited.
+Every rank executes the posts and waits of its stream on the real transport, with messages of one number. A rank lets another
+one continue before each post and at each wait, even if it need not wait. What a rank does from one such point to the next is a
+turn. The position of a rank is the number of turns that it has begun, so positions do not depend on the interleaving. A state
+is the tuple of the positions. Runs are repeated from the start with other choices until there is no new state to reach. Turns
+that post nothing are not reordered with turns of other ranks, because their order has no effect.
 
-`thorough` also checks that the positions determine the whole state: it takes every choice in every state, and compares the
+`thorough` takes every choice in every state, and also checks that the positions determine the whole state: it compares the
 contents of the transport with those of the first visit.
 """
 
@@ -35,7 +36,10 @@ CPU = torch.device("cpu")
 
 
 class GreenletScheduler(Scheduler):
-    """A scheduler of greenlets, which all run in one thread. Each switches at every opportunity."""
+    """A scheduler of greenlets, which all run in one thread. Each lets another one continue at every wait and pause.
+
+    choose: returns which greenlet continues, of those that can; None stops the run.
+    """
 
     def __init__(self, count: int, choose: Callable[[Sequence[int]], int | None]) -> None:
         super().__init__(count)
@@ -92,12 +96,12 @@ class Exploration:
     machine: Machine
     thorough: bool = False
     seen: dict[State, object] = field(default_factory=dict)
-    pending: list[tuple[Path, State]] = field(default_factory=list)
-    silent: set[tuple[int, int]] = field(default_factory=set)  # (rank, position) of turns that post nothing
-    finals: dict[State, bool] = field(default_factory=dict)
+    pending: list[tuple[Path, State]] = field(default_factory=list)  # paths to be run, and the state to which each leads
+    silent: set[tuple[int, int]] = field(default_factory=set)  # (rank, position before the turn) of turns that post nothing
+    finals: dict[State, bool] = field(default_factory=dict)  # by final state, whether all ranks ended correctly
 
     def run(self) -> Explored:
-        """Visit every reachable state."""
+        """Visit every state that the choices of `to_explore` reach: with `thorough`, all that any interleaving can reach."""
         calls = calls_of(self.program)
         self.pending.append(((), (0,) * self.program.world))
         while self.pending:
@@ -109,13 +113,14 @@ class Exploration:
     def repeat(self, calls: list[Calls], path: Path) -> None:
         """Run the program along a path of choices, and then further while it reaches new states."""
         positions, choices = [0] * len(calls), list(path)
-        cut, before = False, 0
-        last_choice: tuple[int, int] | None = None
+        cut = False  # whether the run was stopped because it can reach no new state
+        last_turn: tuple[int, int] | None = None  # (rank, position before the turn)
+        posts_before = 0  # the number of posts before that turn
 
         def choose(ready: Sequence[int]) -> int | None:
-            nonlocal cut, last_choice, before
-            if last_choice is not None and network.posts() == before:
-                self.silent.add(last_choice)
+            nonlocal cut, last_turn, posts_before
+            if last_turn is not None and network.posts() == posts_before:
+                self.silent.add(last_turn)
             depth = sum(positions)
             if depth < len(path):
                 chosen = path[depth]
@@ -133,7 +138,7 @@ class Exploration:
                 chosen = unseen[0][0]
                 self.pending += [((*choices, k), s) for k, s in unseen[1:]]
                 choices.append(chosen)
-            last_choice, before = (chosen, positions[chosen]), network.posts()
+            last_turn, posts_before = (chosen, positions[chosen]), network.posts()
             positions[chosen] += 1
             return chosen
 
@@ -153,16 +158,16 @@ class Exploration:
         assert self.seen.setdefault(state, content) == content, "the positions of the ranks do not determine the state"
 
     def to_explore(self, ready: Sequence[int], positions: list[int]) -> Sequence[int]:
-        """Return the ranks whose next instructions must be explored: one alone if its instruction is known to post nothing.
+        """Return the ranks whose next turns must be explored: one alone if its turn is known to post nothing.
 
-        Such an instruction is independent of all others and stays possible until it is executed (partial-order reduction).
+        Such a turn is independent of all others and stays possible until it is executed (partial-order reduction).
         """
         silent = () if self.thorough else [k for k in ready if (k, positions[k]) in self.silent]
         return silent[:1] or ready
 
 
 def explore(program: Program, machine: Machine, thorough: bool = False) -> Explored:
-    """Visit every reachable state. Every channel must have as many SENDs as RECVs."""
+    """Explore all interleavings of a program on a machine. Every channel must have as many SENDs as RECVs."""
     return Exploration(program, machine, thorough).run()
 
 
@@ -171,19 +176,20 @@ def contents(network: Network, buffers: list[list[Tensor]]) -> object:
     channels = sorted(
         (k, c.sends, c.receives, c.completed, len(c.unmatched)) for k, c in network.channels.items() if c.sends + c.receives
     )
-    queues = sorted((str(k), tuple((d.missing, d.complete) for d in q)) for k, q in network.queues.items() if q)
-    collectives = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in network.collectives.items())
+    queues = sorted((str(k), tuple((x.missing, x.complete) for x in queue)) for k, queue in network.queues.items() if queue)
+    collectives = sorted((k, operation.missing, sorted(posted)) for k, (operation, posted) in network.collectives.items())
     return channels, queues, collectives, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 
 def calls_of(program: Program) -> list[Calls]:
-    """Return the calls of every rank: its posts, and a wait at the first reader of each received value."""
-    number_of: dict[tuple[object, ...], int] = {}  # what a message or an all-reduce carries
+    """Return the calls of every rank: its posts, and a wait at the first reader of each message."""
+    number_of: dict[tuple[object, ...], int] = {}  # by message or group: the number that the message or all-reduce carries
     calls: list[Calls] = []
     for g in range(program.world):
         own: Calls = []
+        # By value whose message no task has read yet: (number of RECVs before its RECV, number that the message carries).
         awaited: dict[tuple[object, ...], tuple[int, int]] = {}
-        posted = 0
+        posted = 0  # RECVs of the rank so far
         for i in program.stream(g):
             if isinstance(i, Send | Recv):
                 message = (g // program.header.ranks, i.value, i.pipe, i.stage, i.micro_batches)
@@ -223,12 +229,12 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
                 correct &= buffer.item() == rest[1]
             case _:
                 ranks, number = rest
-                # There are fewer than 64 ranks, so these numbers are all different.
+                # There are at most 64 ranks, so the numbers that ranks add in all-reduces are all different.
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
                 expected = sum(number * 64.0 + r for r in ranks)
                 all_reduces.append((transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], expected))
     transport.flush()
     for pending, total, expected in all_reduces:
         pending.wait()
-        correct &= total.item() == expected  # sums over the same ranks differ only in their order
+        correct &= total.item() == expected  # it differs if the ranks launched all-reduces over the same ranks in other orders
     return correct

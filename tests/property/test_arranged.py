@@ -20,7 +20,8 @@ from tests.helpers_orders import costed_listings, greedy_schedules
 from tests.helpers_random import schedules
 from tests.helpers_reference import find_error
 
-ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3    # every all-reduce is launched at time 0, and waits for other tasks
+# All tasks take no time. So every all-reduce is launched at time 0, like all tasks, but it must come after some of them.
+ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3
 sync eager
 cost F = 0, B = 0
 pipe a { stage s on rank if s == 0 then 1 else 0         micro_batches 1 }
@@ -31,7 +32,7 @@ order listing for rank r {
 }
 """
 
-# The listings count twice, so that half of the texts are listings: in these, many tasks take no time.
+# costed_listings() is given twice, so that half of the texts come from it: in these texts many tasks take no time.
 texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(never_stuck=True).map(lambda case: case.text)
 
 
@@ -52,10 +53,10 @@ def test_a_program_from_a_file_is_arranged(text: str, machine: Machine, width: i
     assert p is not None and verify(p).header.machine == machine
 
 
-def test_a_program_from_a_file_with_an_early_all_reduce_is_arranged() -> None:
+def test_a_program_with_an_early_all_reduce_is_arranged() -> None:
     p = compile_text(ALL_AT_ONCE).program
-    first = streams(p)[0]
-    all_reduce, backward = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))
-    early = with_streams(p, [with_move(first, all_reduce, backward + 1), streams(p)[1]])
+    rank_0, rank_1 = streams(p)
+    all_reduce, backward = (next(k for k, i in enumerate(rank_0) if i.op == op) for op in ("ALLREDUCE", "BWD"))
+    early = with_streams(p, [with_move(rank_0, all_reduce, backward + 1), rank_1])
     rearranged = arranged(early, "serial")
     assert rearranged is not None and verify(rearranged).header.machine == "serial"

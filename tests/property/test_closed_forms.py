@@ -3,7 +3,8 @@
 Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B the costs of a stage's forward and backward.
 A unit of Chimera is a schedule of D micro-batches: k = N / D units follow each other. DAPPLE's policies A and B are policy=1
 and policy=2 of the schedule.
-Formulas marked (paper) are as published; the others are known consequences, checked with an independent simulator.
+Formulas with a citation are as published; the others are known consequences. Most times are compared with those of an
+independent simulator (`measure`).
 """
 
 # ruff: noqa: N803, N806 (letters as in the papers)
@@ -29,14 +30,14 @@ Formula = Callable[[int, int], int]  # of F and B
 
 
 def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:
-    """Return the simulation, after comparing its makespan with an independent simulator."""
+    """Return the simulation, after comparing its makespan with that of an independent simulator."""
     s = simulate(p, {"F": F, "B": B, "hop": hop})
     assert Fraction(s.makespan, s.scale) == makespan(p, {"FWD": F, "BWD": B}, hop)
     return s
 
 
 def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction:
-    """Return the wall bubble, which is the same on every rank."""
+    """Return the wall bubble. It must be the same on every rank."""
     s = measure(p, F, B, hop)
     assert len(set(s.wall_bubbles)) == 1
     assert s.bubble_ratio == pytest.approx(s.wall_bubbles[0] / s.makespan)  # idle over total
@@ -44,7 +45,7 @@ def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction
 
 
 def check(p: Program, bubble: Formula, busy: Formula, costs: Sequence[tuple[int, int]] = COSTS) -> None:
-    """Check bubble(F, B), and the makespan that follows from busy(F, B)."""
+    """Check that the wall bubble is bubble(F, B) and the makespan busy(F, B) + bubble(F, B), for each (F, B) of `costs`."""
     for F, B in costs:
         assert wall_bubble(p, F, B) == bubble(F, B)
         assert simulate(p, {"F": F, "B": B}).makespan == busy(F, B) + bubble(F, B)
@@ -63,7 +64,7 @@ def test_gpipe_has_its_bubble_and_activations(D: int, N: int) -> None:
 def test_1f1b_and_dapple_policy_a_have_their_bubble_and_activations(schedule: str, D: int, N: int) -> None:
     p = program(schedule, D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
-    # Warm-up min(D - r, N): DAPPLE (PPoPP'20), section 3.2, policy A.
+    # Warm-up min(D - r, N): DAPPLE (PPoPP'21), section 3.2, policy A.
     assert peaks(p).activations == tuple(min(D - r, N) for r in range(D))
     assert peaks(p).weight_copies == (1,) * D
 
@@ -85,9 +86,9 @@ def test_dapple_policy_b_has_its_bubble_and_activations(D: int, N: int) -> None:
 def test_dapple_policy_b_has_less_bubble_than_policy_a_if_messages_take_time(
     D: int, N: int, policy_a: int, policy_b: int
 ) -> None:
-    assert wall_bubble(program("dapple", D=D, N=N, policy=1), 1, 2, HALF) == policy_a
-    assert wall_bubble(program("1f1b", D=D, N=N), 1, 2, HALF) == policy_a
-    assert wall_bubble(program("dapple", D=D, N=N, policy=2), 1, 2, HALF) == policy_b
+    assert wall_bubble(program("dapple", D=D, N=N, policy=1), F=1, B=2, hop=HALF) == policy_a
+    assert wall_bubble(program("1f1b", D=D, N=N), F=1, B=2, hop=HALF) == policy_a
+    assert wall_bubble(program("dapple", D=D, N=N, policy=2), F=1, B=2, hop=HALF) == policy_b
 
 
 @pytest.mark.parametrize("schedule", ["chimera", "chimera_any"])
@@ -97,9 +98,9 @@ def test_chimera_has_its_bubble_activations_and_weights(schedule: str, D: int, N
     costs = COSTS if D < 16 else COSTS[:2]
     # Direct concatenation: each additional unit adds (D/f - 2)(B - F).
     check(p, lambda F, B: (D // f - 2) * (B + (k - 1) * (B - F)), lambda F, B: N * (F + B), costs)
-    # Equal costs: ratio (D - 2f) / (2fN + D - 2f), Li and Hoefler, SC'21, table 3 (paper).
+    # Equal costs: ratio (D - 2f) / (2fN + D - 2f), Li and Hoefler, SC'21, table 3.
     assert simulate(p, {"F": 1, "B": 1}).bubble_ratio == pytest.approx((D - 2 * f) / (2 * f * N + D - 2 * f))
-    # Between D - D/(2f) + 1 and D activations (paper, table 3), 2f copies of weights.
+    # Between D - D/(2f) + 1 and D activations (the same table), 2f copies of weights.
     activations = peaks(p).activations
     assert (min(activations), max(activations)) == (D - D // (2 * f) + 1, D)
     assert peaks(p).weight_copies == (2 * f,) * D
@@ -107,8 +108,8 @@ def test_chimera_has_its_bubble_activations_and_weights(schedule: str, D: int, N
 
 
 @pytest.mark.parametrize("D", [2, 4, 8, 16])
-def test_chimera_takes_the_time_of_its_performance_model(D: int) -> None:
-    """T = (F + hop) C_f + (B + hop) C_b with C_f = D, C_b = 2D - 2 at N = D (paper, section 3.4)."""
+def test_chimera_takes_the_time_of_its_performance_model_or_less_if_messages_take_time(D: int) -> None:
+    """T = (F + hop) C_f + (B + hop) C_b with C_f = D, C_b = 2D - 2 at N = D (Li and Hoefler, SC'21, section 3.4)."""
     p = program("chimera", D=D)
     for F, B in COSTS[1:]:
         assert measure(p, F, B).makespan == D * F + (2 * D - 2) * B
@@ -129,7 +130,7 @@ def test_chimera_has_its_makespan_at_one_unit(D: int, f: int) -> None:
 @pytest.mark.parametrize(("D", "N"), SIZES)
 def test_interleaved_has_its_bubble_activations_and_weights(D: int, N: int, v: int) -> None:
     p = program("interleaved", D=D, N=N, v=v)
-    # (D - 1)(F + B) / v if F and B are the costs of a rank's share, as in Narayanan et al., SC'21, section 2.2 (paper).
+    # (D - 1)(F + B) / v if F and B are the costs of a rank's share, as in Narayanan et al., SC'21, section 2.2.
     # Here they are the costs of a stage, a v-th of the share, so the division by v is done.
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
     # D (1 + (D - 1) / (Dv)) activations of a share on rank 0 are Dv + D - 1 activations of a stage, if there are that many.

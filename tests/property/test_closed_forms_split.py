@@ -1,7 +1,7 @@
-"""Schedules with split backwards, groups, recomputation and several stages per rank against their closed forms.
+"""Closed forms of schedules with split backwards, groups, recomputation or several stages per rank, and of GEMS.
 
-Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank; F, I, W the costs of the tasks of a stage, B = I + W.
-Every time comes from two simulators that share no code. The hop is 0 unless given.
+Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, w waves; F, I, W the costs of the tasks of a stage.
+B = I + W unless said. Most times are compared with those of an independent simulator (`measure`). The hop is 0 unless given.
 """
 
 # ruff: noqa: N803, N806, E741 (letters as in the papers)
@@ -26,7 +26,10 @@ HALF = Fraction(1, 2)
 
 
 def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None, hop: Fraction | int = 0) -> Simulation:
-    """Return the simulation, after comparing its makespan with an independent simulator."""
+    """Return the simulation, after comparing its makespan with that of an independent simulator.
+
+    costs: F, I, W; B: of a full backward, None for I + W.
+    """
     F, I, W = costs
     B = I + W if B is None else B
     s = simulate(p, {"F": F, "I": I, "W": W, "B": B, "hop": hop})
@@ -35,7 +38,7 @@ def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None
 
 
 def wall_bubble(s: Simulation) -> Fraction:
-    """Return the wall bubble, which is the same on every rank."""
+    """Return the wall bubble. It must be the same on every rank."""
     assert len(set(s.wall_bubbles)) == 1
     return Fraction(s.wall_bubbles[0], s.scale)
 
@@ -68,7 +71,10 @@ def test_zb_h2_has_its_bubbles_and_activations(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
-    """For costs and activations of a rank's share: a bubble of (D - 1)F/2, and D activations. A stage is half of a share."""
+    """The paper has a bubble of (D - 1)F/2, and D activations, for the F and the activations of a rank's share of the model.
+
+    A stage is half of a share.
+    """
     p = program("zb_v", D=D, N=N)
     s = measure(p)
     assert set(s.own_bubbles) == {0}
@@ -79,7 +85,9 @@ def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "least"), [(D, 2 * D - 1) for D in (1, 2, 4, 8)])
 @pytest.mark.parametrize("schedule", ["zb_h2", "zb_v"])
-def test_the_requirement_of_zero_bubble_is_tight(schedule: str, D: int, least: int) -> None:
+def test_zero_bubble_schedules_have_no_own_bubble_at_their_least_number_of_micro_batches(
+    schedule: str, D: int, least: int
+) -> None:
     assert set(measure(program(schedule, D=D, N=least)).own_bubbles) == {0}
     with pytest.raises(ChimeraError) as caught:
         program(schedule, D=D, N=least - 1)
@@ -90,7 +98,7 @@ def test_the_requirement_of_zero_bubble_is_tight(schedule: str, D: int, least: i
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
-def test_dualpipe_and_dualpipev_have_one_bubble(D: int, N: int) -> None:
+def test_dualpipe_and_dualpipev_have_the_same_bubble(D: int, N: int) -> None:
     """The bubble is (D/2 - 1)(F&B + B - 3W), where F&B, the cost of an overlapped pair, is F + B if overlapping saves no time.
 
     DualPipeV on D/2 ranks has the same bubble.
@@ -134,7 +142,7 @@ def test_forward_doubling_has_its_bubble_and_activations(D: int, k: int) -> None
 
 @pytest.mark.parametrize(("D", "k", "bubble"), [(4, 1, 6), (4, 2, 8), (8, 1, 18), (8, 2, 24)])
 def test_forward_doubling_with_recomputation_has_its_bubble(D: int, k: int, bubble: int) -> None:
-    """B = 3F, because each backward repeats the forward."""
+    """A backward takes 3F: 2F of its own, and F because it repeats the forward."""
     p = program("chimera_doubling", D=D, N=2 * k * D, again=1)
     s = measure(p)
     assert wall_bubble(s) == bubble
@@ -143,7 +151,10 @@ def test_forward_doubling_with_recomputation_has_its_bubble(D: int, k: int, bubb
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
 def test_backward_halving_has_its_bubble_and_activations(D: int, k: int) -> None:
-    """N = kD micro-batches as 2kD halves at half the cost: bubble (D - 2)F, (D + 2)/2 to D activations of a micro-batch."""
+    """kD whole micro-batches run as 2kD halves at half the cost.
+
+    The bubble is (D - 2)F, and the peaks are (D + 2)/2 to D activations, for the F and the activations of a whole micro-batch.
+    """
     p = program("chimera_halving", D=D, N=2 * k * D)
     s = measure(p)  # in units of a half's forward, which is F / 2
     assert wall_bubble(s) / 2 == D - 2
@@ -190,7 +201,7 @@ HANAYO = {
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)
 def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
-    """At N = D, B = 2F the bubble is 2(D - 1)F of a rank's share for w = 1, then 2(D - 1)F/w to at most 10 % more."""
+    """At N = D and B = 2F the bubble is 2(D - 1)F/w for the F of a rank's share, for w = 2 up to 10 % more."""
     p = program("hanayo", D=D, w=w)
     bubble = wall_bubble(measure(p))
     assert bubble == HANAYO[D, w]
@@ -207,8 +218,8 @@ def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
 def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
     """Return a lower bound of the makespan of any order at hop 0: the maximum over ranks of earliest start + all costs.
 
-    A rank starts after the first micro-batch has passed the stages before. After its last task it need not wait for other
-    ranks, because that task can be a weight gradient.
+    A rank can start when a micro-batch has passed the stages before the rank's first stage of its pipe. No wait for other ranks
+    is added after the last task, because that task can be a weight gradient.
     """
     bounds = []
     for rank in range(p.header.ranks):
@@ -219,7 +230,7 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
 
 
 def is_known_to_reach_the_bound(D: int, N: int, f: int) -> bool:
-    """Return whether a plain greedy order is known to reach the bound."""
+    """Return whether the greedy order of chimera_zb is known to reach the lower bound. MISSED may not have these sizes."""
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 
@@ -233,7 +244,7 @@ BIDIRECTIONAL = [(D, k * D, f) for D in (2, 4, 6, 8, 10, 12, 16, 32) for f in ch
 
 @pytest.mark.parametrize(("D", "N", "f"), BIDIRECTIONAL)
 def test_chimera_zb_reaches_the_lower_bound_or_misses_it_by_a_known_amount(D: int, N: int, f: int) -> None:
-    """At F = I = W and hop 0 the bubble is the time until the first micro-batch arrives, (D/(2f) - 1)F."""
+    """At F = I = W and hop 0 the bound leaves only the bubble until the first micro-batch arrives, (D/(2f) - 1)F."""
     p = program("chimera_zb", D=D, N=N, f=f)
     s = measure(p) if D < 32 else simulate(p)
     assert lower_bound(p) == 3 * N + D // (2 * f) - 1
@@ -247,9 +258,9 @@ def test_chimera_zb_reaches_the_lower_bound_or_misses_it_by_a_known_amount(D: in
 @pytest.mark.parametrize("D", [4, 8, 16])
 def test_chimera_zb_has_half_of_the_bubble_of_dualpipe(D: int) -> None:
     """At hop 0 and N = 2D the bubble is half of that of DualPipe, with one activation less."""
-    half, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
-    assert 2 * wall_bubble(measure(half)) == wall_bubble(measure(dualpipe))
-    assert max(peaks(half).activations) == max(peaks(dualpipe).activations) - 1
+    chimera_zb, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
+    assert 2 * wall_bubble(measure(chimera_zb)) == wall_bubble(measure(dualpipe))
+    assert max(peaks(chimera_zb).activations) == max(peaks(dualpipe).activations) - 1
 
 
 TENTH = Fraction(1, 10)
@@ -277,23 +288,23 @@ def test_the_bubble_of_chimera_fill_does_not_grow_with_the_micro_batches(D: int,
 
 @pytest.mark.parametrize("D", [2, 4, 6, 8, 12])
 def test_a_unit_that_is_not_full_costs_chimera_fill_few_transfers(D: int) -> None:
-    """A smaller last unit costs nothing at hop 0, and at most D/2 transfers otherwise.
+    """A unit of fewer micro-batches than the others costs nothing at hop 0, and at most D/2 transfers otherwise.
 
     With an odd N one pipe has a micro-batch less. This costs at most 2F and D transfers more.
     """
     for N in range(D, 3 * D + 1):
         p = program("chimera_fill", D=D, N=N)
-        in_last_unit = (N + 1) // 2 % (D // 2)  # micro-batches of the first pipe, 0 if the unit is full
+        left_over = (N + 1) // 2 % (D // 2)  # micro-batches of the first pipe in the smaller unit, 0 if there is none
         for hop in (0, TENTH, HALF):
             s = simulate(p, {"hop": hop})
             bubble = Fraction(s.makespan, s.scale) - 3 * N
             full = D // 2 - 1 + (2 * D - 3) * hop
             odd = 2 + D * hop if N % 2 else 0
-            assert fill_bound(D, hop) <= bubble <= full + 2 * min(in_last_unit, D // 4) * hop + odd
+            assert fill_bound(D, hop) <= bubble <= full + 2 * min(left_over, D // 4) * hop + odd
         assert max(peaks(p).activations) <= D
 
 
-RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
+RANKING = [  # D = 8, F = I = W = 1: schedule, N, and the largest wall bubble of a rank at hop 0, 0.1 F and 0.3 F
     ("chimera_zb", 32, 3, 112 * TENTH, 276 * TENTH),
     ("zb_h1", 32, 7, 98 * TENTH, 154 * TENTH),
     ("zb_h2", 32, 7, 77 * TENTH, 91 * TENTH),
@@ -306,7 +317,10 @@ RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
 
 @pytest.mark.parametrize(("schedule", "N", "bubble_0", "bubble_01", "bubble_03"), RANKING)
 def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubble_01: Fraction, bubble_03: Fraction) -> None:
-    """Orders planned for hop 0 are simulated with other hops. At N = 32 chimera_zb, one of the two best at hop 0, is fourth."""
+    """Orders planned for hop 0 are simulated with other hops.
+
+    At N = 32 chimera_zb is one of the two best at hop 0, and the fourth at both other hops.
+    """
     p = program(schedule, D=8, N=N)
     for hop, bubble in ((0, bubble_0), (TENTH, bubble_01), (3 * TENTH, bubble_03)):
         s = measure(p, hop=hop)
@@ -317,7 +331,7 @@ def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubb
 def test_an_order_planned_for_a_small_hop_does_not_lose_more_with_more_micro_batches(
     D: int, bubble_01: Fraction, bubble_05: Fraction
 ) -> None:
-    """The order is planned for a hop of F/20. bubble_01, bubble_05: the bubbles at hop 0.1 F and 0.5 F, for any N."""
+    """The order is planned for a hop of F/20. bubble_01, bubble_05: the bubbles at hop 0.1 F and 0.5 F, for both N."""
     for N in (4 * D, 8 * D):
         p = program("chimera_zb", D=D, N=N, F=20, hop=1)
         for hop, bubble in ((TENTH, bubble_01), (HALF, bubble_05)):

@@ -1,4 +1,4 @@
-"""The cycle of waits that explains a deadlock is the shortest one."""
+"""Random waits that deadlock: the cycle that explains the deadlock has as few waits as possible."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 
 
 def random_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
-    """Return the targets and the sources of waits that can never be satisfied, and the lane of each node.
+    """Draw waits; return the targets and the sources of those that can never be satisfied, and the lane of each node.
 
-    The nodes of a lane run in order, like the instructions of a stream.
+    The nodes of a lane run in order, like the instructions of a stream. The target of a wait cannot run before its source.
     """
     lane = np.repeat(np.arange(5), [r.randint(1, 5) for _ in range(5)])
-    waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]
+    waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]  # (target, source)
     done: set[int] = set()
     while True:
         ready = {
@@ -33,7 +33,10 @@ def random_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
 
 
 def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
-    """Return the number of waits of the shortest cycle, by Dijkstra's algorithm from every node."""
+    """Return the number of waits of the shortest cycle, by Dijkstra's algorithm from every node.
+
+    The length of a path is its number of waits. Steps from a node to the next one of its lane do not count.
+    """
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_weighted_edges_from((int(s), int(t), 1) for t, s in zip(target, source, strict=True))
     graph.add_weighted_edges_from((v, v + 1, 0) for v in range(len(lane) - 1) if lane[v] == lane[v + 1])
@@ -41,11 +44,11 @@ def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
     return min(1 + lengths[int(t)][int(s)] for t, s in zip(target, source, strict=True) if int(s) in lengths[int(t)])
 
 
-def test_the_cycle_is_the_shortest() -> None:
+def test_no_cycle_of_waits_is_shorter_than_the_one_that_is_found() -> None:
     lengths = []
     for seed in range(3000):
         target, source, lane = random_waits(random.Random(seed))
-        if not len(target):
+        if not len(target):  # no deadlock
             continue
         cycle = shortest_cycle(target, source, lane)
         for wait, next_wait in consecutive_pairs(cycle):

@@ -1,4 +1,4 @@
-"""Times of tasks, links and all-reduces in seconds: the simulator agrees with an independent event-driven one."""
+"""Durations from times in seconds: the simulator agrees with an independent event-driven one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ def nanoseconds(seconds: float) -> int:
 
 
 def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetwork]:
-    """Return random durations, and the same times of messages and all-reduces for the reference simulator."""
+    """Return random durations, and the same times of messages and all-reduces for the reference simulator.
+
+    A third of the pairs of ranks have links of their own. All other pairs, and all-reduces, use the common link.
+    """
     scale = 10 ** r.uniform(-6, -1)  # seconds that a task takes at most; a large message takes about as long
     tasks = {op: [r.choice([0.0, r.uniform(0, scale)]) for _ in range(p.header.stages)] for op in TASKS}
     common = Link(r.choice([0.0, r.uniform(0, scale)]), r.uniform(1, 20) * 1e6 / scale)
     pairs = [(a, b) for a in range(p.world) for b in range(p.world)]
-    others = {pair: Link(r.uniform(0, scale), r.uniform(1, 20) * 1e6 / scale) for pair in r.sample(pairs, len(pairs) // 3)}
+    own_links = {pair: Link(r.uniform(0, scale), r.uniform(1, 20) * 1e6 / scale) for pair in r.sample(pairs, len(pairs) // 3)}
     sizes = {(value, stage): r.randrange(10**6) for value in Value for stage in range(p.header.stages)}
     reduced = {stage: r.randrange(10**7) for stage in range(p.header.stages)}
 
@@ -47,20 +50,20 @@ def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetw
         return reduced[collective.stage]
 
     def message(g: int, i: Send) -> tuple[int, int]:
-        link, size = others.get((g, i.peer), common), message_bytes(Value[i.value], i.stage, len(i.micro_batches))
+        link, size = own_links.get((g, i.peer), common), message_bytes(Value[i.value], i.stage, len(i.micro_batches))
         return nanoseconds(link.latency_s), nanoseconds(size / link.bytes_per_s)
 
     def all_reduce(i: AllReduce) -> int:
         n, size = len(i.ranks), reduced[i.stage]
         return nanoseconds(2 * log2(n) * common.latency_s + 2 * (n - 1) / n * size / common.bytes_per_s)
 
-    durations = measured_durations(p, tasks, Network(common, others), message_bytes, reduced_bytes)
+    durations = measured_durations(p, tasks, Network(common, own_links), message_bytes, reduced_bytes)
     assert tuple(map(nanoseconds, tasks[Op.BWD])) == durations.costs.BWD
     return durations, ReferenceNetwork(message, all_reduce)
 
 
 def check(r: random.Random, p: Program) -> None:
-    """Check the simulation of a program with random times: makespan, critical path, and sums of idle times."""
+    """Check the simulation of a program with random times: its makespan, unit, critical path, and busy and idle times."""
     durations, network = random_times(r, p)
     s = simulate(p, durations=durations)
     assert s.makespan == makespan(replace(p, costs=durations.costs), network=network)
@@ -86,4 +89,4 @@ def test_two_simulators_agree_on_random_programs_with_random_times(seed: int) ->
 def test_two_simulators_agree_on_the_library_with_random_times() -> None:
     r = random.Random(7)
     for case in CASES:
-        check(r, library_program(*case, r.choice([1, 2])))
+        check(r, library_program(*case, width=r.choice([1, 2])))

@@ -1,6 +1,6 @@
 """Pipes without micro-batches, clauses without stages, rules without tasks.
 
-A formula that applies to no task is not evaluated. The compiler makes a program or a finding of every drawn schedule.
+A formula that applies to nothing is not evaluated. A drawn schedule becomes a program, or gets findings.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ HEAD = "schedule x param Z = 0 ranks 2 stages 2"
         f"order ticks {{ F a[i](s, m) at 1 // i {RULES} }}",
     ],
 )
-def test_expressions_without_tasks_are_not_evaluated(text: str) -> None:
-    plain = f"{HEAD} {PIPES} order ticks {{ {RULES} }}"
-    compiled, expected = compile_text(text).program, compile_text(plain).program
+def test_expressions_that_apply_to_nothing_are_not_evaluated(text: str) -> None:
+    """Each text divides by zero in an expression that applies to no task, no stage or no pipe."""
+    without_division = f"{HEAD} {PIPES} order ticks {{ {RULES} }}"
+    compiled, expected = compile_text(text).program, compile_text(without_division).program
     assert len(compiled) == len(expected)
 
 
@@ -52,7 +53,7 @@ def test_expressions_without_tasks_are_not_evaluated(text: str) -> None:
         ("stage s on rank s", "stage s on rank s % Z"),
     ],
 )
-def test_expressions_with_tasks_are_evaluated(old: str, new: str) -> None:
+def test_expressions_that_apply_to_a_task_or_a_stage_are_evaluated(old: str, new: str) -> None:
     text = replaced(f"{HEAD} {PIPES} order ticks {{ {RULES} }}", (old, new))
     with pytest.raises(ChimeraError) as caught:
         compile_text(text)
@@ -69,8 +70,11 @@ def test_a_listed_task_of_a_pipe_without_micro_batches_is_refused() -> None:
 
 
 def formulas(names: str) -> st.SearchStrategy[str]:
-    """Return a strategy of integer expressions of these names, with many divisions whose divisor may be 0."""
-    leaf = st.sampled_from([*names, *names, "Z", "N", "0", "1", "2"])
+    """Return a strategy of integer expressions of these names, with many divisions whose divisor may be 0.
+
+    names: the names, each of one letter.
+    """
+    leaf = st.sampled_from([*names, *names, "Z", "N", "0", "1", "2"])  # the names twice, so that they are drawn more often
     return st.recursive(
         leaf,
         lambda e: (
@@ -82,13 +86,14 @@ def formulas(names: str) -> st.SearchStrategy[str]:
     )
 
 
+# Numbers of micro-batches of a pipe p[i].
 counts = st.sampled_from(["0", "0", "Z", "1", "2", "N", "if i == 0 then 0 else 2", "N // 2 - 1", "i"])
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> str:
-    """Draw a small schedule in which pipes, clauses and families may be empty."""
-    # By names: expressions that use these names.
+    """Draw a small schedule in which pipes, clauses and families of pipes may be empty."""
+    # e[names]: six expressions of these names.
     e = {names: draw(st.lists(formulas(names), min_size=6, max_size=6)) for names in ("", "s", "sm", "g", "smpr", "r", "rp")}
     pipes = []
     for name in draw(st.sampled_from(["a", "ab", "abc"])):
@@ -121,7 +126,7 @@ def schedules(draw: st.DrawFn) -> str:
 
 @examples(60)
 @given(schedules())
-def test_every_small_schedule_is_a_program_or_a_finding(text: str) -> None:
+def test_a_drawn_schedule_becomes_a_program_or_gets_findings(text: str) -> None:
     try:
         compile_text(text)
     except ChimeraError as error:

@@ -1,4 +1,4 @@
-"""Hostile input: it is refused quickly, with findings that can be shown; accepted input has exactly its stated meaning."""
+"""Hostile input is refused quickly, with findings that can be shown. The fuzzing that looks for such input is tested too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JSON = program_to_json(program("1f1b", D=2, N=2))
 
 
 def changed(text: str, old: str, new: str) -> str:
-    """Return a text with another part; the old part must be in it."""
+    """Return a text in which the first `old` is replaced by `new`; `old` must be in it."""
     return replaced(text, (old, new))
 
 
@@ -62,7 +62,7 @@ def with_large_n(text: str) -> str:
     return changed(text, "N = 2", "N = 400000")
 
 
-# Each once took minutes or gigabytes, or ended with a traceback. Now it gets a finding with this code.
+# Texts of schedules. Each once took minutes or gigabytes, or ended with a traceback. Now its findings have this code.
 SCHEDULES = {
     "parentheses": ("schedule x let y = " + "(" * 200_000 + "1" + ")" * 200_000, "E104"),
     "signs": ("schedule x let y = " + "- " * 9_000 + "1", "E104"),
@@ -125,7 +125,7 @@ SCHEDULES = {
     "NUL": ("\0" * 100_000, "E101"),
 }
 
-# Lists of micro-batches. As tuples they all have one hash.
+# Lists of micro-batches. As tuples of Python they all have the same hash.
 TUPLES = [",".join(map(str, ids)) for ids in colliding(2**13)]
 JSON_OF_ONE_HASH = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
 TEXT_OF_ONE_HASH = [f"  FWD main s0 m{ids}" for ids in TUPLES]
@@ -135,27 +135,27 @@ TIED_SETS_TIMES_PIPES = changed(
     "".join(f"tied t{k} stages 0 1\n" for k in range(20_000)) + "\nrank 0:",
 )
 
-# As above, for programs. Each finding has one of these codes.
+# As SCHEDULES, for programs. Each finding has one of these codes.
 FILES = {
     "a field twice": (changed(JSON, '"width": 1', '"width": 1, "width": 2'), "E603"),
     "a field twice, spelled differently": (changed(JSON, '"width": 1', '"width": 1, "\\u0077idth": 2'), "E603"),
     "a field twice in an instruction": (changed(JSON, '"pipe": 0', '"pipe": 0, "pipe": 0'), "E603"),
     "fields": (changed(JSON, '"width": 1', ", ".join(f'"f{k}": 1' for k in range(200_000))), "E603"),
     "a field with a command to the terminal": (changed(JSON, '"width"', '"\\u001b[2J"'), "E603"),
-    "a direction": (changed(JSON, '"width"', '"\\u202e\\u061c"'), "E603"),
+    "a field with a direction of writing": (changed(JSON, '"width"', '"\\u202e\\u061c"'), "E603"),
     "brackets": ("[" * 300_000, "E601"),
     "objects": ('{"a":' * 300_000, "E601"),
     "objects in a list": (changed(JSON, '"streams": [', '"streams": [[' + "{}," * 300_000 + "{}],"), "E603"),
     "wrong ids": (changed(JSON, '"micro_batches": [0]', '"micro_batches": [' + "true," * 300_000 + "0]"), "E604"),
     "digits": (changed(JSON, '"width": 1', '"width": ' + "1" * 100_000), "E601 E603"),
     "not a number": (changed(JSON, '"width": 1', '"width": NaN'), "E601 E603"),
-    "without end": (changed(JSON, '"width": 1', '"width": -Infinity'), "E601 E603"),
+    "minus infinity": (changed(JSON, '"width": 1', '"width": -Infinity'), "E601 E603"),
     "a lone surrogate": (changed(JSON, '"schedule": "', '"schedule": "\\ud800'), "E601 E603"),
     "a long name": (changed(JSON, '"schedule": "', '"schedule": "' + "x" * 2_000_000), "E603"),
     "a control character": (changed(JSON, '"schedule": "', '"schedule": "\x1b'), "E601"),
     "NUL": ("{" + "\0" * 1000, "E601"),
-    "replicas of nothing": (changed(JSON, '"width": 1', '"width": 2147483647'), "E604"),
-    "stages of nothing": (changed(JSON, '"stages": 2', '"stages": 2147483647'), "E604"),
+    "replicas without streams": (changed(JSON, '"width": 1', '"width": 2147483647'), "E604"),
+    "stages without ranks": (changed(JSON, '"stages": 2', '"stages": 2147483647'), "E604"),
     "costs that no integer holds": (changed(JSON, '"hop": 0', f'"hop": {2**63}'), "E603"),
     "a size that is a word": (changed(STREAMS, "stages=2", "stages=two"), "E603"),
     "a size that is another field": (changed(STREAMS, "sizes width=1", "sizes streams=5 width=1"), "E605"),
@@ -167,8 +167,8 @@ FILES = {
     "pipes": (changed(STREAMS, "rank 0:", "pipe q on 0 1 micro_batches\n" * 5000 + "rank 0:"), "E604"),
     "stray quotes": (changed(JSON, '"width": 1', '"width": 1, "width": 2' + '\\" "' * 1_000_000), "E601 E603"),
     "quotes that are escaped": (changed(JSON, '"width": 1', '"width": "' + '\\"' * 2_000_000), "E601"),
-    "numbers of one hash": (changed(JSON, "[\n", "[\n [" + ", ".join(JSON_OF_ONE_HASH) + "],\n"), "E401"),
-    "lists of one hash": (changed(STREAMS, "rank 0:", "rank 0:\n" + ";".join(TEXT_OF_ONE_HASH)), "E402"),
+    "lists of one hash in JSON": (changed(JSON, "[\n", "[\n [" + ", ".join(JSON_OF_ONE_HASH) + "],\n"), "E401"),
+    "lists of one hash in the text form": (changed(STREAMS, "rank 0:", "rank 0:\n" + ";".join(TEXT_OF_ONE_HASH)), "E402"),
     "findings": (STREAMS + "  ALLREDUCE s1 over 0;" * 200_000 + "ALLREDUCE s1 over 0", "E403 E450 E604"),
     "findings about the header": (
         changed(STREAMS, "  FWD main s0 m0", "  FWD main s0 m9999999999;" * 200_000 + "FWD main s0 m0"),
@@ -187,7 +187,7 @@ def codes(caught: ChimeraError) -> set[str]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_schedules_that_once_took_too_long_are_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_schedules_are_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached quickly
     text, expected = SCHEDULES[what]
     with pytest.raises(ChimeraError) as caught:
@@ -197,7 +197,7 @@ def test_schedules_that_once_took_too_long_are_refused(what: str, monkeypatch: p
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", FILES)
-def test_programs_that_once_took_too_long_are_refused(what: str) -> None:
+def test_hostile_programs_are_refused(what: str) -> None:
     text, expected = FILES[what]
     assert is_program(Source("a.json", text))
     with pytest.raises(ChimeraError) as caught:
@@ -212,24 +212,25 @@ def test_a_duplicate_field_is_shown_at_its_place() -> None:
     assert "'width'" in d.message and d.span and d.span.source.line(d.span.line)[d.span.column - 1 :].startswith('"width": 2')
 
 
-def test_chains_of_any_length_compile_and_format() -> None:
+def test_long_chains_of_operators_compile_and_are_formatted() -> None:
     for chain in ("+ m " * 2000 + "- 2000*m", "// 1 " * 2000, "* 1 " * 2000):
         text = changed(SMALL, "at s + 2*m", f"at s + 2*m {chain}")
         assert compile_text(text).program == compile_text(SMALL).program
         assert len(format_schedule(Source("a.sched", text))) > 4000
 
 
-def test_a_large_text_that_a_search_writes_is_accepted() -> None:
-    """A listing of every task of 16 ranks, of 100 KB."""
-    count = 250
-    both = ("F", range(16)), ("B", range(16))
-    tasks = (
-        f"if r == {r} {{ {' '.join(f'{kind}   p({r}, {m})' for m in range(count))} }}" for kind, ranks in both for r in ranks
+def test_a_long_text_that_lists_every_task_is_accepted() -> None:
+    """Programs write such texts, for example a search."""
+    ranks, micro_batches = 16, 250
+    blocks = (
+        f"if r == {r} {{ {' '.join(f'{kind}   p({r}, {m})' for m in range(micro_batches))} }}"
+        for kind in ("F", "B")
+        for r in range(ranks)
     )
-    text = listing(" ".join(tasks)).replace("D = 2", "D = 16").replace("N = 2", f"N = {count}")
+    text = listing(" ".join(blocks)).replace("D = 2", f"D = {ranks}").replace("N = 2", f"N = {micro_batches}")
     assert len(text) > 100_000
-    program = compile_text(text).program
-    assert program.table.is_task.sum() == 2 * 16 * count
+    compiled = compile_text(text).program
+    assert compiled.table.is_task.sum() == 2 * ranks * micro_batches
 
 
 def test_control_characters_are_shown_escaped() -> None:
@@ -242,6 +243,7 @@ def test_control_characters_are_shown_escaped() -> None:
 
 # --- fuzzing ------------------------------------------------------------------------------------------------------------
 
+# Executions of a short fuzzing run, by target.
 EXECUTIONS = {
     "schedule text": 40,
     "schedule": 40,
@@ -264,7 +266,7 @@ def test_a_short_fuzzing_run_has_no_failures(target: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_targets_accept_some_of_their_seeds(target: str) -> None:
-    """The answers of a target also differ. If it refused all of its seeds, the fuzzing would test its first lines only."""
+    """A target does not give the same answer for all seeds. If it refused all, the fuzzing would run its first lines only."""
     seeds = TARGETS[target].seeds()
     answers = set()
     for data in (*seeds[:3], *seeds[-5:]):
@@ -294,7 +296,7 @@ def test_the_engine_records_failures(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(what.split()[0] for what in runner.log.failures.values()) == ["Failure", "KeyError", "aborted"]
     saved = {path.read_bytes() for path in tmp_path.glob("fail-*")}
     assert saved == {b"fail", b"raise", b"hang"}  # the shortest input for each failure
-    assert signal.alarm(0) == 0
+    assert signal.alarm(0) == 0  # the engine leaves no alarm behind
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_a_process_that_dies_is_a_failure_with_its_input(
 import os, sys, time
 from pathlib import Path
 from tests.proof.fuzz_engine import HEAD
-Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), 3) + b"bad")
+Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), len(b"bad")) + b"bad")
 {statement}
 """
     monkeypatch.setattr(fuzz, "command", lambda target, seconds, seed, folder: [sys.executable, "-c", code, str(folder)])
@@ -344,7 +346,7 @@ def Fuzz():
 """
 
 
-def test_atheris_instruments_all_modules_that_a_target_runs(tmp_path: Path) -> None:
+def test_atheris_instruments_all_modules_of_chimerac_that_a_worker_loads(tmp_path: Path) -> None:
     """ATHERIS stands in for the package atheris. It chooses modules as atheris does: by the first component of their names."""
     (tmp_path / "atheris.py").write_text(ATHERIS)
     code = (
@@ -376,7 +378,7 @@ def test_low_limits_are_restored() -> None:
     assert before == {k: v for k, v in vars(limits).items() if k.isupper()}
 
 
-def test_mutations_differ_and_stay_short() -> None:
+def test_most_mutations_differ_and_all_are_short() -> None:
     rng = random.Random(5)
     inputs = {mutated(SMALL.encode(), [b"let"], b"other words", rng) for _ in range(100)}
     assert len(inputs) > 80 and all(len(x) <= fuzz_engine.MAX_BYTES for x in inputs)

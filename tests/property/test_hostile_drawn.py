@@ -1,6 +1,6 @@
-"""Readers get inputs from hypothesis that mutations of correct texts do not reach: drawn from the grammar, JSON and words.
+"""Readers get inputs that hypothesis draws: syntax trees, words, correct texts with an edit, programs, JSON values and bytes.
 
-Targets and properties are those of the coverage-guided fuzzing (tests/proof/fuzz_targets.py).
+The targets and their properties are those of the fuzzing (tests/proof/fuzz_targets.py).
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def test_words_in_any_order_break_no_property(options: bytes, text: str) -> None
 @examples(30)
 @given(schedules(), st.data())
 def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str, data: st.DataObject) -> None:
-    a, b = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
-    answer("schedule", b"\0" + (text[:a] + text[b:]).encode())
-    answer("schedule", b"\0" + (text[:b] + text[a:]).encode())
+    start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    removed, repeated = text[:start] + text[end:], text[:end] + text[start:]
+    answer("schedule", b"\0" + removed.encode())
+    answer("schedule", b"\0" + repeated.encode())
 
 
 @examples(75)
@@ -77,11 +78,15 @@ def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str,
 @example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
 @example("listing: \\n}\\n ==> \\n", None)  # the text ends where the slip begins
 def test_texts_that_end_after_a_slip_break_no_property(line: str, data: st.DataObject | None) -> None:
-    right, (base, wrong) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
-    start = RIGHT_TEXTS[base].index(right.replace("\\n", "\n"))
-    ends = [start, *(word.end() for word in re.finditer(r"\w+|\S", wrong) if word.end() > start)][:40]
+    """The text ends where the slip begins, or after one of the words from there on, up to 40 ends.
+
+    data: draws one of these ends; None: try them all.
+    """
+    replaced_part, (base, text) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
+    start = RIGHT_TEXTS[base].index(replaced_part.replace("\\n", "\n"))
+    ends = [start, *(word.end() for word in re.finditer(r"\w+|\S", text) if word.end() > start)][:40]
     for end in ends if data is None else [data.draw(st.sampled_from(ends))]:
-        answer("schedule", b"\0" + wrong[:end].encode())
+        answer("schedule", b"\0" + text[:end].encode())
 
 
 @examples(75)
@@ -91,12 +96,13 @@ def test_arbitrary_programs_have_the_same_answer_in_both_forms(p: object) -> Non
     assert seen == answer("program text", program_to_text(p).encode())  # type: ignore[arg-type]
 
 
-RIGHT = json.loads(program_to_json(program("1f1b", D=2, N=2)))
+CORRECT_PROGRAM = json.loads(program_to_json(program("1f1b", D=2, N=2)))
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
 values = st.recursive(
     leaves | st.sampled_from(["FWD", "act", "stage 0", "window"]),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*RIGHT, "op", "stage", "x"]), inner, max_size=4)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*CORRECT_PROGRAM, "op", "stage", "x"]), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -105,8 +111,8 @@ values = st.recursive(
 @examples(100)
 @given(st.data())
 def test_json_programs_with_another_value_somewhere_break_no_property(data: st.DataObject) -> None:
-    """Replace a random part of a correct program by a random JSON value."""
-    changed = json.loads(json.dumps(RIGHT))
+    """A random part of a correct program is replaced by a random JSON value. Such values alone are read too."""
+    changed = json.loads(json.dumps(CORRECT_PROGRAM))
     part = changed
     while True:
         key = data.draw(st.sampled_from(sorted(part) if isinstance(part, dict) else list(range(len(part)))))
@@ -121,12 +127,12 @@ def test_json_programs_with_another_value_somewhere_break_no_property(data: st.D
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_bytes_of_any_kind_break_no_property(target: str) -> None:
-    seen: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
 
     @examples(30)
     @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda x: x.encode("utf-8", "surrogatepass")))
     def run(data: bytes) -> None:
-        seen[answer(target, data)] += 1
+        answers[answer(target, data)] += 1
 
     run()
-    assert sum(seen.values()) >= 30
+    assert answers.total() >= 30

@@ -1,6 +1,7 @@
-"""The costs of compiling and verifying are linear in the program. Lines of Python and bytes are counted; no clock is read.
+"""The effort of compiling and verifying is linear in the program, and that of a reader is linear in its input.
 
-The work inside of numpy shows only in its bytes; `make bench` measures its time.
+The effort is executed lines of Python, and bytes held. No time is measured. The work inside of numpy shows only in its bytes;
+`make bench` measures its time. The tool that measures readers for `make proof` (tests/proof/growth.py) is tested too.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from tests.proof.growth import Measurement
 from tests.proof.growth_inputs import Part, Recipe
 from tests.proof.growth_targets import READERS, Reader
 
-# (D, N). Each program is four times as long as the one before. Bytes that depend on no size outweigh the others at (4, 16).
+# (D, N) of three programs for each measure. Each program is about four times as long as the one before. For bytes the programs
+# are larger, because bytes that depend on no size outweigh the others at (4, 16).
 SIZES = {lines: ((4, 16), (8, 32), (16, 64)), peak: ((8, 32), (16, 64), (32, 128))}
 SLACK = 1.25  # the most that `growth` may return: linear costs give 1, quadratic ones 4
 
 
 def growth(spent: list[int], lengths: list[int]) -> float:
-    """Return the ratio of the costs of one more instruction at the larger and at the smaller sizes. Constant costs cancel."""
+    """Return the cost of one more unit of length at the larger lengths, divided by that at the smaller ones.
+
+    spent: the costs at these three lengths. Constant costs cancel.
+    """
     (a, b, c), (x, y, z) = spent, lengths
     return (c - b) / (z - y) / ((b - a) / (y - x))
 
@@ -76,26 +81,27 @@ def test_readers_are_linear_in_their_input(name: str) -> None:
     """The lines executed at several lengths are counted, for inputs that were once too slow."""
     measurement = Measurement(name, READERS[name])
     for text in measurement.reader.seeds():
-        measurement.run(text)
-    chosen = "order greedy", "tied", "F & B", "a comment"  # only these, because parsing a schedule executes many lines
+        measurement.run(text)  # so that caches are filled before the measurements
+    # Of the schedules only these, because parsing a schedule executes many lines.
+    schedules = "order greedy", "tied", "F & B", "a comment"
     for recipe in measurement.reader.regressions():
-        if name != "schedule" or recipe.description.removeprefix("'").startswith(chosen):  # some are the repr of a piece
+        # Most descriptions are the repr of a piece, and begin with a quote.
+        if name != "schedule" or recipe.description.removeprefix("'").startswith(schedules):
             assert not measurement.count_lines(recipe, 0), recipe.description
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
-    """The bytes are counted for the inputs that take the most bytes per character, which are the last of the regressions.
-
-    They are values of JSON, and findings that each name all holders of a group.
-    """
+    """The bytes are counted for the last twelve regressions. They repeat instructions, empty values, tied sets or pipes."""
     measurement = Measurement("program json", READERS["program json"])
     for recipe in [*measurement.reader.regressions()][-12:]:
         assert not measurement.count_bytes(recipe, 0), recipe.description
 
 
+WORDS = Recipe("schedule x", (Part(len("schedule x"), lambda k, n: "x " * 4, description="x"),))  # "schedule xx x x x x ..."
+
+
 def test_quadratic_growth_of_a_reader_is_detected() -> None:
     """A reader that is worse than linear in lines or bytes is detected; a linear one is not."""
-    recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
     quadratic = [
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
         ("bytes", lambda t: bytearray(len(t) ** 2 // 400)),
@@ -108,25 +114,24 @@ def test_quadratic_growth_of_a_reader_is_detected() -> None:
         for reader, is_steep in ((run, True), (linear, False)):
             measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), longest=2**17))  # type: ignore[arg-type]
             measure = {"lines": measurement.count_lines, "bytes": measurement.count_bytes}[cost]
-            assert bool(measure(recipe, 16_000)) == is_steep, (cost, is_steep)
+            assert bool(measure(WORDS, 0)) == is_steep, (cost, is_steep)
 
 
 def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_saved_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
-    twice = Reader(lambda t: None, lambda: ["x"], (), lambda: iter((recipe, recipe)))
+    twice = Reader(lambda t: None, lambda: ["x"], (), lambda: iter((WORDS, WORDS)))
     monkeypatch.setitem(READERS, "twice", twice)
     monkeypatch.setattr(tests.proof.growth, "FAILED_INPUTS", tmp_path)
     monkeypatch.setattr("resource.setrlimit", lambda *_: None)
     # The quadratic part shows from some 500,000 characters on.
     monkeypatch.setattr(Measurement, "seconds", lambda self, text, runs=1: len(text) * 1e-6 + len(text) ** 2 * 2e-12)
-    handler = signal.getsignal(signal.SIGPROF)
+    handler = signal.getsignal(signal.SIGPROF)  # `measure` sets another one
     results = [tests.proof.growth.measure("twice", seconds=1e9, seed=0, inputs=2) for _ in range(2)]
     signal.signal(signal.SIGPROF, handler)
     assert [len(result.failures) for result in results] == [1, 1]
     (saved,) = tmp_path.iterdir()
-    assert saved.read_text() == recipe.of_length(50_000)
+    assert saved.read_text() == WORDS.of_length(50_000)
 
 
 def test_summing_stages_takes_few_lines_for_each_tied_layer() -> None:

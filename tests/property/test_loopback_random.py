@@ -1,4 +1,4 @@
-"""Random schedules train like one process, and deadlock exactly on the machines on which the verifier says so."""
+"""Random programs have the gradients of one process, and deadlock in loopback where the verifier says so."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from tests.proof.mutations import codes
 
 MODEL = deep_model(4)
 SIZES = Sizes(tied=False)  # the model has no tied parameters
+PROGRAMS, PROGRAMS_OF_A_TEST = 60, 10
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 10))
-def test_drawn_schedules_have_the_gradients_of_one_process(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 10):
+@pytest.mark.parametrize("first_seed", range(0, PROGRAMS, PROGRAMS_OF_A_TEST))
+def test_drawn_programs_have_the_gradients_of_one_process(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + PROGRAMS_OF_A_TEST):
         r = random.Random(seed)
         p = lower_tasks(random_tasks(r, SIZES), r)
         run_and_compare(p, MODEL, seed, every_post=True, iterations=2)
 
 
-def test_drawn_schedules_are_of_many_shapes() -> None:
-    drawn = [random_tasks(random.Random(seed), SIZES) for seed in range(60)]
+def test_drawn_programs_are_of_many_shapes() -> None:
+    drawn = [random_tasks(random.Random(seed), SIZES) for seed in range(PROGRAMS)]
     assert len({(p.header.ranks, p.header.stages, len(p.header.pipes)) for p in drawn}) > 25
-    several = [p for p in drawn if any(len(set(pipe.placement)) < p.header.stages for pipe in p.header.pipes)]
-    assert len(several) > 30
+    # A rank has several stages of a pipe.
+    with_shared_rank = [p for p in drawn if any(len(set(pipe.placement)) < p.header.stages for pipe in p.header.pipes)]
+    assert len(with_shared_rank) > 30
 
 
 def maybe_deadlocking(r: random.Random) -> Program | None:
-    """Return a random program with its RECVs moved, if the verifier accepts it or finds a deadlock only."""
+    """Return a random program with its RECVs moved; None if the verifier finds anything else than a deadlock, E440."""
     p = with_moved_receives(r, lower_tasks(random_tasks(r, SIZES), r))
     return p if codes(p) <= {"E440"} else None
 

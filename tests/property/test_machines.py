@@ -1,4 +1,4 @@
-"""Programs on every machine: they can be analysed and drawn, and an independent event-driven simulator gives the same times."""
+"""Programs on every machine can be analysed and drawn. An independent event-driven simulator gives the same makespans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 
 def random_programs(r: random.Random) -> Iterator[Program]:
-    """Yield a random program for each machine on which it terminates, and some versions rearranged for a machine."""
+    """Yield one random program for each machine on which it terminates, and some versions of it arranged for a machine.
+
+    Yield nothing if the program is wrong or terminates on no machine.
+    """
     tasks = random_tasks(r, SIZES)
     p = lower_tasks(tasks, r)
     p = r.choice(  # only the chosen one is built
@@ -45,21 +48,21 @@ def random_programs(r: random.Random) -> Iterator[Program]:
         ]
     )()
     p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
-    if codes(p.with_header(machine="posted")):  # a machine with more waits cannot run it either
+    if codes(p.with_header(machine="posted")):  # every other machine has more waits, and cannot run it either
         return
     for machine, terminates in machines(ProgramIndex(p)).items():
         named = p.with_header(machine=machine)
-        rearranged = arranged(named, machine)  # type: ignore[arg-type]
+        version = arranged(named, machine)  # type: ignore[arg-type]
         if terminates:
             yield named
-        if rearranged is not None:
-            verified = verify(rearranged)
+        if version is not None:
+            verified = verify(version)
             if r.random() < 0.5:
                 yield verified
 
 
 def check_times_and_drawings(p: Program) -> None:
-    """Read a program from its text form, check its simulated times, and make its report, its timeline and its graphs."""
+    """Write and read a program in its text form, check its simulated times, and make its report, timeline and graphs."""
     p = verify(program_from_text(program_to_text(p)))
     s = simulate(p)
     assert s.makespan == makespan(p)
@@ -71,7 +74,7 @@ def check_times_and_drawings(p: Program) -> None:
 
 @given(st.integers(0, 2**32))
 @examples(30)
-def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> None:
+def test_random_programs_can_be_simulated_and_drawn_on_their_machines(seed: int) -> None:
     r = random.Random(seed)
     for p in random_programs(r):
         check_times_and_drawings(p)
@@ -79,15 +82,15 @@ def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> 
             check_times_and_drawings(evaluation_of(p))
 
 
-def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
+def test_the_draws_include_all_machines_and_programs_that_only_posted_runs() -> None:
     r = random.Random(1)
     found: Counter[object] = Counter()
     for _ in range(150):
         for p in random_programs(r):
             found[p.header.machine] += 1
-            found[p.header.machine, "without a window"] += p.header.window == 0
+            found[p.header.machine, "window 0"] += p.header.window == 0
             found["posted alone"] += sum(machines(ProgramIndex(p)).values()) == 1
-    assert min(found[m] for m in MACHINES) > 20 and min(found[m, "without a window"] for m in MACHINES) > 3
+    assert min(found[m] for m in MACHINES) > 20 and min(found[m, "window 0"] for m in MACHINES) > 3
     assert found["posted alone"] > 3
 
 

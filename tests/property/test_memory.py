@@ -1,7 +1,7 @@
-"""The predicted memory of a rank equals the measured one after every instruction, for random programs and models.
+"""The predicted memory of a rank equals the measured one after every instruction, for random and shipped programs and models.
 
-Every program trains twice, with an evaluation in between. With CHIMERA_EXAMPLES = k, 5 k programs run in float32, and the
-first k of them again under autocast.
+Every program trains for two iterations, with an evaluation in between. With CHIMERA_EXAMPLES = k, 5 k random programs run in
+float32, and the first k of them again under autocast.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tools.shown_models import RandomImages
 
 PARTS = 5  # tests that pytest-xdist can run in parallel
 SAMPLES = 2  # of a micro-batch
+LENGTH = 16  # tokens of a sample of GPT and BERT
 PROGRAMS_OF_A_PART = int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 
 
@@ -67,7 +68,7 @@ def wrong_predictions(p: Program, model: Model, seed: int, samples: Any = None) 
     seed: of the order in which ranks run; samples: what the model reads, sequences of two integers by default.
     """
     run_rank = differences(p, model, describe(model, SAMPLES), samples or IntegerSamples(length=2))
-    return [found for of_rank in run_in_loopback(p, run_rank, seed, every_post=True) for found in of_rank]
+    return [text for texts in run_in_loopback(p, run_rank, seed, every_post=True) for text in texts]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -88,11 +89,11 @@ def test_the_statistics_of_a_norm_are_float32_if_its_input_is_bfloat16() -> None
     assert not wrong_predictions(program("1f1b", D=4, N=4), replace(model, autocast=torch.bfloat16), seed=0)
 
 
-def test_programs_and_layers_of_all_kinds_are_drawn() -> None:
+def test_programs_of_many_kinds_and_layers_of_all_kinds_are_drawn() -> None:
     cases = [random_case(random.Random(seed)) for seed in range(24)]
-    found = [p for p, _ in cases]
-    assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
-    assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
+    drawn = [p for p, _ in cases]
+    assert len({p.header.machine for p in drawn}) >= 4 and {p.header.window for p in drawn} == {0, 1, 2, 3}
+    assert any(p.header.width > 1 for p in drawn) and any(p.header.tied for p in drawn)
     layers = {type(make()) for _, model in cases for _, make in model.layers}
     assert layers == {First, OneHot, TiedFirst, *(type(make()) for make in MIDDLE), Last, TiedLast, SingleLayer}
 
@@ -101,17 +102,17 @@ def test_programs_and_layers_of_all_kinds_are_drawn() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "zb_v", "chimera_doubling", "dualpipe"])
 def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str, autocast: torch.dtype | None) -> None:
     p = program(name, **SMALL[name][0])
-    model = replace(gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1), autocast=autocast)
-    assert not wrong_predictions(p, model, seed=0, samples=IntegerSamples(length=16))
+    model = replace(gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", LENGTH, dropout=0.1), autocast=autocast)
+    assert not wrong_predictions(p, model, seed=0, samples=IntegerSamples(LENGTH))
     assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))
 
 
-MODELS = [bert("bert-nano", 16, dropout=0.1), cnn("cnn-digits/2"), cnn("cnn-digits-gn/2")]
+MODELS = [bert("bert-nano", LENGTH, dropout=0.1), cnn("cnn-digits/2"), cnn("cnn-digits-gn/2")]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("name", ["zb_v", "chimera_doubling"])
 def test_models_with_fields_and_images_hold_the_predicted_bytes_after_every_instruction(name: str, model: LayeredModel) -> None:
     p, text = program(name, **SMALL[name][0]), Text([np.arange(4000, dtype=np.uint8)])
-    samples = Pairs(text, 16, seed=1) if model.fields else RandomImages(sizes_in(Cnn, model.name))
+    samples = Pairs(text, LENGTH, seed=1) if model.fields else RandomImages(sizes_in(Cnn, model.name))
     assert not wrong_predictions(p, model, seed=0, samples=samples)

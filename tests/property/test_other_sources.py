@@ -1,4 +1,4 @@
-"""Orders of other implementations compile as listings of all tasks, and the schedules of the library have the same orders.
+"""Schedules of the library have the orders of other implementations. Orders of torch also compile as listings of all tasks.
 
 torch        the compute order of ScheduleZBVZeroBubble and ScheduleDualPipeV, from the installed torch
 DualPipe     an emulation of the eight phases of its published step()
@@ -24,7 +24,10 @@ Line = tuple[Task, ...]  # one task, or an overlapped pair
 
 
 def task_orders(p: Program) -> list[list[tuple[object, ...]]]:
-    """Return the tasks of every rank in order: (operation, pipe, stage, numbers within the pipe, overlap)."""
+    """Return the tasks of every rank in order: (operation, pipe, stage, micro-batches, overlap).
+
+    Micro-batches are numbered within their pipe. overlap: whether the task overlaps with the next one.
+    """
     ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
     return [
         [(i.op, i.pipe, i.stage, tuple(ids[i.pipe][m] for m in i.micro_batches), i.overlap) for i in tasks(p.stream(g))]
@@ -47,8 +50,8 @@ def listing_of(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int)
 
 def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
     """Return the compute order that a schedule class of torch generates for D ranks and N micro-batches."""
-    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
-    method = getattr(getattr(torch, schedule, None), "_calculate_single_rank_operations", None)
+    module = pytest.importorskip("torch.distributed.pipelining.schedules")
+    method = getattr(getattr(module, schedule, None), "_calculate_single_rank_operations", None)
     if method is None:
         pytest.skip(f"this torch has no {schedule} of the shape known here")
     # The attributes that the method reads. The constructor cannot be used: it needs stages with process groups.
@@ -73,7 +76,7 @@ def test_zb_v_has_the_order_of_torch(D: int, N: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
-def test_the_order_of_torch_for_few_micro_batches_runs(D: int, N: int) -> None:
+def test_the_order_of_torch_for_few_micro_batches_is_correct(D: int, N: int) -> None:
     """For N < 2D - 1 torch uses the order for 2D - 1 without the tasks that do not exist; zb_v.sched excludes such N."""
     p = compile_text(listing_of(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
     assert not find_error(p)
@@ -91,8 +94,8 @@ def test_dualpipev_has_the_order_of_torch(D: int, N: int) -> None:
 class Published:
     """One rank of DualPipe's step(): its eight phases, which record the tasks.
 
-    Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py. The names of the eight phases, such as nF0, and the argument `phase` are
-    those of the source: `phase` is 0 for the pipe in which the rank is in the first half, and 1 for the other pipe.
+    Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py. The names of the eight phases, such as nF0, are those of the source. So is
+    the argument `phase`, which selects a pipe and is not the number of one of the eight phases.
     """
 
     def __init__(self, rank: int, D: int, N: int):
@@ -104,20 +107,25 @@ class Published:
         self.weights: list[tuple[int, int]] = []  # (pipe, micro-batch) of weight gradients to compute: first in, first out
         self.phases(N)
 
+    def pipe_of(self, phase: int) -> int:
+        """Return the pipe in which the rank is in the first half, if `phase` is 0; the other pipe, if it is 1."""
+        return 1 - phase if self.second_half else phase
+
     def record(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
         stage = self.rank if pipe == 0 else self.D - 1 - self.rank
         self.tasks.append((op, pipe, stage, (m,), overlap))
 
     def F(self, phase: int, overlap: bool = False) -> None:  # noqa: N802
-        pipe = phase ^ self.second_half
+        pipe = self.pipe_of(phase)
         self.record("FWD", pipe, self.forwards[pipe], overlap)
         self.forwards[pipe] += 1
 
-    def B(self, phase: int, zero_bubble: bool = False) -> None:  # noqa: N802
-        pipe = phase ^ self.second_half
+    def B(self, phase: int, split: bool = False) -> None:  # noqa: N802
+        pipe = self.pipe_of(phase)
         m = self.backwards[pipe]
-        self.record("BWD_INPUT" if zero_bubble else "BWD", pipe, m)
-        self.weights += [(pipe, m)] * zero_bubble
+        self.record("BWD_INPUT" if split else "BWD", pipe, m)
+        if split:
+            self.weights.append((pipe, m))
         self.backwards[pipe] += 1
 
     def W(self) -> None:  # noqa: N802
@@ -135,11 +143,11 @@ class Published:
             self.F(0)
             self.F(1)
         for _ in range(inner):  # 3: nB1W1F1
-            self.B(1, zero_bubble=True)
+            self.B(1, split=True)
             self.W()
             self.F(1)
         for i in range(N // 2 - self.D + self.from_end + 1):  # 4: nF0B1F1B0
-            if i == 0 and inner == 0:  # the two middle ranks do not overlap their first
+            if i == 0 and inner == 0:  # the two middle ranks do not overlap their first F and B
                 self.F(0)
                 self.B(1)
             else:
@@ -148,15 +156,15 @@ class Published:
         for _ in range(inner):  # 5: nB1F1B0
             self.B(1)
             self.FB(1, 0)
-        first_split, zero_bubble = (self.from_end + 1) // 2, False
+        first_split, split = (self.from_end + 1) // 2, False
         for i in range(self.from_end + 1):  # 6: nB1B0, the second half of these backwards split
-            zero_bubble |= i == first_split and self.from_end % 2 == 1
-            self.B(1, zero_bubble)
-            zero_bubble |= i == first_split and self.from_end % 2 == 0
-            self.B(0, zero_bubble)
+            split |= i == first_split and self.from_end % 2 == 1
+            self.B(1, split)
+            split |= i == first_split and self.from_end % 2 == 0
+            self.B(0, split)
         for _ in range(inner):  # 7: nWB0
             self.W()
-            self.B(0, zero_bubble=True)
+            self.B(0, split=True)
         for _ in range(self.from_end + 1):  # 8: nW
             self.W()
         assert not self.weights

@@ -72,8 +72,8 @@ rank 1:
 """
 
 
-def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> None:
-    """Two ranks that both send before they receive deadlock if a SEND waits for its RECV, otherwise not."""
+def test_two_sends_that_cross_are_refused_where_they_deadlock() -> None:
+    """Two ranks that both send before they receive deadlock where a SEND waits for its RECV, or where transfers queue."""
     p = program_from_text(CROSSING)
     assert not codes(p)
     assert machines(ProgramIndex(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
@@ -81,7 +81,7 @@ def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> 
 
 
 def test_a_program_without_its_receives_is_refused() -> None:
-    """A missing RECV is found, whether one is missing or all of them."""
+    """The same code is found if all RECVs are missing, and if any one of them is."""
     without = [[i for i in s if not isinstance(i, Recv)] for s in streams(PROGRAM)]
     assert "E421" in codes(with_streams(PROGRAM, without))
     for g, stream in enumerate(streams(PROGRAM)):

@@ -1,4 +1,4 @@
-"""Random schedules, trees and programs: printing and parsing gives the same, and compiled programs are correct."""
+"""Random syntax trees, schedules and programs: writing and reading changes nothing, and compiled programs are correct."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tools import ROOT
 def check_exactly_once(p: Program) -> None:
     """Check that tasks are on the rank of their stage, and that none is missing or duplicate.
 
-    For each replica, stage and micro-batch there is one forward, and one backward or its two halves.
+    For each replica, stage and micro-batch there is one forward, one backward or its two halves, and at most one recomputation.
     """
     h = p.header
     counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "RECOMPUTE")}
@@ -58,10 +58,10 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 
 @given(programs())
 @examples(75)
-def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
+def test_a_random_program_is_equal_after_writing_and_reading(p: Program) -> None:
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         reread = read(write(p))
-        # Programs compare by their JSON text. What it might lose is visible only in the values.
+        # Programs are equal if their digests are. What a digest does not contain shows only in the header and the streams.
         assert (reread.header, streams(reread)) == (p.header, streams(p))
         assert reread == p and reread.digest == p.digest
         assert write(reread) == write(p)
@@ -71,7 +71,7 @@ def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
 @given(schedules(), st.sampled_from([1, 1, 2, 3]))
 @examples(60)
 def test_random_schedules_compile_to_correct_programs(text: str, width: int) -> None:
-    """The order cannot deadlock, so the compiler must succeed for every placement, window and width."""
+    """The drawn orders cannot deadlock, so the compiler must succeed for every placement, window and width."""
     tree = parse(Source("random", text))
     assert parse(Source("printed", print_schedule(tree))) == tree
     p = compile_text(text, width=width).program
@@ -113,14 +113,15 @@ def library(draw: st.DrawFn) -> Program:
         D, N = D + 1 if name == "gems" else D + D % 2, 2 * N  # noqa: N806
     if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):  # they require about 2D micro-batches or more
         N += 2 * D  # noqa: N806
-    options = {"dapple": ("policy", 2), "interleaved": ("v", 3), "looped_bfs": ("v", 3), "hanayo": ("w", 3)}
-    extra = {options[name][0]: draw(st.integers(1, options[name][1]))} if name in options else {}
+    # By schedule: its third parameter, and the largest value of it that is drawn.
+    third = {"dapple": ("policy", 2), "interleaved": ("v", 3), "looped_bfs": ("v", 3), "hanayo": ("w", 3)}
+    extra = {third[name][0]: draw(st.integers(1, third[name][1]))} if name in third else {}
     return program(name, width, D=D, N=N, **extra)
 
 
 @given(library())
 @examples(30)
-def test_the_library_is_correct_at_any_size(p: Program) -> None:
+def test_the_library_is_correct_at_random_sizes(p: Program) -> None:
     check_exactly_once(p)
     assert not find_error(p, range(1))
     assert program_from_text(program_to_text(p)) == p
@@ -138,8 +139,8 @@ from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from tests.helpers import SMALL
-for name, both in SMALL.items():
-    for parameters in both:
+for name, sizes in SMALL.items():
+    for parameters in sizes:
         for width in (1, 2):
             p = compile_schedule(name, parameters, width).program
             s, graph = simulate(p), dependency_graph(p)
@@ -149,7 +150,7 @@ sys.stdout.write(json_schema())
 """
 
 
-def test_the_same_bytes_under_two_hash_seeds() -> None:
+def test_outputs_have_the_same_bytes_under_two_hash_seeds() -> None:
     outputs = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}

@@ -41,12 +41,15 @@ def compile_and_check(text: str) -> Program:
 @given(greedy_schedules(never_stuck=True))
 @examples(50)
 def test_a_scheduler_with_room_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
-    """Every limit is on F - W or F - B, and allows at least one group of forwards for each (pipe, stage) that it counts."""
+    """A limit on F - W or F - B allows at least one group of forwards for each (pipe, stage) that it counts.
+
+    The other limits count recomputations, and cannot get the scheduler stuck.
+    """
     case.check(compile_and_check(case.text))
 
 
 def with_limits(text: str, help: str) -> str:
-    """Return the text of a stuck order with the limits that its finding suggests."""
+    """Return the text of a schedule whose scheduler got stuck, with the limits that the help of the finding suggests."""
     lines = text.split("\n")
     edits = re.findall(r"line (\d+): write '(limit [^']*)'", help)
     assert edits and "tried: the scheduler then finishes" in help
@@ -78,7 +81,7 @@ def test_a_listing_runs_the_tasks_that_it_lists(case: ListingCase) -> None:
 
 @given(shuffled_listings())
 @examples(50)
-def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
+def test_a_shuffled_listing_is_correct_or_is_refused_with_findings(text: str) -> None:
     try:
         p = compile_text(text).program
     except ChimeraError as error:
@@ -87,6 +90,8 @@ def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
         assert not find_error(p, range(1))
 
 
+# Tasks of a listing. Those of ACTIONS are for the next micro-batch; R(0) is there twice, so that it is drawn more often. Those
+# of NAMED name their micro-batches.
 ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W", "R(0)", "R(0)")
 NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)", "R(0, 1)")
 
@@ -113,8 +118,9 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
     named = draw(st.lists(st.sampled_from(NAMED), max_size=3, unique=True))
     bodies = st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4)
     blocks = draw(st.lists(st.tuples(st.integers(1, 4), bodies), max_size=6))
+    # How many tasks are listed so far, by the first characters of their text: kind and stage, such as "F(0", or "W" alone.
     listed = Counter(a[:3] for a in named) + Counter(a[:3] for times, body in blocks for a in times * body)
-    if "F(0, 0 .. 1)" in named:  # it is over two micro-batches, and was counted once
+    if "F(0, 0 .. 1)" in named:  # one task of two micro-batches, which was counted once
         listed["F(0"] += 1
     for s in (0, 1):  # the remaining tasks, so that many of the listings are complete
         listed[f"I({s}"] += (missing := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
@@ -129,7 +135,9 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
 @example(looped_and_unrolled(4, [], [(1, ["R(0)"]), (2, ["R(0)", "B(0)"]), (2, ["B(0)"])]))
 @example(looped_and_unrolled(4, [], [(2, ["B(0)", "R(0)"])]))
 @examples(250)
-def test_a_loop_lists_the_tasks_of_its_iterations(case: tuple[str, str]) -> None:
+def test_a_loop_lists_the_tasks_of_its_repetitions(case: tuple[str, str]) -> None:
+    """The loop and its repetitions, written one after another, give the same orders or the same findings."""
+
     def listed(text: str) -> object:
         try:
             budget = Budget()
@@ -138,5 +146,5 @@ def test_a_loop_lists_the_tasks_of_its_iterations(case: tuple[str, str]) -> None
             return [(d.code, d.message) for d in error.diagnostics]
 
     looped, unrolled = map(listed, case)
-    event("whole" if isinstance(looped, Program) else "refused")
+    event("ordered" if isinstance(looped, Program) else "refused")
     assert looped == unrolled

@@ -1,4 +1,4 @@
-"""The compiler knows no scheme: with other names, and pipes in another order, a schedule compiles to the same streams."""
+"""The compiler knows no scheme: with other names, and its pipes in another order, a schedule compiles to the same streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESERVED = keywords() | {"F", "B", "I", "W", "R", "hop", "min", "max", *LIMITS} 
 
 
 def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:
-    """Return another name for a word; the same one for a name of the language."""
+    """Return another name for a word; a reserved word stays as it is."""
     return word if word in reserved else f"x{len(word)}_{word[::-1]}"
 
 
@@ -34,21 +34,20 @@ def is_greedy(tree: n.Schedule) -> bool:
 def renamed(source: Source) -> str:
     """Return the text with all of its own names replaced, and its pipes declared in reverse order.
 
-    For `order greedy` the order of the pipes stays, because it breaks ties. So do the names s, m, p and r, which the form
-    defines.
+    For `order greedy` the order of the pipes stays, because it breaks ties. The names s, m, p and r stay too, because this form
+    defines them.
     """
     tree = parse(source)
     pipes = [s for s in tree.statements if isinstance(s, n.PipeDecl)]
-    if is_greedy(tree):
-        pipes.reverse()
-    statements = tuple(pipes.pop() if isinstance(s, n.PipeDecl) else s for s in tree.statements)
+    reordered = iter(pipes if is_greedy(tree) else pipes[::-1])
+    statements = tuple(next(reordered) if isinstance(s, n.PipeDecl) else s for s in tree.statements)
     text = print_schedule(replace(tree, statements=statements))
     reserved = RESERVED | set(GREEDY_NAMES) if is_greedy(tree) else RESERVED
     return re.sub(r"[A-Za-z_]\w*", lambda word: new_name(word[0], reserved), text)
 
 
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
-    """Return the streams with the names of pipes, and the numbers of micro-batches within their pipe.
+    """Return the streams, in which instructions have the names of their pipes, and numbers of micro-batches within their pipe.
 
     rename: give the pipes the names that they have in the renamed text.
     """
@@ -70,7 +69,7 @@ def test_every_schedule_of_the_library_is_tried() -> None:
 
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize("schedule", SMALL)
-def test_a_renamed_copy_compiles_to_the_same(schedule: str, width: int) -> None:
+def test_a_renamed_copy_compiles_to_the_same_streams(schedule: str, width: int) -> None:
     text = renamed(find(schedule))
     assert not set(re.findall(r"\w+", text)) & {schedule, "chimera", "dapple", "gpipe", "interleaved", "down", "up", "main"}
     for parameters in SMALL[schedule]:
@@ -78,7 +77,7 @@ def test_a_renamed_copy_compiles_to_the_same(schedule: str, width: int) -> None:
         other = compile_text(text, {new_name(k): v for k, v in parameters.items()}, width).program
         assert other.header.schedule != p.header.schedule
         assert by_name(other, rename=False) == by_name(p, rename=True)
-        # The parameters keep their meaning under their new names.
+        # The parameters have the same values under their new names.
         assert other.header.parameters == {new_name(k): v for k, v in p.header.parameters.items()}
         if len({pipe.name.partition("[")[0] for pipe in p.header.pipes}) > 1 and not is_greedy(parse(find(schedule))):
             assert [pipe.name for pipe in other.header.pipes] != [new_name(pipe.name) for pipe in p.header.pipes]

@@ -1,4 +1,4 @@
-"""Modules that are cut between the calls of their layers, or by torch's tracer, are trained like the whole module."""
+"""Modules that are cut between the calls of their layers, or by torch's tracer, have the losses of the whole module."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def random_batches(count: int, mask: bool) -> list[Batch]:
     return batches
 
 
-def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
+def test_skip_connections_shared_modules_and_own_parameters_work_across_cuts() -> None:
     torch.manual_seed(1)
     batches, model = random_batches(3, mask=True), skips()
     for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], batches).items():
         whole = Skips()
         assert set(before) == set(whole.state_dict())
-        # The offset is random, and not persistent, so it is in no state dict.
+        # The offset is random, and not persistent, so it is in no state dict and is copied here.
         whole.get_buffer("offset").copy_(model.build_stage(range(1, 2), seed=0)._intercepted.module.offset)
         assert losses == pytest.approx(train_plainly(whole, before, batches, module_loss), rel=2e-5), schedule
 
 
 class Marked(nn.Module):
-    """Puts a parameter of its own before the sequence, between two calls."""
+    """Puts a parameter of its own before the sequence. It reads the parameter between the calls of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Marked(nn.Module):
         return self.head(x)[:, 1:]
 
 
-def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() -> None:
+def test_a_parameter_that_is_read_between_calls_is_trained_like_the_others() -> None:
     batches = random_batches(3, mask=False)
     model = cut(Marked, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "chimera_zb"], batches).values():
@@ -64,7 +64,7 @@ def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() 
 
 
 class Positions(nn.Module):
-    """A table that the model reads without a call."""
+    """A buffer and a parameter that the model reads without a call of this module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Positions(nn.Module):
 
 
 class Shifted(nn.Linear):
-    """A layer with a buffer that the model reads too."""
+    """A layer with a buffer that the model also reads between calls."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -85,7 +85,7 @@ class Shifted(nn.Linear):
 
 
 class Tables(nn.Module):
-    """Reads buffers of a module that nothing calls, and of a layer."""
+    """Reads a buffer and a parameter of a module that nothing calls, and a buffer of a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Tables(nn.Module):
         return self.head(x)
 
 
-def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
+def test_every_stage_can_read_a_buffer_between_calls() -> None:
     torch.manual_seed(4)
     batches = random_batches(3, mask=False)
     model = cut(Tables, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
@@ -110,7 +110,7 @@ def test_a_buffer_that_is_read_between_calls_is_on_every_stage() -> None:
 
 
 class Writes(nn.Module):
-    """Changes fields in place: before the first call, between calls, and in a call. A buffer has the name of a field."""
+    """Changes fields in place, between calls and in a call. A buffer has the name of a field."""
 
     class Unit(nn.Linear):
         def forward(self, x: Tensor, scale: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Writes(nn.Module):
         self.register_buffer("mask", torch.full((LENGTH,), 3.0))
 
     def forward(self, tokens: Tensor, mask: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-        x = self.embed(tokens) * (self.mask * mask.mul_(2)).unsqueeze(-1)  # later stages do not need the mask
+        x = self.embed(tokens) * (self.mask * mask.mul_(2)).unsqueeze(-1)  # no later line reads the mask
         x = self.blocks[0](x, scale)
         for block in self.blocks[1:]:
             x = block(x + bias.add_(1).unsqueeze(-1))

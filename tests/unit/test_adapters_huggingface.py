@@ -1,4 +1,7 @@
-"""Hugging Face models from configurations and folders: trained in stages, they have the losses of plain transformers."""
+"""Hugging Face models: in stages they have the losses of plain transformers, and each stage reads its own weights.
+
+Configurations and weights that are wrong are refused.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": SIZES | {"num_key_value_heads": 1, "num_local_experts": 2, "head_dim": 8},
     "albert": SIZES | NO_DROPOUT | {"embedding_size": 8, "classifier_dropout_prob": 0.0},
 }  # fmt: skip
-LAYERS = {  # by model_type: the names of the lists of layers, where they are given
+LAYERS = {  # by model_type: the paths of the lists of layers; the other models are cut at their outermost lists
     "opt": ["model.decoder.layers"],
     "gpt_neox": ["gpt_neox.layers"],
     "vit": ["vit.layers"],
@@ -98,24 +101,27 @@ def model_of(path: Path, layers: list[str] | None = None, **options: Any) -> Cal
 
 
 def check(path: Path, schedules: list[str], layers: list[str] | None = None, iterations: int = 3) -> None:
-    """Check that the losses under schedules are those of plain transformers."""
+    """Check that the losses under these schedules are those of plain transformers, and that training changes the loss.
+
+    layers: as in LAYERS; None: the outermost lists of the model.
+    """
     torch.manual_seed(3)
     model, config = model_of(path, layers), configuration(path)
     batches = [random_like(model.example(1).fields, SAMPLES * MICRO_BATCHES) for _ in range(iterations)]
     for schedule, (before, losses) in train(lambda: model, schedules, batches).items():
         whole = class_of(config)(config).train()
         expected = train_plainly(whole, before, batches, plain_loss)
-        assert losses == pytest.approx(expected, rel=2e-5), schedule  # gradients are added in another order
+        assert losses == pytest.approx(expected, rel=2e-5), schedule  # not equal: gradients are added in another order
         assert losses[0] != losses[-1]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "llama"])
-def test_the_losses_are_those_of_plain_transformers_under_every_schedule(kind: str, tmp_path: Path) -> None:
+def test_the_losses_are_those_of_plain_transformers_under_three_schedules(kind: str, tmp_path: Path) -> None:
     check(write_config(tmp_path, kind), ["chimera", "chimera_zb", "1f1b"])
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_an_architecture_needs_no_more_than_the_names_of_its_lists_of_layers(kind: str, tmp_path: Path) -> None:
+def test_an_architecture_needs_no_more_than_the_paths_of_its_lists_of_layers(kind: str, tmp_path: Path) -> None:
     check(write_config(tmp_path, kind), ["chimera_zb"], LAYERS[kind], iterations=2)
 
 
@@ -126,9 +132,9 @@ def test_the_chosen_attention_is_that_of_the_model(tmp_path: Path) -> None:
 
 def outputs(model: CallModel, cuts: list[int], fields: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of the model in training mode. cuts: the first layer of each stage but the first."""
-    ends, values = [0, *cuts, len(model.layer_names)], ()
+    bounds, values = [0, *cuts, len(model.layer_names)], ()
     with drawing(Draws(seed=0, iteration=0, samples=tuple(range(SAMPLES)))):
-        for start, stop in pairwise(ends):
+        for start, stop in pairwise(bounds):
             stage = model.build_stage(range(start, stop), seed=0)
             values = stage(*values, **{name: fields[name] for name in stage.reads})
     return values
@@ -223,6 +229,6 @@ def test_wrong_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         class_of(configuration(write_config(tmp_path, "llama")), "LlamaForNothing")
     with pytest.raises(ChimeraError, match=r"E851.*has no module 'model.layer'"):
         model_of(write_config(tmp_path, "llama"), ["model.layer"])
-    monkeypatch.setitem(sys.modules, "transformers", None)  # an import fails, as where it is not installed
+    monkeypatch.setitem(sys.modules, "transformers", None)  # its import fails, as if it were not installed
     with pytest.raises(ChimeraError, match=r"(?s)E850.*pip install 'chimerac\[huggingface\]'"):
         configuration(path)

@@ -1,4 +1,4 @@
-"""Models of one's own, which a function of a file makes: --model FILE.py:FUNCTION."""
+"""A user's own model, which a function of a file returns: --model FILE.py:FUNCTION."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if number:
 """
 
 
-def test_a_run_trains_the_function_of_a_file(
+def test_a_run_trains_the_model_of_a_function_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.py"
@@ -98,17 +98,17 @@ def function(argument):
 short = lambda parameter: (in_lambda := parameter)
 """
     )
-    found = ("nn", "os", "opened", "in_with", "in_for", "in_else", "in_try", "in_except", "first", "second", "rest",
+    bound = ("nn", "os", "opened", "in_with", "in_for", "in_else", "in_try", "in_except", "first", "second", "rest",
              "in_finally", "InWhile", "in_case", "function", "short")  # fmt: skip
-    for name in found:
+    for name in bound:
         check_own(f"{path}:{name}")
     for name in ("in_class", "method", "argument", "in_function", "in_lambda", "torch", "path"):
         with pytest.raises(ChimeraError, match=f"E801.*has no function {name}"):
             check_own(f"{path}:{name}")
 
 
-def test_the_whole_module_of_a_function_of_a_file_gets_no_memory(tmp_path: Path) -> None:
-    """`watched` logs how many numbers of its module's parameters are in memory: none, until a stage is built."""
+def test_parameters_get_memory_only_for_a_stage_that_is_built(tmp_path: Path) -> None:
+    """At each call, `watched` logs how many numbers of its module's parameters are in memory: none until a stage is built."""
     path = tmp_path / "mine.py"
     path.write_text(
         MINE
@@ -173,6 +173,7 @@ def test_each_loss_has_a_name_that_options_know() -> None:
 
 
 def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
+    """A sum is accepted, and so is a loss of which the check cannot tell whether it is one."""
     path = tmp_path / "mine.py"
     path.write_text(MINE + FUNCTIONS_WITH_LOSSES)
 
@@ -187,7 +188,7 @@ def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
         job(name)
 
 
-def test_the_partition_of_a_model_of_one_s_own_is_given_by_hand(tmp_path: Path) -> None:
+def test_split_or_partition_gives_the_partition_of_an_own_model(tmp_path: Path) -> None:
     path, cut_file = tmp_path / "mine.py", tmp_path / "cut.json"
     path.write_text(MINE)
     name = f"{path}:Net"
@@ -197,9 +198,9 @@ def test_the_partition_of_a_model_of_one_s_own_is_given_by_hand(tmp_path: Path) 
 
     def partition(*more: str) -> object:
         settings = parse_options([*words, *more])
-        found = fitted(make_plan(settings), settings, description)
-        assert found.evaluation is not None and found.evaluation.partition == found.program.partition
-        return found.program.partition and found.program.partition.stages
+        plan = fitted(make_plan(settings), settings, description)
+        assert plan.evaluation is not None and plan.evaluation.partition == plan.program.partition
+        return plan.program.partition and plan.program.partition.stages
 
     assert partition() is None
     assert partition("--split", "1,3") == ((0, 1), (1, 4))

@@ -1,4 +1,4 @@
-"""Modules that cannot be cut between the calls of their layers, and calls that differ from the trace."""
+"""Modules that cannot be cut between the calls of their layers, and calls that differ from the trace, are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Odd(nn.Module):
     """Breaks one rule, or none.
 
     rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
-    forward leaves out a call; "none": it can be cut.
+    forward leaves out the last two calls; "none": it can be cut.
     """
 
     def __init__(self, rule: str) -> None:
@@ -82,6 +82,7 @@ class Odd(nn.Module):
     ],
 )
 def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, field: str, message: str) -> None:
+    """The message says at, before or after which call. field: the name by which the forward, which reads x, gets x."""
     with pytest.raises(ChimeraError, match=message):
         cut(lambda: Odd(rule), {field: torch.zeros(1, 2)}, loss=cross_entropy)
 
@@ -101,7 +102,7 @@ class Changing(nn.Linear):
         return y if isinstance(x, FakeTensor) else (y, y)
 
 
-def test_another_structure_than_the_traced_one_is_refused_with_both() -> None:
+def test_another_structure_than_the_traced_one_is_refused_with_both_structures() -> None:
     def build() -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), Changing(2, 2), nn.Linear(2, 2))
 
@@ -110,6 +111,6 @@ def test_another_structure_than_the_traced_one_is_refused_with_both() -> None:
         stage(input=torch.zeros(1, 2))
 
 
-def test_a_model_has_its_own_loss() -> None:
+def test_a_pipeline_of_a_model_with_a_loss_refuses_another_loss() -> None:
     with pytest.raises(TypeError, match="loss: a Model has its own"):
         Pipeline(skips(), "chimera", loss=cross_entropy, transport=object())

@@ -32,7 +32,7 @@ class Gates(nn.Module):
         return self.head(x)
 
 
-def test_the_order_of_parameters_is_that_of_the_module_in_every_process() -> None:
+def test_the_parameters_of_a_stage_are_in_the_order_of_the_module() -> None:
     """Ranks sum gradients in this order. The order of a set of names would differ from process to process."""
     model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     gates = [f"{name}.{kind}" for name in "abcdefgh" for kind in ("weight", "bias")]
@@ -61,13 +61,13 @@ def sequence() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *linears, nn.ReLU(inplace=True), nn.Linear(WIDTH, VOCABULARY))
 
 
-def test_a_module_that_exists_is_trained_itself() -> None:
+def test_a_stage_of_a_module_that_exists_has_the_parameters_of_this_module() -> None:
     module = sequence()
     stage = cut(module, {"input": TOKENS}, loss=cross_entropy).build_stage(range(2, 4), seed=0)
     assert [p is q for p, q in zip(stage.parameters(), module[2:4].parameters(), strict=True)] == [True] * 4
 
 
-def test_a_function_that_returns_a_module_that_exists_is_refused() -> None:
+def test_a_function_that_returns_a_parameter_a_second_time_is_refused() -> None:
     module = sequence()
     for build in (lambda: module, lambda: nn.Sequential(*sequence()[:2], module[2], *sequence()[3:])):
         model = cut(build, {"input": TOKENS}, loss=cross_entropy)
@@ -76,7 +76,7 @@ def test_a_function_that_returns_a_module_that_exists_is_refused() -> None:
 
 
 class Warns(nn.Module):
-    """Reads the values of a tensor unless it is fake, as models of transformers do to warn."""
+    """Reads the values of a tensor unless the tensor is fake, as models of transformers do before a warning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +87,6 @@ class Warns(nn.Module):
         return self.layers[1](self.layers[0](x))
 
 
-def test_a_model_that_reads_the_values_of_real_tensors_is_measured() -> None:
+def test_a_model_that_reads_the_values_of_real_tensors_can_be_described() -> None:
     model = cut(Warns, {"x": torch.zeros(1, 2)}, loss=cross_entropy)
     assert describe(model, 1).layers[0].parameters == 6

@@ -1,4 +1,4 @@
-"""The reports of the benchmarks on real ranks: which goals are missed. The measurements themselves are not tested."""
+"""Benchmarks: the rows, ratios and missed goals of their reports, and their blocks on the page. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.bench_overlap import AT_END, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
 
-# How long an iteration takes, predicted and measured. With the other schedules it takes 2 s.
+# How long an iteration takes: the predicted and the measured time are equal. With the schedules not named here it takes 2 s.
 SECONDS = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}
 ROWS = [
     Row(
@@ -35,12 +35,12 @@ ROWS = [
 
 
 def missed(text: str) -> list[str]:
-    """Return the goals of a report that are missed, with the places."""
+    """Return the lines of a report that say where a goal is missed. A line that was wrapped is one line again."""
     return [line for line in text.replace("\n  ", " ").splitlines() if ": missed: " in line]
 
 
 def changed(schedule: str, **fields: object) -> list[Row]:
-    """Return ROWS with other fields in the first row of a schedule."""
+    """Return ROWS with these fields replaced in the first row of a schedule."""
     first = next(row for row in ROWS if row.schedule == schedule)
     return [replace(row, **fields) if row is first else row for row in ROWS]
 
@@ -87,7 +87,7 @@ def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
 
 
 def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
-    """Return the measurements of the ranks. With `sync at end` an iteration takes 2 s, of which 1 s is exposed.
+    """Return measurements of all runs. With the other two choices of `sync` an iteration takes 2 s, of which 1 s is exposed.
 
     eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`.
     """
@@ -116,10 +116,10 @@ def test_each_sync_of_the_overlap_places_the_all_reduces_elsewhere() -> None:
 
 
 def test_a_ratio_is_computed_in_each_round() -> None:
-    # 0.5, 1 and 0.25: their first quartile, median and third quartile.
+    # The ratios are 0.5, 1 and 0.25. Expected are their first quartile, their median and their third quartile.
     assert ratios([1.0, 10.0, 100.0], [2.0, 10.0, 400.0]) == pytest.approx((0.375, 0.5, 0.75))
 
 
 def test_the_page_has_the_block_of_every_benchmark() -> None:
-    for name in ("runtime", "timed", "overlap"):
+    for name in ("runtime", "instructions", "timed", "overlap"):
         assert recorded(name, PAGE)

@@ -1,4 +1,4 @@
-"""Operations that can block a rank: for each of them the verifier refuses a program in which a rank waits there forever."""
+"""Operations that can block a rank: the verifier refuses programs in which a rank waits forever at one of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ BLOCKING = [op for op in Op if blocks(op)]
 
 @cache
 def operations_where_ranks_stop() -> frozenset[int]:
-    """Return the operations at which a rank waits forever, on the machine `rendezvous`.
+    """Return the operations at which a rank of some program waits forever, on the machine `rendezvous`.
 
-    Two programs are tried, with each of their instructions moved to each other place of its stream.
+    The programs are two programs of the library in which one instruction is moved: each instruction to each other place of its
+    stream.
     """
     ops: set[int] = set()
     for name, size in (("1f1b", 3), ("zb_h1", 2)):
         p = program(name, D=size, N=size).with_header(machine="rendezvous")
-        right = streams(p)
-        for rank, stream in enumerate(right):
+        original = streams(p)
+        for rank, stream in enumerate(original):
             for source, target in permutations(range(len(stream)), 2):
-                changed = with_streams(p, [*right[:rank], with_move(stream, source, target), *right[rank + 1 :]])
+                changed = with_streams(p, [*original[:rank], with_move(stream, source, target), *original[rank + 1 :]])
                 for finding in findings(changed):
                     if finding.code == "E440":  # ranks wait forever
                         ops |= {int(changed.table.op[row]) for row in finding.about}

@@ -1,4 +1,4 @@
-"""Budgets: each compilation counts its own operations, also in threads and inside another compilation."""
+"""Budgets: each compilation counts its own operations, also in threads and inside another one, and ends at the limit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from tests.helpers import findings_of_call
 
 TICKS = "schedule x ranks 4 stages 4 pipe p {{ stage s on rank s micro_batches 16 }} order ticks {{ {} }}"
 RIGHT = TICKS.format("F(s, m) at s + m  B(s, m) at 100 + 3 - s + m")
-# Two tasks of a rank are on one tick: changes of the text are tried.
-LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")
+# Two tasks of a rank are on one tick. So the compiler tries edits of the text.
+WRONG = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")
+# The requirement is not met. So the compiler tries other values of N.
 UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("schedule x")
 
 
@@ -40,13 +41,14 @@ CASES: list[Callable[[], tuple[str, int]]] = [
     lambda: compile_and_count(find("zb_v"), D=4, N=12),
     lambda: compile_and_count(find("hanayo"), D=4, N=8),
     lambda: compile_and_count(Source("right", RIGHT)),
-    lambda: compile_and_count(Source("late", LATE)),
+    lambda: compile_and_count(Source("wrong", WRONG)),
     lambda: compile_and_count(Source("unmet", UNMET)),
 ]
 
 
 @pytest.fixture
 def _fast_switches() -> Iterator[None]:
+    """Let the interpreter switch between threads every 10 microseconds."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -63,8 +65,8 @@ def test_compilations_in_threads_count_the_same_operations_as_alone() -> None:
 
 
 def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other compilation runs inside a trial, where diagnose itself compiles."""
-    alone = compile_and_count(Source("late", LATE))
+    """The inner compilation runs inside a trial of the outer one."""
+    alone = compile_and_count(Source("wrong", WRONG))
     compiled_by_trials, nested = Trials.compiled, []
 
     def compiling_meanwhile(self: Trials, *given: object) -> object:
@@ -72,19 +74,19 @@ def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: p
         return compiled_by_trials(self, *given)
 
     monkeypatch.setattr(Trials, "compiled", compiling_meanwhile)
-    assert compile_and_count(Source("late", LATE)) == alone
+    assert compile_and_count(Source("wrong", WRONG)) == alone
     assert nested and set(nested) == {compile_and_count(find("chimera"), D=4, N=8)}
 
 
 def test_trials_are_not_counted_in_the_budget() -> None:
-    """A wrong text, whose changes are tried, takes about as many operations as a right one of the same size."""
-    result, spent = compile_and_count(Source("late", LATE))
+    """A wrong text, of which edits are tried, takes at most a tenth more operations than a right one of the same size."""
+    result, spent = compile_and_count(Source("wrong", WRONG))
     assert "tried" in result
     assert spent <= 1.1 * compile_and_count(Source("right", RIGHT))[1]
 
 
 def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long formula has an edit for each of its numbers, and each edit makes a whole text. MAX_TRIED allows a few trials."""
+    """A long formula has edits for each of its numbers, and making one copies the whole text. MAX_TRIED allows a few trials."""
     made, compiled = [], []
     monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
     monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))
@@ -101,7 +103,7 @@ def test_two_compilations_of_one_budget_share_it() -> None:
     assert budget.spent == 2 * spent_once
 
 
-@pytest.mark.parametrize("name", ["chimera", "zb_v", "hanayo"])  # ticks, listing, greedy
+@pytest.mark.parametrize("name", ["chimera", "zb_v", "hanayo"])  # order ticks, listing, greedy
 def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
     source, sizes = find(name), {"D": 4, "N": 8}
     enough = Budget()
@@ -115,14 +117,14 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
 
 
 def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
-    def spent(limits: int, micro_batches: int) -> int:
-        order = f"order greedy {{ prefer B, F {'limit F - B <= 4 ' * limits} }}"
+    def spent(limit_count: int, micro_batches: int) -> int:
+        order = f"order greedy {{ prefer B, F {'limit F - B <= 4 ' * limit_count} }}"
         pipe = f"pipe p {{ stage s on rank s micro_batches {micro_batches} }}"
         return compile_and_count(Source("x", f"schedule x ranks 4 stages 4 {pipe} {order}"))[1]
 
     # Differences leave out the operations that do not grow with the number of tasks.
-    assert spent(limits=16, micro_batches=40) - spent(limits=16, micro_batches=20) > 1.5 * (
-        spent(limits=1, micro_batches=40) - spent(limits=1, micro_batches=20)
+    assert spent(limit_count=16, micro_batches=40) - spent(limit_count=16, micro_batches=20) > 1.5 * (
+        spent(limit_count=1, micro_batches=40) - spent(limit_count=1, micro_batches=20)
     )
 
 

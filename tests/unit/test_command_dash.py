@@ -1,4 +1,4 @@
-"""The path `-` of an option that writes a file: it means stdout, or is refused. No file of this name is written."""
+"""The path `-` of an option that writes a file: it means stdout, or is refused. An empty path is refused too."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_product_goes_to_stdout(verb: str, folder: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_a_file_beside_another_product_is_refused(verb: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_is_refused_for_a_file_beside_another_product(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words, message = REFUSED[verb]
     assert main(words) == 2
     output = capsys.readouterr()
@@ -61,12 +63,12 @@ def test_a_file_beside_another_product_is_refused(verb: str, folder: Path, capsy
 
 def test_every_verb_with_an_output_file_is_tested() -> None:
     parsers: Sequence[argparse.ArgumentParser] = make_parser().verbs  # type: ignore[attr-defined]
-    found = {
+    options_by_verb = {
         parser.prog.removeprefix("chimerac").strip(): [action.dest for action in parser._actions]
         for parser in (make_parser(), *parsers)
     }
-    assert {verb for verb, names in found.items() if "output" in names} == {*TO_STDOUT, *REFUSED}
-    assert [verb for verb, names in found.items() if "certificate" in names] == ["search"]
+    assert {verb for verb, names in options_by_verb.items() if "output" in names} == {*TO_STDOUT, *REFUSED}
+    assert [verb for verb, names in options_by_verb.items() if "certificate" in names] == ["search"]
 
 
 def test_a_certificate_goes_to_stdout_beside_a_schedule_in_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +80,7 @@ def test_a_certificate_goes_to_stdout_beside_a_schedule_in_a_file(folder: Path, 
 
 
 @pytest.mark.parametrize("verb", [*REFUSED, "compare", "diff"])
-def test_an_empty_path_is_refused_at_once(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_path_is_refused_by_the_parser(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     *words, option, _ = {**TO_STDOUT, **REFUSED}[verb][0]
     with pytest.raises(SystemExit, match="2"):
         main([*words, option, ""])

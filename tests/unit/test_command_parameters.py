@@ -1,4 +1,4 @@
-"""The values of -p and --cost: messages for values that are wrong (E002)."""
+"""The values of -p and --cost: how they are read, and the messages for values that are wrong (E002)."""
 
 from __future__ import annotations
 

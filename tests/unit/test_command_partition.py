@@ -1,4 +1,4 @@
-"""`chimerac partition`, and --split and --partition of the commands: one partition from the table to the run."""
+"""`chimerac partition`: its table and its file, which --partition reads. And the options that need a model, such as --split."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
     written = program_from_json(Path(compiled).read_text()).partition
     assert written is not None and written.stages == STAGES
     assert json.loads(Path(cut).read_text())["stages"] == [list(stage) for stage in STAGES]
-    for words in (["--partition", cut], ["--split", "1,2,2,1"]):
-        assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
+    for choice in (["--partition", cut], ["--split", "1,2,2,1"]):
+        assert main([*SCHEDULE, *MODEL, *choice, "--emit", "json", "-o", compiled]) == 0
         carried = program_from_json(Path(compiled).read_text()).partition
-        for run in ([compiled], [*SCHEDULE, *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
+        for run in ([compiled], [*SCHEDULE, *MODEL, *choice], [compiled, "--split", "1,2,2,1"]):
             partition = make_plan(parse_options([*run, "--loopback"])).program.partition
             assert partition is not None and carried is not None
             assert partition == carried and partition.stages == STAGES
@@ -59,7 +59,7 @@ def test_wrong_options_are_findings(words: list[str], status: int, fact: str, ca
     assert all(part in error for part in fact.split(": ", 1))  # a finding begins with error[E708], not with E708
 
 
-def test_memory_is_a_number_of_any_size() -> None:
+def test_a_number_of_bytes_may_have_a_unit_and_more_than_64_bits() -> None:
     for text, expected in (
         ("1.5GB", 1_500_000_000),
         ("24GiB", 24 * 2**30),
@@ -103,7 +103,9 @@ def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     parameters, cost, gradients, optimizer = 2, 3, 5, 6  # the columns
     assert sum(int(row[parameters]) for row in rows) == preset("gpt-small").description(1).parameters
     assert abs(sum(float(row[cost]) for row in rows) - 100) < 0.2, "percentages, rounded"
-    assert all(row[optimizer] == row[gradients] for row in rows), "each of two copies holds half of AdamW's two numbers"
+    assert all(row[optimizer] == row[gradients] for row in rows), (
+        "with --zero each of two copies holds half of AdamW's two numbers for each parameter"
+    )
 
 
 def test_recomputation_is_tried_before_it_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:

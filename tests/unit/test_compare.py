@@ -1,4 +1,4 @@
-"""`chimerac compare`: its numbers equal those that the tests count in the programs, and published ones."""
+"""`chimerac compare`: its figures, the reasons of schedules that cannot run, its findings, and the forms of its output."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from tests.helpers_events import makespan
 
 
 def compared(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
-    """Run `chimerac compare` with these words, and return the rows of its JSON form, by schedule. status: its exit status."""
+    """Run `chimerac compare` with these words, and return the rows of its JSON form, by schedule. status: the one expected."""
     assert main(["compare", *words, "--emit", "json"]) == status
     found = json.loads(capsys.readouterr().out)
     return {row["schedule"]: row for row in found["schedules"]}
 
 
-# Makespan, wall bubble and activations at D=4, N=8, F=1, B=2: published, or from an independent simulation. A rank of
-# `interleaved` has two stages, so each counts as half an activation. A micro-batch of `chimera_halving` is half as large.
+# Makespan, and the most wall bubble and the most activations of a rank, at D=4, N=8, F=1, B=2: published, or from an
+# independent simulation. A rank of `interleaved` has two stages, so a micro-batch alive on one of them counts as half an
+# activation. A micro-batch of `chimera_halving` is half as large as in the other schedules, and counts as half an activation.
 KNOWN = {
     "gpipe": (33, 9, 8),
     "1f1b": (33, 9, 4),
@@ -44,7 +45,7 @@ KNOWN = {
 }
 
 
-def test_makespans_bubbles_and_activations_are_the_published_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_makespans_bubbles_and_activations_are_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     rows = compared(capsys, "-p", "D=4", "-p", "N=8")
     assert sorted(rows) == names()
     most = 1  # the index in a pair: the least and the most of all ranks
@@ -60,7 +61,7 @@ def test_makespans_bubbles_and_activations_are_the_published_ones(capsys: pytest
 
 @pytest.mark.parametrize("name", names())
 def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Busy time is the makespan without the bubble. On every rank it is N (F + B), whatever the number of stages is."""
+    """Busy time is the makespan without the bubble. Its mean over the ranks is N (F + B), whatever the number of stages is."""
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--cost", "F=2", "--cost", "B=3", "--recompute", "none")[name]
     busy = row["makespan"] * (1 - row["bubble_ratio"])
     assert busy == pytest.approx(8 * (2 + 3), rel=1e-4)
@@ -80,12 +81,14 @@ def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.Captu
             if isinstance(i, Send):
                 sent[rank] += len(i.micro_batches)
             if isinstance(i, AllReduce):
-                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # what a ring sends
+                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # what a rank of a ring sends
     assert row["messages"] == max(sent.values()) * size
     assert row["all_reduced"] == pytest.approx(float(max(all_reduced.values())), abs=1e-6)
 
 
-def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_memory_is_that_of_the_report_and_the_bytes_sent_are_those_computed_by_hand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     model = ["--model", "gpt-small", "--optimizer", "adamw"]
     row = compared(capsys, "chimera", "-p", "D=2", "-p", "N=4", *model)["chimera"]
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
@@ -93,8 +96,8 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert row["memory_bytes"] == max(
         int(peak.replace(",", "")) for peak in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE)
     )
-    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a
-    # ring of 2 ranks it sends as many bytes as there are gradients.
+    # A message has 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a ring of
+    # 2 ranks, each rank sends as many bytes as the gradients have.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 4 * preset("gpt-small").description(4).parameters
     assert main(["compare", "chimera", "-p", "D=2", "-p", "N=4", *model]) == 0
@@ -127,7 +130,7 @@ def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.Cap
     assert "stage 7" in compared(capsys, "1f1b", "--recompute", "7", status=1)["1f1b"]["reason"]
 
 
-def test_a_file_of_the_user_is_compared_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_row_of_a_file_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own.sched"
     own.write_text("schedule mine  param N = 2  ranks 2  stages 2  pipe a { stage s on rank s micro_batches N }\n"
                    "order ticks { F(s, m) at s + m  B(s, m) at 99 - s + m }")  # fmt: skip
@@ -185,6 +188,7 @@ def test_the_timelines_have_the_colours_of_tasks_and_pipes(capsys: pytest.Captur
     plain, coloured = shown
     assert "\x1b" not in plain
     rows = [[line for line in text.splitlines() if line.startswith("rank")] for text in (plain, coloured)]
+    # Idle time is drawn as dots without colours, and as blanks with colours.
     assert [line.replace(".", " ") for line in rows[0]] == [without_colour(line) for line in rows[1]]
     shades = [re.findall(r"48;5;(\d+)m([FB])", line) for line in rows[1]]
     assert len({shade for shade, _ in shades[0]}) == 2, "one pipe: a colour for F, and one for B"

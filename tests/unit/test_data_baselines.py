@@ -1,4 +1,4 @@
-"""Baselines of a text: the unigram entropy and the bigram model, of the samples that an evaluation reads."""
+"""Baselines of a text: its unigram entropy, and the loss of a bigram model on held-out samples."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from chimerac.interpreter.data.windows import text_data
 CYCLE = "0123456789 abcdef"
 
 
-def test_the_bigram_model_is_that_of_its_counts() -> None:
-    rng = np.random.default_rng(0)
-    tokens = rng.choice(256, 3000, p=rng.dirichlet(np.full(256, 0.05))).astype(np.uint8)
+def test_the_bigram_loss_follows_from_the_counts() -> None:
+    rng, vocabulary, count = np.random.default_rng(0), 256, 3000
+    tokens = rng.choice(vocabulary, count, p=rng.dirichlet(np.full(vocabulary, 0.05))).astype(np.uint8)
     text = Text([tokens[:1000], tokens[1000:]])
     singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
 
     def loss(before: int, byte: int) -> float:
-        unigram = (singles[byte] + 1) / (3000 + 256)
+        unigram = (singles[byte] + 1) / (count + vocabulary)
         return -math.log((pairs[before, byte] + unigram) / (sum(n for (x, _), n in pairs.items() if x == before) + 1))
 
     inputs, targets = tokens[5:40], tokens[6:41]
     found = bigram_loss(text, [(inputs[:10], targets[:10]), (inputs[10:], targets[10:])])
     assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]))
-    # The probabilities of all bytes that may follow sum to 1.
-    assert sum(math.exp(-loss(int(inputs[0]), byte)) for byte in range(256)) == pytest.approx(1)
+    # With the formula above, the probabilities of all bytes that may follow a byte sum to 1.
+    assert sum(math.exp(-loss(int(inputs[0]), byte)) for byte in range(vocabulary)) == pytest.approx(1)
 
 
-def test_baselines_are_of_the_samples_that_an_evaluation_reads() -> None:
+def test_baselines_of_a_text_in_which_each_byte_decides_the_next() -> None:
     text = Text([np.frombuffer((CYCLE * 400).encode(), np.uint8)])
     data = text_data(text, length=24, seed=0)
     (_, unigram, _), (name, bigram, _) = data.baselines(8)  # of eight samples

@@ -31,7 +31,10 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows_of(folder: Path, prepared: Path, column: str = "text") -> tuple[list[str], list[str] | None]:
-    """Return the rows to train on and those held out, read from the bytes of the prepared file. None: no rows are held out."""
+    """Return the rows to train on and those held out, read from the bytes of the prepared file.
+
+    prepared: the folder of this file. The second result is None if the data set holds out no rows itself.
+    """
     text = tokenized(folder_documents(folder, column), tokenizer=None, folder=prepared, limit_s=5)
     border = len(text) if text.border is None else text.border
     parts = [bytes(text.read(a, b)).decode().splitlines() for a, b in ((0, border), (border, len(text)))]
@@ -101,12 +104,12 @@ def test_what_datasets_has_saved_is_read_with_its_splits(tmp_path: Path) -> None
             folder_documents(tmp_path / "one", column)
 
 
-def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
+def test_only_a_lone_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n{"text": "\\ud83d\\ude00"}')
     assert [piece.text for piece in folder_documents(tmp_path, "text").train()] == ["a?b", "\U0001f600"]
 
 
-def test_what_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
     def refused(reason: str, column: str = "text", folder: Path = tmp_path) -> str:
         """Check that the folder is refused for this reason, and return the help."""
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:

@@ -1,4 +1,4 @@
-"""Exported weights generate text, and evaluations count what a classifier predicts correctly."""
+"""Exported weights generate text, and the accuracy of a classifier is the one that one process computes."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def run(tmp_path: Path, words: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train gpt-nano on CYCLE, and return the path of its weights: w.safetensors. The same weights are beside it in w.pt."""
     pytest.importorskip("safetensors")
     folder = tmp_path_factory.mktemp("run")
     (folder / "text").write_text(CYCLE * 500)
@@ -85,6 +86,9 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(tmp_path / "x.safetensors", "")
     torch.save({3: torch.zeros(1)}, tmp_path / "numbers.pt")
     refused(tmp_path / "numbers.pt", "no mapping from names to tensors", "gpt-nano", length=24)
+
+
+def test_a_wrong_prompt_and_weights_that_are_not_finite_are_refused(weights: Path) -> None:
     generator = generator_of(weights, model=None, length=None, tokenizer=None)
     one_token = Sampling(count=1, temperature=1.0, top_k=None, seed=0)
     with pytest.raises(ChimeraError, match=r"E862.*no token"):
@@ -96,7 +100,7 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
         generator.continued("a", one_token)
 
 
-def test_the_length_in_a_file_is_a_number(weights: Path, tmp_path: Path) -> None:
+def test_a_wrong_length_in_a_file_is_not_used(weights: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     for length in ("many", "-24", "24" * 20):

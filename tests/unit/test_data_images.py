@@ -1,4 +1,4 @@
-"""Images: CIFAR-10 from archives made here, the digits of scikit-learn, normalization and augmentation."""
+"""Images: CIFAR-10 from files made here, the digits of scikit-learn, normalization, augmentation, and data that is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_archive(path: Path, contents: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("form", ["archive", "folder", "python 2", "protocol 5"])
-def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_any_version(form: str, tmp_path: Path) -> None:
+def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_several_versions(form: str, tmp_path: Path) -> None:
     batches = [batch(k) for k in range(6)]
     protocol = 5 if form == "protocol 5" else 2
     write = python_2_pickle if form == "python 2" else lambda b: pickle.dumps(b, protocol)
@@ -106,7 +106,9 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_is_missing_or_damaged_is_said_with_the_published_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_damaged_files_are_refused_with_the_name_of_the_published_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(reason: str) -> None:
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             cifar10(tmp_path, tmp_path / "prepared", limit_s=5)
@@ -153,7 +155,7 @@ def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() 
     assert sorted(labels.tolist()) == sorted(other.held_out.targets(range(359))[0].tolist())
 
 
-def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> None:
+def test_augmentation_moves_images_whatever_the_order_in_which_they_are_read() -> None:
     pytest.importorskip("sklearn")
     plain, changed = (image_data(digits(), seed=0, augments=augments) for augments in (False, True))
     (images,), (again,) = changed.train.inputs(range(50)), changed.train.inputs([*range(49, -1, -1)])
@@ -165,19 +167,22 @@ def test_augmentation_moves_images_and_depends_on_seed_and_number_alone() -> Non
         padded = torch.nn.functional.pad(original, (1, 1, 1, 1), value=black)
         moved = [padded[y : y + 8, x : x + 8] for y in range(3) for x in range(3)]
         assert any(image.equal(m) for m in moved)
-    # The same image is not changed in the same way in all of eight epochs.
+    # In eight epochs one image is changed in at least two ways.
     train, count = changed.train, len(digits().train)
     numbers = [_number_of(train, image=5, epoch=epoch, count=count) for epoch in range(8)]
     assert len({tuple(train.inputs([k])[0].flatten().tolist()) for k in numbers}) > 1
 
 
 def _number_of(samples: Any, image: int, epoch: int, count: int) -> int:
-    """Return the number of the sample that is this image in an epoch. count: how many samples an epoch has."""
+    """Return the number of the sample that is this image in an epoch.
+
+    image: its place in the part of the data set; count: how many samples an epoch has.
+    """
     (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if samples._place(k) == samples.part[image])
     return number
 
 
-def test_mirrored_images_are_half_of_all() -> None:
+def test_about_half_of_the_images_are_mirrored() -> None:
     pytest.importorskip("sklearn")
     data = replace(digits(), shift=0, flips=True)
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
@@ -186,7 +191,7 @@ def test_mirrored_images_are_half_of_all() -> None:
     assert 70 < mirrored < 130 and mirrored + sum(np.array_equal(f, image) for f in found) == 200
 
 
-def test_data_that_does_not_fit_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_data_that_is_missing_or_does_not_fit_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("some text " * 100)
     for words, reason in (
         (["--model", "cnn-digits", "--data", str(tmp_path / "text")], "cnn-digits is trained on images of 8 x 8 x 1"),

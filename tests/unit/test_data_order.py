@@ -1,4 +1,4 @@
-"""The order of samples: a uniformly random permutation in each epoch, of which each place is computed alone."""
+"""The order of samples: a uniformly random permutation in each epoch, of which each place is computed without the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of models that a user brings: tokens and masks of a tokenizer, and images, under the names of the model's fields."""
+"""The data of models that a user brings: tokens, also in two halves or with masks, and images, as the fields of the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(name: str, **fields: Tensor) -> Any:
 
 
 def unused(*_: object) -> Any:
-    """Stand for the function that would load the other kind of data: a text or images."""
+    """Stand for the function that loads the kind of data which the model does not read: a text or images."""
     raise AssertionError("other data is read")
 
 

@@ -1,4 +1,4 @@
-"""Pairs of sentences: functions of the sample's number, with masks in the shares of the BERT paper."""
+"""Pairs of sentences: their tokens, types and padding, where the sentences are from, and how many words are masked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_pair_has_its_special_tokens_types_and_padding() -> None:
     assert 0.05 < float((~mask[:, -1]).float().mean()) < 0.16, "about one in ten is padded"
 
 
-def test_sentences_are_of_the_text_and_half_of_them_follow_each_other() -> None:
+def test_sentences_are_of_the_text_and_in_about_half_of_the_pairs_the_second_follows_the_first() -> None:
     text = bytes(TEXT.read(0, len(TEXT)))
     _, is_random = SOURCE.targets(MANY)
     for row, is_random_pair in zip(original(MANY).tolist(), is_random.tolist(), strict=True):
@@ -54,7 +54,7 @@ def test_masks_have_the_shares_of_the_bert_paper() -> None:
     (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
     chosen, is_byte = targets != IGNORED, original(MANY) < PAD
     assert not (chosen & ~is_byte).any() and chosen.any(1).all()
-    # 0.15 of each sample, rounded to a number of targets.
+    # 0.15 of the words of each sample are targets, rounded to a whole number.
     assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)
     masked, kept = (tokens == MASK) & chosen, (tokens == targets) & chosen
     assert float(masked.sum() / chosen.sum()) == pytest.approx(0.8, abs=0.02)

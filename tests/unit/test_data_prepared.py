@@ -85,7 +85,7 @@ def test_a_process_that_hangs_is_named_and_one_that_was_killed_is_replaced(tmp_p
     assert os.listdir(tmp_path) == ["x"], "what the killed process has left is removed"
 
 
-def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_while_writing_leaves_no_prepared_file(tmp_path: Path) -> None:
     def fail(writer: Writer) -> dict[str, Any]:
         writer.append(np.arange(10))
         raise ValueError("no more")

@@ -56,7 +56,7 @@ def test_the_two_folders_are_independent() -> None:
         *((name, name) for name in ("text", "digits", "cifar10")),
     ],
 )
-def test_paths_of_data_are_below_the_data_folder_and_names_of_data_sets_stay(given: str, expected: str) -> None:
+def test_relative_paths_of_data_are_below_the_data_folder_and_names_of_data_sets_stay(given: str, expected: str) -> None:
     assert parse_options(["--data-dir", "/d", "--data", given]).data == expected
 
 
@@ -72,7 +72,7 @@ def test_the_command_line_comes_before_variables_and_these_before_the_file(
     config = ["--config", str(tmp_path / "run.yaml")]
     assert str(parse_options(config).log_file) == "/file/run.jsonl" and parse_options(config).data == "/file-data/notes.txt"
     monkeypatch.setenv("CHIMERAC_WORK_DIR", "/variable")
-    monkeypatch.setenv("CHIMERAC_DATA_DIR", "")
+    monkeypatch.setenv("CHIMERAC_DATA_DIR", "")  # an empty variable counts as not set
     assert str(parse_options(config).log_file) == "/variable/run.jsonl" and parse_options(config).data == "/file-data/notes.txt"
     assert str(parse_options([*config, "--work-dir", "/given"]).log_file) == "/given/run.jsonl"
 

@@ -1,4 +1,4 @@
-"""Texts and their samples: the default text, folders, windows and their order, and the finding if there is no text."""
+"""Texts and their samples: the default text, files and folders, windows and their order, and texts that are refused."""
 
 import errno
 import os
@@ -51,6 +51,7 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
 def test_sample_numbers_count_every_sample_once_in_the_documented_order(
     width: int, micro_batches: int, samples: int, iteration: int
 ) -> None:
+    """The order of docs/semantics.md: replica by replica, then micro-batch by micro-batch."""
     source = Windows(TEXT, length=9, seed=0)
     batches = [
         Batch(source, 0, number=iteration, replica=replica, width=width, micro_batches=micro_batches, size=samples)

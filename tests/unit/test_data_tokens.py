@@ -1,4 +1,4 @@
-"""Tokens: tokenizers that are trained and loaded, and the prepared files of tokenized texts."""
+"""Tokens: tokenizers that are trained and loaded, the prepared files of tokenized texts, and samples of them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def prose(count: int, seed: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two texts, and with two tokenizers that were trained on them, in hidden files."""
     root = tmp_path_factory.mktemp("texts")
     (root / "a.txt").write_text(prose(4000) + "na\u00efve \U0001f600\n")
     (root / "b.txt").write_text(prose(3000, seed=1))
@@ -95,7 +96,7 @@ def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path
         found: list[Text] = []
         peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, prepared, limit_s=60))))  # noqa: B023
         assert len(found[0]) > size / 8
-    assert peaks[1] < 1.2 * peaks[0], "three times the text takes no more memory"
+    assert peaks[1] < 1.2 * peaks[0], "three times the text takes at most a fifth more memory"
 
 
 def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp_path: Path) -> None:
@@ -155,7 +156,9 @@ def test_the_number_of_targets_needs_no_text() -> None:
     assert unread.valid_targets(range(100)) == (expected, 100)
 
 
-def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenizers_that_do_not_fit_or_cannot_be_read_or_written_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = tokenized(text_documents(folder), tokenizer_of(folder, "bpe"), tmp_path, limit_s=5)
     with pytest.raises(ChimeraError, match=r"E861.*has not all of the tokens \[PAD\], \[CLS\]"):
         pair_data(text, length=64, seed=0)
@@ -186,7 +189,7 @@ def test_a_path_that_is_too_long_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "error[E861]: the tokenizer cannot be written to" in capsys.readouterr().err
 
 
-def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_removed_before_it_is_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("text\n" * 99)
     documents = text_documents(tmp_path)
     (tmp_path / "a.txt").unlink()

@@ -1,4 +1,4 @@
-"""Findings: how they are rendered, the exception that carries them, and help that names the nearest word."""
+"""Findings: how they are rendered, the exception that carries them, help that names the nearest word, and spans."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_finding_without_a_place_has_notes_and_help_alone() -> None:
     assert rendered_lines(None, notes=("n",), help="h") == ["error[E123]: a fact", " = note: n", " = help: h"]
 
 
-def test_many_findings_are_counted() -> None:
+def test_findings_after_the_first_ones_are_only_counted() -> None:
     text = render([Diagnostic("E123", f"fact {k}") for k in range(MAX_SHOWN + 7)])
     assert text.count("error[E123]") == MAX_SHOWN
     assert text.endswith("... and 7 more findings\n")
@@ -105,7 +105,7 @@ def test_a_span_to_another_one_covers_both() -> None:
     assert str(a.to(b)) == "a.sched:1:7"
 
 
-def test_the_exception_has_all_findings() -> None:
+def test_the_text_of_the_exception_is_that_of_its_findings() -> None:
     error = ChimeraError([Diagnostic("E1", "one"), Diagnostic("E2", "two")])
     assert str(error) == "E1: one\nE2: two"
     assert str(refuse("E3", "a[0] is wrong", notes=("n",), help="h")) == "E3: a[0] is wrong\n = note: n\n = help: h"
@@ -114,7 +114,7 @@ def test_the_exception_has_all_findings() -> None:
     assert str(many).endswith("E123: a fact\n... and 7 more findings")
 
 
-def test_the_exception_goes_from_one_process_to_another() -> None:
+def test_the_exception_can_be_pickled() -> None:
     for error in (ChimeraError([Diagnostic("E1", "one", span_at(1, 7, 11)), Diagnostic("E2", "two")]), refuse("E3", "three")):
         received = pickle.loads(pickle.dumps(error))
         assert type(received) is ChimeraError and received.diagnostics == error.diagnostics and str(received) == str(error)
@@ -124,7 +124,7 @@ def test_the_repr_of_an_error_does_not_contain_the_text_of_its_source() -> None:
     assert "secret" not in repr(refuse("E1", "one", Source("a.sched", "secret\n").span(0, 1)))
 
 
-def test_help_names_the_nearest_word_or_lists_all() -> None:
+def test_help_names_the_nearest_word_or_lists_known_ones() -> None:
     assert did_you_mean("chimara", ["gpipe", "chimera"]) == "did you mean 'chimera'?"
     assert did_you_mean("zzz", ["b", "a"]) == "known: a, b"
     assert did_you_mean("zzz", []) == ""

@@ -1,4 +1,4 @@
-"""`chimerac diff`: which instructions of a rank moved, which only one program has, and what that does."""
+"""`chimerac diff`: which instructions of a rank moved, which only one program has, and how times and memory differ."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def test_a_task_on_another_rank_is_named_with_that_rank() -> None:
     assert any("stage 2 is on rank 0 and on rank 1" in fact for fact in found.header)
 
 
+def test_the_other_rank_of_a_task_is_one_of_the_same_replica() -> None:
+    a, b = (compile_schedule(name, {"D": 2, "N": 4}, width=2).program for name in ("interleaved", "zb_v"))
+    found = diff(a, b)
+    assert {int(a.rank_of[row]) // 2 for row in found.gone_to} == {0, 1}, "tasks of both replicas are on other ranks"
+    assert all(int(a.rank_of[row]) // 2 == rank // 2 for row, rank in found.gone_to.items())
+    assert all(int(b.rank_of[row]) // 2 == rank // 2 for row, rank in found.come_from.items())
+
+
 def test_as_many_instructions_as_possible_have_not_moved() -> None:
     rng = random.Random(1)
     for size in range(8):
@@ -66,7 +74,7 @@ def test_as_many_instructions_as_possible_have_not_moved() -> None:
 
 
 def test_the_lines_executed_for_a_comparison_grow_linearly() -> None:
-    """For other algorithms a reversed stream is the worst case, and an equal stream the best one."""
+    """A reversed and an equal stream are compared. For other algorithms they are the worst and the best case."""
     for order in (lambda n: range(n, 0, -1), range):
         once, twice = (lines(lambda n=n: _longest_ascending(order(n))) for n in (1000, 2000))  # noqa: B023
         assert twice < 2.1 * once
@@ -95,6 +103,7 @@ def test_the_command_says_what_differs(words: list[str], status: int, says: str,
     [
         (["gpipe", "1f1b", "-p", "D=x"], "-p D=x: 'x' is not an integer"),
         (["gpipe", "none"], "there is no file none, and no schedule of that name"),
+        (["gpipe", "1f1b", "--optimizer", "adamw"], "--optimizer counts bytes of a model: give --model NAME, too"),
     ],
 )
 def test_wrong_arguments_are_findings(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +112,9 @@ def test_wrong_arguments_are_findings(words: list[str], message: str, capsys: py
     assert not out and message in err
 
 
-def test_stdin_is_one_of_the_two_programs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin_can_be_one_of_the_two_programs_but_not_both(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = find("1f1b").text
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
     assert main(["diff", "-", "1f1b"]) == 0

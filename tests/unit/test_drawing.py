@@ -63,20 +63,20 @@ def test_micro_batches_that_are_not_consecutive_are_listed() -> None:
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
-    """Read the drawing back: the column and width of each label give its start and cost."""
+    """Read the drawing back: the column and the width of each task give its start and its duration."""
     p = library_program(schedule, parameters)
     simulation = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, simulation.timeline).splitlines()[1:-1]
-    end = max(len(line) for line in lines) - len("rank 0 |") - 1
+    end = max(len(line) for line in lines) - len("rank 0 |") - 1  # the column at which the timeline ends
     task = r"[FBIWR]\d+(-\d+)?(\.\d+)?"
     for g, line in enumerate(lines):
         body = line.removeprefix(f"rank {g} |").removesuffix("|")
-        found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
-        a, b = p.offsets[g], p.offsets[g + 1]
-        second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn together with the first of its pair
-        rows = [row for row in range(a, b) if p.table.is_task[row] and row not in second]
-        assert len(found) == len(rows)
-        for (start, stop), row in zip(found, rows, strict=True):
+        drawn = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
+        stream = range(p.offsets[g], p.offsets[g + 1])
+        second = {row + 1 for row in stream if p.table.flags[row] & OVERLAP}  # drawn together with the first of its pair
+        rows = [row for row in stream if p.table.is_task[row] and row not in second]
+        assert len(drawn) == len(rows)
+        for (start, stop), row in zip(drawn, rows, strict=True):
             assert Fraction(start, end) == Fraction(int(simulation.timeline.start[row]), simulation.makespan)
             # The last character of a task's time is left empty.
             assert Fraction(stop + 1, end) == Fraction(int(simulation.timeline.end[row]), simulation.makespan)
@@ -139,7 +139,7 @@ def test_tasks_that_take_no_time_can_be_drawn() -> None:
         assert len(ruler_ranks_and_legend) == 1 + 2 + 1
 
 
-def test_costs_without_a_common_unit_are_rounded() -> None:
+def test_with_costs_without_a_common_unit_the_widths_of_tasks_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})

@@ -1,4 +1,4 @@
-"""Pictures of timelines: what is in them, read back from their bytes."""
+"""Pictures of timelines: what is in them, read back from their bytes, and the options of the command about them."""
 
 from __future__ import annotations
 
@@ -75,11 +75,10 @@ def test_chimera_is_drawn_as_in_its_paper_slot_by_slot() -> None:
     assert [slots(rows[r], width, origin, count) for r in range(4)] == list(PAPER)
 
 
-def test_the_all_reduces_are_marked_when_both_copies_are_done() -> None:
+def test_the_all_reduces_are_marked_at_the_times_at_which_they_end() -> None:
     """The all-reduce of stage 3 is at 9, those of stages 1 and 2 are at 14, and that of stage 0 is at 16.
 
-    Another simulator computes the same times. Stage 2 is done at 12, but its holders, ranks 1 and 2, launch the all-reduce of
-    stage 1 first.
+    Both copies of stage 2 are done at 12, but their ranks, 1 and 2, launch the all-reduce of stage 1 first.
     """
     simulation = simulate(program("chimera", D=4, N=4))
     found = all_reduces_of(simulated_panel(simulation))
@@ -110,7 +109,7 @@ def test_an_overlapped_pair_shares_a_box() -> None:
     assert boxes.start[first] == boxes.start[first + 1] and boxes.end[first] == boxes.end[first + 1]
 
 
-def test_messages_that_take_time_are_lines() -> None:
+def test_messages_that_take_time_are_in_the_legend() -> None:
     still, moving = (svg_of("1f1b", {"hop": hop}, D=2, N=2) for hop in (0, 1))
     assert "message on its way" in moving and "message on its way" not in still
 
@@ -201,7 +200,7 @@ def test_all_costs_zero_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera", "zb_h1", "hanayo"])
-def test_the_memory_curve_has_the_peaks_of_the_report(name: str) -> None:
+def test_the_memory_curve_has_the_peaks_in_activations_and_in_bytes(name: str) -> None:
     p = program(name, D=2, N=4)
     simulation, model = simulate(p), find_model("gpt-small", lambda samples: samples, micro_batch=2, seq_len=64)
     counts = memory_over_time(p, simulation.timeline)
@@ -228,7 +227,7 @@ def test_a_measured_timeline_is_drawn() -> None:
     assert label == "time in ms" and alone.facts == "6.3 ms"  # nine units of 7, in tenths of a millisecond
     (later,), _ = panels_beside(simulation, replace(measured, finish=123_456))
     assert later.facts == "12346 ms" and later.length == 12345.6, "the length includes the all-reduces after the last bar"
-    both, label = panels_beside(simulation, replace(measured, unit=""))
+    both, label = panels_beside(simulation, replace(measured, unit=""))  # in the unit of the simulation
     svg = draw_picture(both, "svg", label).decode()
     assert "one_f_one_b D=2 N=2, predicted" in svg and len(drawn_boxes(svg, panel=1)) == 2
 

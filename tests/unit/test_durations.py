@@ -1,4 +1,4 @@
-"""Times of links and all-reduces, computed by hand; idle time by cause, the closed equation, and bytes over time."""
+"""Durations and what follows: makespans and idle times computed by hand, the closed equation, bytes over time, and profiles."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def timed(p: Program, latency_ms: float = 0, occupied_ms: float = 0, all_reduce_
 @pytest.mark.parametrize(
     ("machine", "window", "latency", "occupied", "expected"),
     [
-        # Acts are sent at 1, 2, 3 and arrive at 5, 9, 13, since each occupies the channel for 4. Grads are sent at 7, 11, 15,
-        # and arrive at 11, 15, 19.
+        # Acts are sent at 1, 2, 3 and arrive at 5, 9, 13, since each occupies the channel for 4. On `window` the third is sent
+        # at 5, and arrives at 13 too. Grads are sent at 7, 11, 15, and arrive at 11, 15, 19.
         ("posted", 2, 0, 4, 20),
         ("window", 2, 0, 4, 20),
         # A latency does not occupy the channel: acts arrive at 5, 6, 7. Grads are sent at 7, 9, 11 and arrive at 11, 13, 15.
@@ -177,13 +177,13 @@ def test_a_profile_gives_every_stage_the_sum_of_its_layers_and_every_message_its
     layers = model.stage_sums((range(2), range(2, 4)))
     assert d.costs.FWD == (3 * MS, 7 * MS) and d.costs.BWD == (6 * MS, 14 * MS)
     sends = p.table.op == Op.SEND
-    act_bytes = 4 * 128 * 32 * 4  # samples, positions, features, bytes of a number
+    act_bytes = 4 * 128 * 32 * 4  # samples, positions, features, bytes of a number; a byte takes 1,000 ns
     assert set(d.latency[sends].tolist()) == {1 * MS} and set(d.occupied[sends].tolist()) == {act_bytes * 1000}
-    expected = {c.stage: 2 * MS + layers[c.stage].gradient_bytes for c in p.collectives}
+    expected = {c.stage: 2 * MS + layers[c.stage].gradient_bytes for c in p.collectives}  # a byte takes 1 ns
     assert {c.stage: t for c, t in zip(p.collectives, d.collectives.tolist(), strict=True)} == expected
 
 
-def test_an_all_reduce_over_another_number_of_ranks_has_the_link_of_the_nearest() -> None:
+def test_an_all_reduce_over_a_number_of_ranks_that_was_not_measured_has_the_link_of_the_nearest() -> None:
     profile = example_profile()
     assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)

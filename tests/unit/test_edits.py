@@ -51,10 +51,10 @@ order listing for rank r {{
 
 
 def listing_candidates(actions: str) -> list[str]:
-    """Return the actions of a listing after each edit. Every edit is a text that parses."""
-    schedule = parse(Source("edited.sched", LISTING.format(actions=actions)))
-    (listing,) = (s for s in schedule.statements if isinstance(s, n.Listing))
-    texts = [edited(e) for edits in (listing_edits, count_edits) for group in edits(schedule, listing) for e in group]
+    """Return the actions of a listing after each edit. Check that each edited text can be parsed."""
+    given = parse(Source("edited.sched", LISTING.format(actions=actions)))
+    (listing,) = (s for s in given.statements if isinstance(s, n.Listing))
+    texts = [edited(e) for edits in (listing_edits, count_edits) for group in edits(given, listing) for e in group]
     for text in texts:
         parse(Source("edited.sched", text))
     return [text.partition("for rank r {")[2].rpartition("}")[0].strip() for text in texts]
@@ -73,7 +73,7 @@ def test_two_loops_become_one() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "stage"), [("0", "0", "(0 - i)"), ("0", "N - 1", "((N - 1) - i)"), ("1", "D", "(D + 1 - i)")]
 )
-def test_the_stage_decreases_with_the_index_of_a_loop(low: str, high: str, stage: str) -> None:
+def test_an_edit_lets_the_stage_decrease_with_the_index_of_a_loop(low: str, high: str, stage: str) -> None:
     assert f"repeat i in {low} .. {high} {{ F({stage}) }}" in listing_candidates(f"repeat i in {low} .. {high} {{ F(i) }}")
 
 

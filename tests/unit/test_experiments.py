@@ -47,7 +47,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def planned(path: Path) -> tuple[Experiment, list[Run]]:
-    """Return the experiment of a file and its runs, after the check of their comparison."""
+    """Read an experiment file, check its comparison, and return the experiment and its runs."""
     experiment = read_experiment(path)
     runs, _ = plan_runs(experiment, path.parent / "runs" / experiment.name)
     check_comparison(experiment, runs)
@@ -62,8 +62,8 @@ def test_a_grid_is_every_combination_of_its_axes_and_cases() -> None:
     cases = [{"width": 1, "parameters": {"f": 1}}, {"width": 2}]
     runs, unused = combinations({"lr": 0.1, "width": 9}, grid, cases, include=[], exclude=[])
     expected = []
-    for schedule, n, (width, own) in itertools.product("ab", (1, 2), ((1, {"f": 1}), (2, {}))):
-        settings = {"lr": 0.1, "width": width, "schedule": schedule, "parameters": {"N": n, "D": 4, **own}}
+    for schedule, n, (width, of_case) in itertools.product("ab", (1, 2), ((1, {"f": 1}), (2, {}))):
+        settings = {"lr": 0.1, "width": width, "schedule": schedule, "parameters": {"N": n, "D": 4, **of_case}}
         expected.append(RunValues(settings, {}))
     assert unused is None
     assert sorted(map(str, runs)) == sorted(map(str, expected)) and len(runs) == 8
@@ -74,11 +74,13 @@ def test_runs_are_included_and_excluded() -> None:
     include = [{"schedule": "c", "labels": {"how": "other"}}, {"schedule": "a", "seed": 0}]
     runs, unused = combinations({}, grid, cases=[], include=include, exclude=[{"schedule": "b", "seed": 1}])
     assert unused is None
-    assert [run.settings for run in runs[:3]] == [{"schedule": s, "seed": k} for s, k in (("a", 0), ("a", 1), ("b", 0))]
-    assert runs[3:] == [RunValues({"schedule": "c"}, {"how": "other"})], "the same run is not there twice"
+    assert [run.settings for run in runs[:3]] == [
+        {"schedule": schedule, "seed": seed} for schedule, seed in (("a", 0), ("a", 1), ("b", 0))
+    ]
+    assert runs[3:] == [RunValues({"schedule": "c"}, {"how": "other"})], "the grid has the other included run already"
 
 
-def test_include_alone_adds_no_run_of_an_empty_grid() -> None:
+def test_with_include_and_without_a_grid_there_are_only_the_included_runs() -> None:
     assert combinations({"seed": 3}, {}, cases=[], include=[{"lr": 1.0}], exclude=[])[0] == [
         RunValues({"seed": 3, "lr": 1.0}, {})
     ]
@@ -90,8 +92,9 @@ def test_include_alone_adds_no_run_of_an_empty_grid() -> None:
 def test_a_file_names_runs_and_their_comparison(write: Write) -> None:
     experiment, runs = planned(write(SMALL + "repetitions: 2\n"))
     assert experiment.title == "Small" and experiment.compare.groups == ("schedule",)
-    places = [(r.labels["schedule"], r.labels["N"], r.repetition) for r in runs]
-    assert places == [(s, n, k) for k in (1, 2) for s in ("1f1b", "chimera") for n in (2, 4)]
+    assert [(r.labels["schedule"], r.labels["N"], r.repetition) for r in runs] == [
+        (schedule, n, repetition) for repetition in (1, 2) for schedule in ("1f1b", "chimera") for n in (2, 4)
+    ]
     assert all(r.ranks == 2 and r.settings.timed == 10 for r in runs)
     assert len({r.folder for r in runs}) == len(runs)
 
@@ -103,7 +106,7 @@ def test_runs_that_a_schedule_refuses_are_listed(write: Write) -> None:
     assert "chimera" in impossible[0].title and "N % D == 0" in impossible[0].reason
 
 
-def test_a_schedule_may_be_beside_the_file_or_have_a_replaced_text(tmp_path: Path, write: Write) -> None:
+def test_a_schedule_may_be_a_file_beside_the_experiment_or_one_with_replaced_text(tmp_path: Path, write: Write) -> None:
     (tmp_path / "own.sched").write_text(schedule_text("1f1b"))
     text = SMALL.replace("[1f1b, chimera]", "[own.sched, late]").replace("baseline: {schedule: 1f1b}, ", "")
     text += "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
@@ -121,8 +124,9 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     assert main([str(path), "--report", "--work-dir", str(path.parent)]) == 0
     report = (path.parent / "runs" / "small" / "report.md").read_text()
     assert "ratio to 1f1b, betas=0.9 0.95 |" in report
-    ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}
-    assert ratios["| 0.9 0.95 1f1b"] == "1.000 |" and ratios["| 0.8 0.9 1f1b"] == "0.714 |"  # 0.25 s / 0.35 s
+    ratios = {" ".join(line.split(" | ")[:2]): line.split(" | ")[-1] for line in report.splitlines()}  # by betas and schedule
+    # 0.714 is 0.25 s / 0.35 s: the iteration times of the first and the second run that `finish` writes.
+    assert ratios["| 0.9 0.95 1f1b"] == "1.000 |" and ratios["| 0.8 0.9 1f1b"] == "0.714 |"
     places = [line.split(" | ")[:2] for line in report.splitlines() if line.startswith("| 0.")]
     assert places[:2] == [["| 0.9 0.95", "1f1b"], ["| 0.9 0.95", "chimera"]], (
         "the groups of one x follow each other, as the bars of the plot do"
@@ -130,7 +134,7 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     assert "\n| betas | schedule | samples/s |" in report and "\n|---|---|---:|" in report
 
 
-def test_a_label_may_not_hide_a_value_of_the_run_nor_break_a_line(write: Write) -> None:
+def test_a_label_with_a_taken_name_is_refused_and_one_of_two_lines_gives_a_title_of_one_line(write: Write) -> None:
     with pytest.raises(ValueError, match=r"small\.yaml: labels: W: every run has a value of this name already"):
         planned(write(SMALL.replace("timed: 10", "timed: 10, labels: {W: x}")))
     _, runs = planned(write(SMALL.replace("timed: 10", 'timed: 10, labels: {why: "a\\nb"}')))
@@ -144,6 +148,7 @@ def test_a_folder_of_results_that_cannot_be_made_is_named(write: Write, capsys: 
     assert capsys.readouterr().err == f"error: {path}/runs/small/schedules: Not a directory\n"
 
 
+# The text of a wrong file, and a part of the message about it.
 MISTAKES = {
     "titel: x": "small.yaml, line 1: titel: unknown key; did you mean 'title'?",
     "title: x": "the key 'compare' is missing",
@@ -170,7 +175,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_is_named_with_its_place(text: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_named_with_its_file(text: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([str(write(text))])
     assert end.value.code == 2
@@ -178,7 +183,7 @@ def test_a_mistake_is_named_with_its_place(text: str, write: Write, capsys: pyte
     assert MISTAKES[text] in message and "small.yaml" in message, message
 
 
-def test_a_reader_that_ends_early_causes_no_traceback() -> None:
+def test_a_pipe_whose_reader_has_ended_causes_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)  # every write to the pipe now fails
     for options in (["--list"], ["baseline", "--dry-run"]):
@@ -188,14 +193,14 @@ def test_a_reader_that_ends_early_causes_no_traceback() -> None:
     os.close(writer)
 
 
-def test_an_experiment_of_no_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_neither_a_file_nor_an_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("baselin", "x" * 300):
         with pytest.raises(SystemExit):
             main([name])
         assert "and no experiment of that name; " in capsys.readouterr().err
 
 
-def test_a_report_that_could_not_tell_runs_apart_is_refused(write: Write) -> None:
+def test_a_comparison_that_cannot_tell_runs_apart_or_has_an_unknown_name_is_refused(write: Write) -> None:
     with pytest.raises(ValueError, match=r"two runs have the same N, and differ in .*schedule"):
         planned(write(SMALL.replace("groups: schedule, ", "")))
     with pytest.raises(ValueError, match="compare: no run has 'M'; known: D, N"):
@@ -219,7 +224,7 @@ def test_shipped_experiments_are_possible(name: str, tmp_path: Path) -> None:
     assert experiment.title and experiment.about
 
 
-def test_the_command_imports_no_torch() -> None:
+def test_importing_the_command_imports_neither_torch_nor_matplotlib() -> None:
     code = "import sys, chimerac.interpreter.experiments.__main__; print({'torch', 'matplotlib'} & set(sys.modules))"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert completed.stdout == "set()\n"
@@ -229,7 +234,7 @@ def test_the_command_imports_no_torch() -> None:
 
 
 def write_log(path: Path, times: list[float], **more: Any) -> None:
-    """Write the log of a run whose iterations took these seconds. more: further fields of each line."""
+    """Write the log of a run whose iterations took these seconds. more: further fields of the line of each iteration."""
     lines: list[dict[str, Any]] = [{"format": "chimera-log"}]
     for number, seconds in enumerate(times, 1):
         line = {"iteration": number, "iteration_s": seconds, "bubble": [0.1, 0.3], "peak_memory_bytes": [number, 10 * number]}
@@ -286,8 +291,8 @@ def test_points_are_medians_with_their_spread_and_ratio() -> None:
 
 
 def test_the_spread_of_one_run_is_that_of_its_iterations() -> None:
-    one = row(N=2, iteration_s=2.0, iteration_q1_s=1.0, iteration_q3_s=4.0, samples_per_s=10.0)
-    compared = Compared(Comparison(x="N"), [one])
+    only_run = row(N=2, iteration_s=2.0, iteration_q1_s=1.0, iteration_q3_s=4.0, samples_per_s=10.0)
+    compared = Compared(Comparison(x="N"), [only_run])
     time, speed = (compared.point(name, panel="", group="", x=2) for name in ("iteration_s", "samples_per_s"))
     assert time is not None and (time.low, time.high) == (1.0, 4.0)
     assert speed is not None and (speed.low, speed.high) == (5.0, 20.0)
@@ -303,7 +308,11 @@ def finished(write: Write) -> Path:
 
 
 def finish(path: Path, failed: int | None = None) -> Path:
-    """Write results for all runs of an experiment, and return the path of its file. failed: the index of the failed run."""
+    """Write results for all runs of an experiment, and return the path of its file.
+
+    failed: the index of the run that failed; None: all are done. The counted iterations of run k, from 0, take 0.2 (k + 1) s
+    and 0.3 s.
+    """
     _, runs = planned(path)
     for number, run in enumerate(runs):
         run.prepare()
@@ -331,7 +340,7 @@ def finish(path: Path, failed: int | None = None) -> Path:
     ],
 )
 @pytest.mark.parametrize("option", ["--report", "--dry-run", "--retry-failed"])
-def test_a_result_of_another_version_is_named_and_kept(
+def test_a_result_that_cannot_be_read_is_named_and_kept(
     finished: Path, capsys: pytest.CaptureFixture[str], text: str, fact: str, option: str
 ) -> None:
     _, runs = planned(finished)
@@ -360,10 +369,10 @@ def test_a_report_names_host_versions_settings_and_failures(finished: Path, caps
     assert "&lt;b&gt;Small&lt;/b&gt; &amp; more" in page and "<b>" not in page
     assert "src=" not in page and "<link" not in page and "<script" not in page, "the page needs no other file"
     ratio = next(line for line in markdown.splitlines() if line.startswith("| chimera | 2 |"))
-    assert ratio.split(" | ")[-1] == "0.556 |"  # the medians of the iterations after the first are 0.25 s and 0.45 s
+    assert ratio.split(" | ")[-1] == "0.556 |"  # 0.25 s / 0.45 s: the iteration times of 1f1b and chimera (`finish`)
 
 
-def test_a_report_says_which_places_have_the_same_runs(write: Write) -> None:
+def test_a_report_names_schedules_that_have_the_same_runs(write: Write) -> None:
     text = SMALL.replace("[1f1b, chimera]", "[chimera, late]").replace("baseline: {schedule: 1f1b}, ", "")
     text += "schedules: {late: {of: chimera, replace: {sync eager where idle: sync at end}}}\n"
     path = finish(write(text))

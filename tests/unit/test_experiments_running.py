@@ -1,4 +1,7 @@
-"""Running experiments: resuming after an interruption, failed runs, several runners at once, SLURM. A stub replaces run.py."""
+"""Running experiments: resuming after an interruption, failed runs, several runners at once, figures, SLURM.
+
+A stub replaces run.py, except in the last test.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tools import ROOT
 
 LIMIT_S = 60  # the longest that a test waits for anything
 SHORT_ANSWER_S = 2.0  # in place of slurm.ANSWER_S: in this time bash starts and reads a file, also on a busy host
-# An experiment. The stub takes `timeout` milliseconds for a run, and fails if it has `skip-nonfinite`.
+# An experiment. In the stub the setting `timeout` is the duration of a run in milliseconds; a run with `skip-nonfinite` fails.
 TEXT = """
 title: Small
 settings: {{timeout: {milliseconds}}}
@@ -40,7 +43,7 @@ compare: {{x: seed, groups: [schedule, N]}}
 
 
 class Event(NamedTuple):
-    """The start or the end of a run. what: start or end; run: the name of its folder; process: its id."""
+    """The start or the end of a run. what: start or end; run: the name of its folder; process: the id of its process."""
 
     what: str
     run: str
@@ -56,11 +59,11 @@ class Folder:
         self.environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(path), "PYTHONPATH": str(ROOT)}
 
     def write(self, seeds: str = "0, 1, 2", milliseconds: int = 1, more: str = "") -> None:
-        """Write the experiment: a run for each seed, which takes this long."""
+        """Write the experiment: one run for each seed. milliseconds: how long a run takes; more: further lines of the file."""
         self.file.write_text(TEXT.format(seeds=seeds, milliseconds=milliseconds) + more)
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        """Start a runner."""
+        """Start a runner as a process of its own."""
         command = [sys.executable, str(ROOT / "tests/stub_experiments.py"), str(self.file), *options]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -68,9 +71,9 @@ class Folder:
         )
 
     def run(self, *options: str, code: int = 0) -> str:
-        """Run a runner in this process until its end, check its exit status, and return what it printed.
+        """Run a runner in this process, check that its exit status is `code`, and return what it printed.
 
-        A process of its own would take seconds to import what writes the report.
+        A separate process would take seconds to import what writes the report.
         """
         stub, printed = ROOT / "tests/stub_run.py", io.StringIO()
         with (
@@ -132,7 +135,7 @@ def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
     assert "2 of 2 runs are pending" in listed and not folder.events()
     printed = folder.run()
     assert "1/2  chimera D=2 N=2 seed=0   done in" in printed and "left" in printed
-    assert len(folder.events()) == 4 and folder.seeds() == ["0", "1"]
+    assert len(folder.events()) == 4 and folder.seeds() == ["0", "1"], "each run has a start and an end"
     folder.run()
     assert len(folder.events()) == 4, "all runs are done"
     folder.write("0, 1, 5")  # only the run that is new in the file is executed
@@ -141,7 +144,7 @@ def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
     assert len(folder.events()) == 6 and folder.seeds() == ["0", "1", "5"]
     folder.write("1")
     folder.run("--report")
-    assert len(folder.events()) == 6 and folder.seeds() == ["1"]
+    assert len(folder.events()) == 6 and folder.seeds() == ["1"], "runs that the file no longer names are not in the table"
 
 
 def test_a_failed_run_stops_no_other_and_is_run_again_only_if_asked(folder: Folder) -> None:
@@ -162,13 +165,13 @@ def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_runner_goes_on_where_it_was(stop: signal.Signals, folder: Folder) -> None:
+def test_after_a_runner_was_stopped_the_next_one_goes_on_where_it_was(stop: signal.Signals, folder: Folder) -> None:
     folder.write("0")
     folder.run()
     cases = "cases: [{seed: 0}, {seed: 1, timeout: 3000}, {seed: 2}]\n"
     folder.file.write_text(folder.file.read_text().replace("  seed: [0]\n", "") + cases)
     runner = folder.start()
-    until(lambda: len(folder.events()) == 3)  # the second run has started
+    until(lambda: len(folder.events()) == 3)  # the first run has started and ended, the second has started
     runner.send_signal(stop)
     _, err = runner.communicate(timeout=LIMIT_S)
     assert runner.returncode == (INTERRUPTED if stop == signal.SIGINT else -stop), err
@@ -207,7 +210,7 @@ def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Fo
     smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
     smi.chmod(0o755)
     folder.write("0", more="discard: 1\n")
-    folder.environment["STUB_AFTER_MS"] = "2500"  # the GPUs are read every second
+    folder.environment["STUB_AFTER_MS"] = "2500"  # after its last iteration the run goes on; the GPUs are read every second
     folder.run()
     assert (folder.path / "gpus").exists()
     (row,) = folder.table()
@@ -230,7 +233,7 @@ STUBS = {
     "sbatch": 'printf "%s|" "$@" >> submitted; echo >> submitted; echo 77',
     "squeue": "cat queue",
     "scontrol": "echo node1; echo node2",
-    # The last arguments are run.py and its options. The stub of run.py takes the place of the ranks.
+    # The last argument is the config file of the run. One stub of run.py runs instead of the ranks.
     "srun": 'echo "$@ $READY $CHIMERAC_DATA_DIR" >> srun; exec {python} {stub} --config "${{@: -1}}"',
 }
 
@@ -249,7 +252,7 @@ def cluster(folder: Folder, commands: Path) -> Path:
 
 def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
     folder.write("0", more="include: [{schedule: 1f1b, parameters: {D: 6, N: 2}}]\nminutes: 20\n")
-    assert "2 scripts of 2 runs" in folder.run("--slurm", str(cluster))
+    assert "scripts for 2 of 2 runs" in folder.run("--slurm", str(cluster))
     scripts = sorted(folder.results.glob("*/job.sbatch"))
     # The folder of a run has the name in the schedule's text: 1f1b.sched declares `schedule one_f_one_b`.
     text = next(path for path in scripts if "one_f_one_b" in str(path)).read_text()
@@ -268,7 +271,7 @@ def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
     assert (folder.path / "modules").read_text().splitlines() == ["load gcc/13 cuda"] * 2
     folder.run("--report")
     assert folder.seeds() == ["0", "0"]
-    assert "0 scripts of 2 runs" in folder.run("--slurm", str(cluster))
+    assert "scripts for 0 of 2 runs" in folder.run("--slurm", str(cluster))
 
 
 def test_slurm_gets_paths_with_spaces_whole(folder: Folder, cluster: Path) -> None:
@@ -286,7 +289,7 @@ def test_a_submitted_run_is_not_submitted_again(folder: Folder, cluster: Path) -
     (folder.path / "queue").write_text("")
     assert folder.run("--slurm", str(cluster), "--submit").count("job 77") == 2
     (folder.path / "queue").write_text("77\n")
-    assert "0 scripts of 2 runs" in folder.run("--slurm", str(cluster), "--submit")
+    assert "scripts for 0 of 2 runs" in folder.run("--slurm", str(cluster), "--submit")
     submitted = (folder.path / "submitted").read_text().splitlines()
     assert len(submitted) == 2
     assert submitted[0].startswith("--qos=long|--comment|two words|--account=a7|--partition=fast|--parsable|")
@@ -314,7 +317,7 @@ def test_a_refused_job_is_reported(folder: Folder, cluster: Path) -> None:
     assert "sbatch cannot be run" in folder.run("--slurm", str(cluster), "--submit", code=1)
 
 
-def test_a_queue_that_does_not_answer_ends_the_command(folder: Folder, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_squeue_that_does_not_answer_ends_the_command(folder: Folder, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("0")
     (folder.path / "queue").write_text("")
     folder.run("--slurm", str(cluster), "--submit")

@@ -1,4 +1,4 @@
-"""Expressions evaluated at one point and at many points have the same values, and only required parts are evaluated."""
+"""Expressions: their values at one point and at many points, checks of types and names, and what evaluating them takes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def finding(text: str, **env: object) -> Diagnostic:
         ("if not (1 < 2) then 3 else 4", 4),
         ("1 + (if 2 == 2 then 10 else 20)", 11),
         ("1 + if 2 == 2 then 10 else 20", 11),
-        ("1 + if 2 == 3 then 10 else 20 + 5", 26),  # the last branch reaches to the end
+        ("1 + if 2 == 3 then 10 else 20 + 5", 26),  # what follows `else`, up to the end, is the last branch
         ("2 * 3 - if 2 == 3 then 10 else 20 // 3 + 1", -1),
         ("- if 1 < 2 then 3 else 4", -3),
         ("5 <= if 1 < 2 then 6 else 4", True),
@@ -119,7 +119,10 @@ def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: lis
 
 
 def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
-    """Return code and message of each finding of the type check. expected: the type; scope: the types of the names."""
+    """Return code and message of each finding of the type check.
+
+    expected: the type that the expression must have; scope: the types of the names.
+    """
     found: list[Diagnostic] = []
     check(expression(text), scope, expected, found)
     return [(d.code, d.message) for d in found]
@@ -143,7 +146,7 @@ def test_every_unknown_name_is_found() -> None:
     assert findings("abs(1)", "integer") == [("E201", "unknown function 'abs'")]
 
 
-def test_a_word_for_a_truth_value_is_replaced_by_a_condition() -> None:
+def test_the_help_for_a_word_for_a_truth_value_is_a_condition_with_that_value() -> None:
     for word, condition, expected in (("true", "0 == 0", True), ("False", "0 == 1", False)):
         found: list[Diagnostic] = []
         check(expression(f"not {word}"), {"m": "integer"}, "truth value", found)
@@ -158,7 +161,7 @@ def test_names_are_found_in_the_order_of_the_text() -> None:
 @pytest.mark.parametrize(
     "text", ["-a", "not t", "a + a", "a + 1", "1 + a", "1 <= a", "t and t", "if t then a else 1", "min(a, a)", "max(1, 2, a)"]
 )
-def test_the_operations_that_count_grow_with_the_points(text: str) -> None:
+def test_the_operations_counted_in_the_budget_grow_with_the_points(text: str) -> None:
     def spent(points: int) -> int:
         budget = Budget()
         evaluate(expression(text), {"a": np.arange(points), "t": np.arange(points) % 2 == 0}, budget)
@@ -172,7 +175,7 @@ def test_the_arguments_of_a_function_are_not_all_held_at_once() -> None:
     assert peak(lambda: evaluate(call, {"a": points}, Budget())) < 20 * points.nbytes
 
 
-def test_the_largest_factors_may_be_of_different_points() -> None:
+def test_a_product_is_refused_only_if_the_factors_of_one_point_are_too_large() -> None:
     a, b = np.array([2**61, 3, -(2**31), 0]), np.array([1, 2**40, 2**30, 2**61])
     assert np.array_equal(value("a * b", a=a, b=b), a * b)
     d = finding("a * b", a=a, b=b + np.array([0, 0, 1, 0]))

@@ -1,4 +1,4 @@
-"""Files are read and written completely or not at all, for every kind of path."""
+"""Files: which paths and contents are refused, what writing keeps, and that a refused write changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from chimerac.interpreter.launch.record import Record, check_output
 from tools import ROOT
 
 NOBODY = 65534  # the id of a user and a group
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # tests run in other folders
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # so that processes in other folders find the packages
+# Paths in the folder of `here` that can be neither read nor written.
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, "x" * 3000, "none/x", "file/x", "loop", "a\0b"]
 
 
@@ -31,6 +32,7 @@ def code(caught: pytest.ExceptionInfo[ChimeraError]) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a new folder the current one, with a file and a link that leads to itself."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("old\n")
     (tmp_path / "loop").symlink_to("loop")
@@ -45,7 +47,7 @@ def test_paths_that_cannot_be_written_are_refused(name: str, here: Path, capsys:
     assert code(caught) == "E003"
     assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    if not name.startswith("new"):  # Path drops the end of "new/" and of "new/."
+    if not name.startswith("new"):  # Path drops the end of "new/" and of "new/.", so that a file could be written
         for refused in (lambda: check_output(Path(name), "--trace"), lambda: Record(rank=0, iterations=1, log=Path(name))):
             with pytest.raises(ChimeraError) as caught:
                 refused()
@@ -53,7 +55,7 @@ def test_paths_that_cannot_be_written_are_refused(name: str, here: Path, capsys:
     assert sorted(os.listdir(here)) == before and Path("file").read_text() == "old\n"
 
 
-@pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])  # 251 characters: too long with .json or .sched
+@pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])  # 251 characters: too long if .json or .sched is appended
 def test_paths_that_cannot_be_read_are_refused(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for reader in (read, find):
         with pytest.raises(ChimeraError) as caught:
@@ -62,21 +64,22 @@ def test_paths_that_cannot_be_read_are_refused(name: str, here: Path, capsys: py
     for argv in ([name], ["fmt", name], ["fmt", "--check", name]):
         assert main(argv) == 2
         assert "error[E001]" in capsys.readouterr().err
-    status, expected = (2, "E001") if "/" in name or os.path.lexists(name) else (1, "E801")  # a path, or a name
+    # --model takes the path of a file (E001), or the name of a preset (E801).
+    status, expected = (2, "E001") if "/" in name or os.path.lexists(name) else (1, "E801")
     assert main(["1f1b", "--emit", "report", "--model", name]) == status
     assert f"error[{expected}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [1, 240, 251, 255])
-def test_names_of_every_allowed_length_are_written_and_read(length: int, here: Path) -> None:
+def test_short_and_long_names_are_written_and_read(length: int, here: Path) -> None:
     for text in ("a\n", "b\n"):
         write(text, "x" * length)
         assert read("x" * length) == text
     assert sorted(os.listdir(here)) == ["file", "loop", "x" * length]
 
 
-def test_temporary_files_have_names_that_cannot_be_predicted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The temporary file is new: if its name exists, for instance as a link by someone else, nothing is written."""
+def test_each_temporary_file_is_new_and_has_another_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the name of the temporary file exists already, for instance as a link that someone else made, nothing is written."""
     Path("victim").write_text("kept\n")
     Path(".planted").symlink_to("victim")
     with monkeypatch.context() as changed, pytest.raises(ChimeraError):
@@ -102,7 +105,7 @@ def test_a_link_stays_and_leads_to_the_new_content(here: Path) -> None:
     assert sorted(os.listdir("folder")) == ["made", "target"]
 
 
-def test_permissions_stay_and_new_files_have_the_usual_ones(here: Path) -> None:
+def test_permissions_stay_and_those_of_new_files_follow_the_umask(here: Path) -> None:
     before = os.umask(0o027)
     try:
         write("a\n", "made")
@@ -130,9 +133,9 @@ def test_a_file_in_a_folder_that_is_not_writable_is_written(here: Path, monkeypa
 
 @pytest.mark.root
 def test_another_user_writes_only_what_it_may() -> None:
-    """`open` may be written by everybody, `closed` by nobody, and no other file may be made in the folder.
+    """The user NOBODY may write the file `open`, but not `closed`, and may make no file in the folder.
 
-    Then root writes `open`, which belongs to another user.
+    Then `open` is given to NOBODY, and root writes it.
     """
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)

@@ -1,4 +1,4 @@
-"""chimerac fmt: the layout that it writes, and that it keeps the syntax tree and all comments."""
+"""chimerac fmt: its layout, which keeps the syntax tree and all comments, and the command with its exit statuses."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def formatted(text: str) -> str:
 
 
 def comments(text: str) -> list[str]:
+    """Return the comments of a text, without the white space at their ends."""
     return re.findall(r"#[^\n]*(?<!\s)", text)
 
 
@@ -60,7 +61,7 @@ def test_the_library_is_formatted(name: str) -> None:
          "pipe p[i in 0 .. f-1] { stage s on rank s   micro_batches N }"),
         ("let a = 1 let b = 2", "let a = 1   let b = 2"),
         ("let a = 1      let b = 2", "let a = 1      let b = 2"),  # a gap that aligns columns
-        ("let a=1      let b = 2", "let a = 1    let b = 2"),
+        ("let a=1      let b = 2", "let a = 1    let b = 2"),  # the second statement keeps its column
         ("let a = 1      # why", "let a = 1      # why"),
         ("let a = 1 # why", "let a = 1  # why"),
         ("let\n a\n =\n 1", "let a = 1"),
@@ -100,7 +101,7 @@ def test_a_part_that_does_not_fit_has_a_line_of_its_own() -> None:
     assert max(map(len, listing.splitlines())) <= WIDTH and len(listing.splitlines()) > 2
 
 
-def test_a_comment_may_be_anywhere() -> None:
+def test_a_comment_may_follow_any_token() -> None:
     text = "".join(f"{token} # {k}\n" for k, token in enumerate(TOKEN.findall(find("dualpipe").text)) if token[0] != "#")
     assert comments(formatted(text)) == comments(text)
     assert formatted(formatted(text)) == formatted(text)
@@ -111,18 +112,21 @@ GAPS = ["", " ", " ", " ", "   ", "         ", "\n", "\n\n\n", "\t", " # a, { \n
 
 @st.composite
 def with_another_layout(draw: DrawFn, text: str) -> str:
-    """Return the text with other spaces, line breaks and comments between its tokens."""
+    """Draw the text with other spaces, line breaks and comments between its tokens."""
     result = ""
     for token in TOKEN.findall(text):
         gap = draw(st.sampled_from(GAPS)) if token[0] != "#" else "\n"
-        if not gap and re.search(r"\w$", result) and (token[0].isalnum() or token[0] == "_"):
+        if not gap and re.search(r"\w$", result) and (token[0].isalnum() or token[0] == "_"):  # they would be one word
             gap = " "
         result += gap + token + ("\n" if token[0] == "#" else "")
     return result
 
 
 def check(text: str) -> None:
-    """Check that formatting keeps the syntax tree and the comments, and changes nothing a second time."""
+    """Check that formatting keeps the syntax tree and the comments, and that formatting the result changes nothing.
+
+    The result has no white space at the end of a line, no two empty lines in a row, and no tab.
+    """
     once = formatted(text)
     assert parse(Source("x", once)) == parse(Source("x", text))
     assert comments(once) == comments(text)
@@ -196,6 +200,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_a_dash_is_stdin_and_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # Stdin is read once, even if the dash is given twice.
     for options, out, status in (([], FORMATTED, 0), (["-"], FORMATTED, 0), (["--check"], "<stdin> is not formatted\n", 1)):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(UNFORMATTED.encode())))
         assert main(["fmt", *options, "-"]) == status
@@ -226,7 +231,7 @@ def test_a_file_called_fmt_is_a_schedule_only_as_a_path(
     assert main(["fmt", "fmt"]) == 0
 
 
-def test_tokens_are_those_of_the_grammar() -> None:
+def test_the_tokens_of_the_library_are_those_of_the_grammar() -> None:
     for name in names():
         text = find(name).text
         assert [t for t in TOKEN.findall(text) if t[0] != "#"] == [

@@ -75,17 +75,17 @@ def test_json_with_a_wrong_field_is_refused(change: dict[str, object], code: str
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
-def test_a_text_that_is_no_json_is_refused(text: str) -> None:
+def test_a_text_that_is_no_json_object_is_refused(text: str) -> None:
     [d] = findings_of_call(program_from_json, text)
     assert d.code in ("E601", "E602")
-    is_unlike_json = text in ("", "nonsense", "NaN")
+    is_unlike_json = text in ("", "nonsense", "NaN")  # then the help says how to get a program
     assert d.help.startswith("compile one with: chimerac") == is_unlike_json
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0garbage;"),  # a prefix is not enough
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0garbage;"),  # it begins with an instruction
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m;"),
         ("FWD down[0] s0 m0;", "FWD down[0] m0 s0;"),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0 recompute twice;"),
@@ -132,7 +132,7 @@ def test_a_text_with_a_wrong_word_is_refused(old: str, new: str) -> None:
         ("on 0 1", "on 0x 1", "'0x' is not an integer of at most 20 characters", ""),
     ],
 )  # fmt: skip
-def test_an_instruction_written_in_any_other_way_is_refused_with_the_right_one(
+def test_a_wrong_instruction_or_number_is_refused_with_this_message_and_help(
     old: str, new: str, message: str, help: str
 ) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
@@ -191,7 +191,7 @@ def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: s
          "SEND act up[0] s1 m1 -> 9999999999"),
     ],
 )  # fmt: skip
-def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
+def test_the_finding_for_a_wrong_field_of_a_text_has_its_place(old: str, new: str, message: str, caret: str) -> None:
     text = replaced(program_to_text(RIGHT), (old, new))
     d = findings_of_call(program_from_text, text)[0]
     assert d.span is not None
@@ -199,7 +199,7 @@ def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str
     assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
 
 
-# Words of the text form, which are names too.
+# Words of the text form that are valid names too.
 WORDS = ["on", "micro_batches", "stages", "model", "over", "rank", "pipe", "tied", "recompute", "s0", "m0", "FWD", "act"]
 # Texts that are no name in a header. The name of a model may be any printable text of 1 to 128 characters.
 HOSTILE = [
@@ -337,10 +337,10 @@ def test_sets_of_a_header_may_be_in_any_order() -> None:
     """The micro-batches of a pipe and the stages of tied parameters are sets: their order in a file does not matter."""
     p = compile_text(TIED, width=2).program
     text = program_to_text(p)
-    other = text.replace("stages 0 2\n", "stages 2 0\n").replace("stages 0 1 2\n", "stages 1 2 0 1\n")
-    other = other.replace("micro_batches 0 1\n", "micro_batches 1 0\n")
-    assert other != text and [t.stages for t in p.header.tied] == [(0, 2), (0, 1, 2)]
-    reread = program_from_text(other)
+    reordered = text.replace("stages 0 2\n", "stages 2 0\n").replace("stages 0 1 2\n", "stages 1 2 0 1\n")
+    reordered = reordered.replace("micro_batches 0 1\n", "micro_batches 1 0\n")
+    assert reordered != text and [t.stages for t in p.header.tied] == [(0, 2), (0, 1, 2)]
+    reread = program_from_text(reordered)
     assert reread.header == p.header and reread.digest == p.digest and program_to_text(reread) == text
     file = json.loads(program_to_json(p))
     for fields, key in ((file["pipes"][0], "micro_batches"), *((tied, "stages") for tied in file["tied"])):
@@ -351,7 +351,7 @@ def test_sets_of_a_header_may_be_in_any_order() -> None:
         assert result is not None and verify(result).collectives == p.collectives
 
 
-def test_a_set_with_a_duplicate_id_is_a_finding() -> None:
+def test_a_pipe_with_a_duplicate_micro_batch_is_a_finding() -> None:
     text = program_to_text(compile_text(TIED).program)
     [found] = findings(program_from_text(text.replace("micro_batches 0 1\n", "micro_batches 1 0 1\n")))
     assert found.code == "E401" and "the pipes list micro-batch 1 twice" in found.message

@@ -1,4 +1,4 @@
-"""The command for a host with a GPU: it refuses to run without one, and a check that fails stops no other."""
+"""The command for a host with a GPU (tools/gpu.py): it refuses to run without one; a failed check does not stop the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_without_a_gpu_nothing_is_run_or_written(
     page = tmp_path / "gpu.md"
     page.write_text("<!-- recorded: gpu -->\nold\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(gpu, "PAGE", page)
-    monkeypatch.setattr(gpu, "CHECKS", None)  # to run a check would be an error
+    monkeypatch.setattr(gpu, "outcomes", None)  # to run the checks would be an error
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for arguments in ([], ["--write"]):
         assert gpu.main(arguments) == 2
@@ -35,14 +35,14 @@ def breaks() -> str:
     raise RuntimeError("CUDA error\nmore of it")
 
 
-def test_a_check_that_fails_stops_no_other_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_recorded_and_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "gpu.md"
     page.write_text("<!-- recorded: gpu -->\nNot recorded yet.\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(gpu, "PAGE", page)
-    # The name of each check, the GPUs that it needs, and its function.
+    # The name of each check, the number of GPUs that it needs, and its function.
     checks = (("first", 1, fails), ("second", 1, breaks), ("third", 2, fails), ("fourth", 1, lambda: "good"))
-    outcomes = gpu.outcomes
-    monkeypatch.setattr(gpu, "outcomes", lambda gpus: outcomes(gpus, checks))
+    run_checks = gpu.outcomes
+    monkeypatch.setattr(gpu, "outcomes", lambda gpus: run_checks(gpus, checks))
     monkeypatch.setattr(gpu, "hardware", lambda: "GPUs: one.")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -62,12 +62,11 @@ def test_a_command_that_fails_is_named_with_its_last_line() -> None:
 
 def test_the_page_describes_every_check() -> None:
     page = gpu.ROOT / "docs" / "gpu.md"
-    described = re.findall(
-        r"^\| ([^|]+?) \| ", page.read_text(encoding="utf-8").split("<!-- recorded: gpu -->")[0], re.MULTILINE
-    )
-    assert described[1:] == [name for name, _, _ in gpu.CHECKS]
+    above = page.read_text(encoding="utf-8").split("<!-- recorded: gpu -->")[0]
+    _, *described = re.findall(r"^\| ([^|]+?) \| ", above, re.MULTILINE)  # the first is the head of the table
+    assert described == [name for name, _, _ in gpu.CHECKS]
     recorded = rows("gpu", page)
-    assert not recorded or [row["check"] for row in recorded[0]] == described[1:]
+    assert not recorded or [row["check"] for row in recorded[0]] == described
 
 
 def test_tests_that_were_all_skipped_have_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:

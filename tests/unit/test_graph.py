@@ -1,4 +1,4 @@
-"""The dependency DAG: its critical path is the makespan, and networkx reads the same graph from its text."""
+"""The dependency DAG: its critical path is as long as the makespan, and networkx reads the same graph from its text."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def graph_of(p: Program) -> nx.DiGraph[str]:
 
 
 def path_of(p: Program) -> tuple[Ints, int]:
-    """Return the rows of the tasks of the critical path, and its length."""
+    """Return the rows of the tasks of the critical path, and its length. Checks that only tasks are on it."""
     path = critical_path(simulate(p))
     assert all(part.kind == "task" for part in path)
     return np.array([part.row for part in path]), path[-1].end
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
-def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
-    """At hop 0 only tasks take time, so all ways to compute the makespan must agree."""
+def test_the_critical_path_is_as_long_as_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+    """All these programs have hop 0: only tasks take time, so all ways to compute the makespan must agree."""
     p = library_program(schedule, parameters)
     graph = graph_of(p)
     assert nx.is_directed_acyclic_graph(graph)
@@ -45,13 +45,13 @@ def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameter
     assert all(graph.has_edge(a, b) for a, b in pairwise(node_names))
     cells = p.header.stages * p.header.micro_batches  # pairs of a stage and a micro-batch
     assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
-    if len(graph) == 2 * cells:  # neither groups nor split backwards nor recomputation
+    if len(graph) == 2 * cells:  # no groups, no split backwards, no RECOMPUTE
         # For each micro-batch S - 1 activations, S - 1 gradients, and S edges from a forward to its backward.
         assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) == 3 * cells - 2 * p.header.micro_batches
 
 
 def longest_path(graph: nx.DiGraph[str]) -> int:
-    """Return the length of the longest path, of costs and hops."""
+    """Return the length of the longest path: the costs of its tasks and the delays of its edges."""
     end: dict[str, int] = {}
     for node in nx.topological_sort(graph):
         begin = max((end[source] + delay for source, _, delay in graph.in_edges(node, data="delay")), default=0)
@@ -62,7 +62,7 @@ def longest_path(graph: nx.DiGraph[str]) -> int:
 def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None:
     """A pair of rank 0 computes two values. A pair of rank 1 reads the second in its first task, the first in its second."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
-    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", rule1="", rule2="")  # the template ends with }
+    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", rule1="", rule2="")  # `small` adds the last }
     path, length = path_of(p)
     assert length == longest_path(graph_of(p)) == simulate(p).makespan == makespan(p)
     assert [name.removesuffix(" overlap") for name in task_names(p, path)[:4]] == [
@@ -70,7 +70,7 @@ def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None
     ]
 
 
-def test_the_graph_as_text_is_the_graph() -> None:
+def test_graphml_and_dot_have_the_tasks_and_the_edges_of_the_graph() -> None:
     graph = dependency_graph(RIGHT)
     reread = graph_of(RIGHT)
     assert list(reread) == graph.names and len(reread.edges) == len(graph.source)

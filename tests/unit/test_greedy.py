@@ -1,4 +1,4 @@
-"""The list scheduler: the preferred ready task starts, limits hold, ties are broken deterministically."""
+"""The list scheduler of `order greedy`: preferences, keys, ties, limits and groups, and the findings when it is stuck."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from chimerac.compiler import compile_text
 from tests.helpers import findings_of_call, program
 from tests.helpers_text import tasks_of
 
+# In the expected texts F1.0 is the forward of micro-batch 1 on stage 0. A rank with one stage has F1 (`tasks_of`).
 PIPE = "pipe main { stage k on rank k   micro_batches N }"
 TWO_PIPES = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k on rank D - 1 - k   micro_batches N }"
 
 
 def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str = "D") -> Program:  # noqa: N803
-    """Return the program of an `order greedy` with these lines."""
+    """Return the program of an `order greedy` with these lines. stages: how many there are, as an expression."""
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in lines) + "}"
     return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
 
 
 def stuck_finding(*lines: str, **more: object) -> Diagnostic:
+    """Return the finding E305 about an order in which the scheduler gets stuck. more: further arguments of `greedy`."""
     [d] = findings_of_call(greedy, *lines, **more)
     assert d.code == "E305"
     return d
@@ -111,7 +113,7 @@ def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> Non
     )
 
 
-def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
+def test_the_help_is_advice_if_there_are_too_many_tasks_to_try_limits() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)  # 520,000 tasks: more than MAX_TRIED of diagnose/stuck.py
     assert d.help == (
         "limit F - B instead, a count that every backward lowers; "
@@ -130,7 +132,7 @@ def test_groups_of_forwards() -> None:
     assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then finishes"
 
 
-def test_a_group_larger_than_everything_is_one_task() -> None:
+def test_a_group_size_above_the_number_of_micro_batches_makes_one_task() -> None:
     p = greedy("prefer B, F", "group F by 100", N=3)
     assert [i.micro_batches for i in p.stream(0) if i.op == "FWD"] == [(0, 1, 2)]
 
@@ -145,7 +147,7 @@ def test_costs_and_hops_determine_the_order() -> None:
     assert far.costs.hop == 2
 
 
-def test_recomputation_never_changes_an_order() -> None:
+def test_recomputation_that_prefer_does_not_name_does_not_change_the_order() -> None:
     for D, N in ((4, 8), (4, 7), (8, 16)):  # noqa: N806
         plain, recomputing = (program("chimera_doubling", D=D, N=N, again=again) for again in (0, 1))
         assert [tasks_of(plain, r) for r in range(D)] == [tasks_of(recomputing, r) for r in range(D)]

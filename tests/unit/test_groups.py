@@ -1,4 +1,4 @@
-"""Groups of micro-batches that one task computes, in ticks: their order, sizes, memory, and what is refused."""
+"""Groups of micro-batches that one task computes, in `order ticks`, and the statement `size`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
 
 def test_a_formula_may_place_groups() -> None:
     p = small({"N": 5}, rule1="F(s, m = 2*g .. 2*g + 1) at s + 2*m", rule2=LATE)
-    assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
+    assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last group is cut off after micro-batch 4
     assert not find_error(p)
     # m is the first micro-batch of the group, g its number.
     by_number = small({"N": 5}, rule1="F(s, m = 2*g .. 2*g + 1) at s + 4*g", rule2=LATE)
     assert streams(by_number) == streams(p)
-    backwards = small({"N": 4}, rule1="F(s, m = 2*g .. 2*g + 1) at s - 4*g", rule2="B(s, m) at 90 + 2*D - 1 - s - 2*m")
-    assert groups(backwards) == [(2, 3), (0, 1)]
+    descending = small({"N": 4}, rule1="F(s, m = 2*g .. 2*g + 1) at s - 4*g", rule2="B(s, m) at 90 + 2*D - 1 - s - 2*m")
+    assert groups(descending) == [(2, 3), (0, 1)]
 
 
 def test_a_range_of_groups_may_use_the_index_of_the_pipe() -> None:
@@ -46,7 +46,7 @@ def test_a_range_of_groups_may_use_the_index_of_the_pipe() -> None:
     assert groups(compile_text(text).program) == [(0, 1), (2, 3), (4, 5), (6, 7, 8), (9, 10, 11)]
 
 
-def test_a_let_of_the_order_is_not_the_number_of_the_groups() -> None:
+def test_a_range_of_groups_cannot_use_a_let_of_the_order() -> None:
     wrong, _ = findings_of({"N": 4}, rule1="let k = 2  F(s, m = k*g .. k*g + 1) at s + 2*m", rule2=LATE)
     assert (wrong.code, wrong.message) == ("E201", "unknown name 'k'")
     assert wrong.help.endswith("it cannot use a let of the order: put the let above the order")
@@ -61,7 +61,7 @@ def test_groups_of_different_sizes() -> None:
     assert not find_error(mixed)
 
 
-def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
+def test_groups_on_one_stage_and_single_tasks_on_the_other() -> None:
     for grouped_stage, single_stage in ((0, 1), (1, 0)):
         p = small(
             {"N": 4},
@@ -82,18 +82,18 @@ def test_backwards_may_be_grouped() -> None:
     assert simulate(p).busy == (12, 12)  # as without groups: four forwards of 1 and four backwards of 2
 
 
-def test_groups_with_their_own_pipes() -> None:
+def test_a_group_has_micro_batches_of_one_pipe() -> None:
     p = small(
         {"N": 2},
         pipe="pipe a[i in 0 .. 1] { stage s on rank if i == 0 then s else D - 1 - s   micro_batches N + i }",
         rule1="F a[j](s, m = 2*g .. 2*g + 1) at 20*j + s + 4*m",
         rule2="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
-    assert groups(p) == [(0, 1), (2, 3), (4,)]  # never over two pipes
+    assert groups(p) == [(0, 1), (2, 3), (4,)]  # pipe a[0] has two micro-batches, a[1] has three
     assert not find_error(p)
 
 
-def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
+def test_wrong_ranges_of_groups_are_refused() -> None:
     for rule, code in (
         ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
         ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),
@@ -107,7 +107,7 @@ def test_groups_that_do_not_have_each_micro_batch_once_are_refused() -> None:
         assert findings_of(rule1=rule, rule2=LATE)[0].code == code, rule
 
 
-def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
+def test_longer_groups_are_suggested_if_they_leave_out_no_micro_batch() -> None:
     for rule, expected in (
         ("m = 3*g .. 3*g + 1", "the groups leave out m = 2, 5: write m = 3*g .. 3*g + 2"),
         ("m = 2*g .. 2*g", "the groups leave out m = 1, 3, 5: write m = 2*g .. 2*g + 1"),
@@ -124,7 +124,7 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
             assert small({"N": 6}, rule1=f"F(s, {longer}) at s + 20*g", rule2="B(s, m) at 1000 - s + 2*m")
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------------
+# --- the statement `size` ---------------------------------------------------------------------------------------------
 
 
 def test_a_size_is_kept_in_the_program() -> None:
@@ -167,7 +167,7 @@ def test_the_memory_of_groups_and_recomputation() -> None:
     assert bytes_of(single, "recompute") == bytes_of(double, "recompute") == [50, 40]
 
 
-# --- groups that overlap ----------------------------------------------------------------------------------------------
+# --- arbitrary groups -------------------------------------------------------------------------------------------------
 
 STARTS = st.sampled_from(["g", "2*g", "3*g", "4 - g", "4 - 2*g", "g + 1", "g // 2", "g % 2", "0*g", "2"])
 ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"])
@@ -177,7 +177,9 @@ ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"]
 @given(STARTS, ENDS, st.integers(1, 6), st.sampled_from(["rule1", "rule2"]))
 @example("4 - 2*g", "low", 6, "rule1")
 @example("0*g", "3", 6, "rule1")
-def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one(start: str, end: str, count: int, grouped: str) -> None:
+def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one_group(
+    start: str, end: str, count: int, grouped: str
+) -> None:
     low, high = f"max({start}, 0)", end.replace("low", f"max({start}, 0)")
     assume("g" in start + end)
     listed = []

@@ -1,4 +1,4 @@
-"""Every operation is written and read again in every form of a program, with each value of each of its fields."""
+"""Every operation in the JSON form, the text form and the columns of a program, with all VALUES of its fields."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ def test_an_operation_is_equal_after_writing_and_reading(form: Form) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
 def test_an_operation_is_read_into_columns_from_its_fields(form: Form) -> None:
-    """This is how parsers fill the columns: they make no instruction. Fields that are unknown or missing are refused."""
+    """Parsers fill the columns like this, without creating instructions. An unknown field and a missing `op` are refused."""
     pipes = {name: k for k, name in enumerate(program_of_form(form).pipe_names)}
     for i in instructions(form):
-        rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
+        rows = Streams()
+        written = json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
         assert written["op"] == form.op.name
         rows.begin()
         assert rows.add_if_valid(written)

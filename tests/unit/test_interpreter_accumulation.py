@@ -19,7 +19,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed import integers
 from tests.distributed.integers import IntegerSamples, integer_model
 
-MICRO_BATCHES, SAMPLES = 4, 2  # of a batch, of a micro-batch
+MICRO_BATCHES, SAMPLES = 4, 2  # micro-batches of a batch, samples of a micro-batch
 Tensors = dict[str, Tensor]
 
 
@@ -79,7 +79,7 @@ def never_cleared(pipe: Pipeline) -> None:
         step(pipe, number)
 
 
-def complete_then_without_sync(pipe: Pipeline) -> None:
+def with_sync_then_without(pipe: Pipeline) -> None:
     step(pipe, 0)
     step(pipe, 1, sync=False)
     step(pipe, 2)
@@ -92,7 +92,10 @@ def with_evaluations(pipe: Pipeline) -> None:
 
 
 def cleared(set_to_none: bool, sync: bool) -> Callable[[Pipeline], None]:
-    """Return a loop that clears the gradients of two other batches first. sync: whether the second of them was with sync."""
+    """Return a loop that first computes and clears the gradients of two other batches.
+
+    set_to_none: clear them to None, otherwise to zeros; sync: whether the step of the second of these batches is with sync.
+    """
 
     def run(pipe: Pipeline) -> None:
         optimizer = torch.optim.SGD(pipe.parameters(), lr=1.0)
@@ -107,7 +110,7 @@ def cleared(set_to_none: bool, sync: bool) -> Callable[[Pipeline], None]:
 LOOPS: dict[str, Callable[[Pipeline], None]] = {
     "without sync": without_sync,
     "never cleared": never_cleared,
-    "complete, then without sync": complete_then_without_sync,
+    "with sync, then without": with_sync_then_without,
     "evaluations in between": with_evaluations,
     "cleared": cleared(set_to_none=True, sync=True),
     "set to zero": cleared(set_to_none=False, sync=True),
@@ -129,7 +132,7 @@ def test_gradients_of_three_batches_add_up_exactly(schedule: str, name: str) -> 
 def test_gradients_of_replicas_add_up_exactly() -> None:
     """Every replica gets the same batches."""
     expected = gradients_in_one_process([0, 1, 2] * 2)
-    for found in gradients_of("1f1b", complete_then_without_sync, width=2):
+    for found in gradients_of("1f1b", with_sync_then_without, width=2):
         assert all(gradient.equal(expected[parameter]) for parameter, gradient in found.items())
 
 
@@ -149,7 +152,8 @@ SETTINGS = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3, clip=1e9)
 def test_two_accumulated_batches_give_the_update_of_one_batch_with_twice_the_micro_batches(schedule: str, width: int) -> None:
     """The samples of an update are the same. With one replica each micro-batch has the same samples, too.
 
-    The first update is equal bit by bit, because its weights are integers. Later weights are not, so later sums are rounded.
+    The gradients of the first update are equal bit by bit, because its weights are integers. Later weights are not, so later
+    sums are rounded.
     """
 
     def trained(micro_batches: int, accumulate: int) -> list[list[tuple[float, float, list[Tensor]]]]:
@@ -162,15 +166,17 @@ def test_two_accumulated_batches_give_the_update_of_one_batch_with_twice_the_mic
             results = []
             for t in range(settings.iterations):
                 share = trainer.gradients(t)
-                found = [p.grad.clone() for p in trainer.pipeline.parameters() if p.grad is not None]
+                gradients = [p.grad.clone() for p in trainer.pipeline.parameters() if p.grad is not None]
                 result = trainer.update(t, share)
-                results.append((result.loss, result.norm, found))
+                results.append((result.loss, result.norm, gradients))
             trainer.pipeline.check_copies()
             return results
 
         return run_in_loopback(program, rank, seed=4)
 
-    for once, twice in zip(trained(micro_batches=8, accumulate=1), trained(micro_batches=4, accumulate=2), strict=True):
-        (*first, gradients), (*other_first, other_gradients) = once[0], twice[0]
-        assert first == other_first and all(a.equal(b) for a, b in zip(gradients, other_gradients, strict=True))
-        assert [row[:2] for row in twice] == [pytest.approx(row[:2], rel=1e-12) for row in once]
+    # Of each rank, with one batch of 8 micro-batches and with two of 4: loss, norm and gradients of every update.
+    for large, small in zip(trained(micro_batches=8, accumulate=1), trained(micro_batches=4, accumulate=2), strict=True):
+        (*loss_and_norm, gradients), (*small_loss_and_norm, small_gradients) = large[0], small[0]
+        assert loss_and_norm == small_loss_and_norm
+        assert all(a.equal(b) for a, b in zip(gradients, small_gradients, strict=True))
+        assert [row[:2] for row in small] == [pytest.approx(row[:2], rel=1e-12) for row in large]

@@ -1,4 +1,4 @@
-"""A rank of a job on several hosts ends with E819 if other hosts cannot reach the address at which it accepts connections."""
+"""The check of a rank's own address, in a job on several hosts: E819 if other hosts cannot reach this address."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.helpers import findings_of_call
 
 @pytest.fixture(autouse=True)
 def node2_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name this host node2, give it three network interfaces, and unset the variable INTERFACE."""
     monkeypatch.delenv(INTERFACE, raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: "node2")
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "ib0")])
@@ -42,7 +43,7 @@ def test_a_host_that_others_cannot_reach_is_refused(address: str | None, fact: s
     assert (finding.code, finding.message) == ("E819", f"the other hosts cannot connect to host node2: {fact}")
     assert finding.notes == ("network interfaces of node2: eth0, ib0",)
     monkeypatch.setenv(INTERFACE, "eth0")
-    check_own_address()
+    check_own_address()  # an interface that the user names is not checked
 
 
 @pytest.mark.parametrize("address", ["10.77.0.2", "fe80::1%eth0"])

@@ -1,4 +1,4 @@
-"""Ranks compare their options before any other communication, and name an option that differs."""
+"""Ranks compare their options, and the programs and the data that result from them, and name what differs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ THREE_RANKS = program("gpipe", D=3, N=1)
 PROGRAM: list[Derived] = [("E806", "program", "a" * 64)]
 
 
-def other(value: object) -> object:
-    """Return another value of an option."""
+def different_value(value: object) -> object:
+    """Return a value of an option that differs from this one."""
     match value:
         case bool():
             return not value
@@ -42,19 +42,19 @@ def other(value: object) -> object:
             return f"{value}x"
 
 
-def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_derived: list[Derived] = PROGRAM) -> None:
-    """Compare the options of three ranks, of which one differs.
+def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, own_program: list[Derived] = PROGRAM) -> None:
+    """Compare the options of three ranks, of which one has options of its own.
 
-    rank: the one that differs. change: returns its options, given those of the others. other_derived: the digest of its
-    program.
+    rank: the number of this rank. change: returns its options, given those of the others. own_program: the digest of its
+    program, as `compare` takes it.
     """
 
     def run_rank(transport: Transport) -> None:
         settings: Any = parse_options(["-p", "D=2"])
         if transport.rank == rank:
             settings = change(settings)
-        derived = other_derived if transport.rank == rank else PROGRAM
-        compare(transport, settings, derived, [("E809", "training (model or data)", "text")])
+        compared_program = own_program if transport.rank == rank else PROGRAM
+        compare(transport, settings, compared_program, [("E809", "training (model or data)", "text")])
 
     run_in_loopback(THREE_RANKS, run_rank)
 
@@ -65,19 +65,19 @@ def test_equal_options_are_accepted_and_the_log_files_may_differ() -> None:
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
-def test_every_option_is_compared_and_named(name: str) -> None:
+def test_an_option_that_differs_is_named_unless_it_may_differ(name: str) -> None:
     before = getattr(parse_options(["-p", "D=2"]), name)
 
     def change(settings: RunSettings) -> RunSettings:
-        return replace(settings, **{name: other(before)})
+        return replace(settings, **{name: different_value(before)})
 
     if name in NOT_COMPARED:
         compare_options(change)
         return
     option = option_names()[name]
     if name in COMPARED_INDIRECTLY:
-        compare_options(change)  # another path to the same text
-        [found] = findings_of_call(compare_options, change, other_derived=[("E806", "program", "b" * 64)])
+        compare_options(change)  # accepted, because the program and the data are the same
+        [found] = findings_of_call(compare_options, change, own_program=[("E806", "program", "b" * 64)])
         assert found.message == f"rank 0 and rank 1 have a different program: {'a' * 12} and {'b' * 12}"
         text = found.notes[0]
     else:
@@ -87,16 +87,16 @@ def test_every_option_is_compared_and_named(name: str) -> None:
     assert text.startswith(f"{option} is ") and " on ranks 0, 2 and " in text and text.endswith(" on rank 1")
 
 
-SHORT = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-samples", "1"]
+SHORT_RUN = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-samples", "1"]
 
 
 @pytest.mark.parametrize(
     ("words", "defaults", "different", "message"),
     [
         (["--timed", "0.01"], ["--iterations", "5"], ["--iterations", "6"], "--iterations is 5 on rank 0 and 6 on rank 1"),
-        (SHORT, ["--model", "gpt-small", "--warm-up", "1"], ["--warm-up", "2"], "--warm-up is 1 on rank 0 and 2 on rank 1"),
+        (SHORT_RUN, ["--model", "gpt-small", "--warm-up", "1"], ["--warm-up", "2"], "--warm-up is 1 on rank 0 and 2 on rank 1"),
         (
-            SHORT,
+            SHORT_RUN,
             ["--check-gradients"],
             ["--no-check-gradients"],
             "--check-gradients is yes on rank 0 and no on rank 1",
@@ -106,7 +106,7 @@ SHORT = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eval-sa
 def test_an_option_that_is_left_out_equals_its_default(
     words: list[str], defaults: list[str], different: list[str], message: str
 ) -> None:
-    """Rank 0 has the options `words`. Rank 1 also has the defaults of some others, or different values of them."""
+    """Both ranks have the options `words`. Rank 1 also gives further options: their defaults, or a different value."""
     two_ranks = program("gpipe", D=2, N=1)
 
     def run_rank(transport: Transport, of_rank_1: list[str]) -> int:
@@ -121,10 +121,10 @@ def test_an_option_that_is_left_out_equals_its_default(
 
 
 def test_a_new_option_is_compared_without_further_code() -> None:
-    later = make_dataclass("later", [("not_there_yet", Any)], bases=(RunSettings,), frozen=True, kw_only=True)
+    later_settings = make_dataclass("later", [("not_there_yet", Any)], bases=(RunSettings,), frozen=True, kw_only=True)
 
     def with_new_option(settings: RunSettings, value: object) -> Any:
-        return later(**{f.name: getattr(settings, f.name) for f in fields(settings)}, not_there_yet=value)
+        return later_settings(**{f.name: getattr(settings, f.name) for f in fields(settings)}, not_there_yet=value)
 
     for value in (1, "x", None, True, 0.5):
         with pytest.raises(ChimeraError, match=r"E809: rank 0 and rank 2 .*: not_there_yet is unknown on ranks 0, 1 and"):
@@ -158,8 +158,9 @@ def test_the_order_of_parameters_has_no_effect() -> None:
     run_in_loopback(THREE_RANKS, run_rank)
 
 
-def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
+def test_different_data_and_a_missing_program_of_evaluations_are_findings() -> None:
     def run_rank(transport: Transport, programs: dict[int, str], data: dict[int, str]) -> None:
+        """Compare three ranks. programs, data: by rank, what identifies them where that is not "a" and "abc, of 9 bytes"."""
         derived = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
         training = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
         compare(transport, parse_options([]), derived, training)

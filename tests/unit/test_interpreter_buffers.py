@@ -1,4 +1,4 @@
-"""Batch normalization in a pipeline: each micro-batch has its own statistics; running statistics are means over copies."""
+"""Buffers in a pipeline: the statistics of batch normalization, and buffers that a module replaces."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
     """Train two iterations on each rank. Return by rank the losses, and what `use` returns.
 
-    use: a function of the pipeline and of the number of samples of a batch.
+    use: a function of the pipeline and of the number of samples of a batch, over all replicas.
     """
     program = compile_schedule(name, parameters, width).program
-    size = program.header.samples(SAMPLES)
+    size = program.header.samples(SAMPLES)  # samples of a micro-batch
     samples = size * program.header.micro_batches * width
 
     def rank(transport: Transport) -> Any:
@@ -77,7 +77,7 @@ def one_process(micro_batches: int, samples: int) -> tuple[list[float], nn.Seque
 
 
 class Evaluated(NamedTuple):
-    """An evaluation on one rank. samples: their number in a batch. loss: of the evaluation.
+    """An evaluation on one rank. samples: their number in a batch, over all replicas. loss: of the evaluation.
 
     before, after: the state of the rank before and after the evaluation. whole: the state of the whole model after it.
     """
@@ -93,6 +93,8 @@ class Evaluated(NamedTuple):
 def test_losses_are_those_of_one_process_and_running_statistics_are_the_mean_over_the_copies(
     name: str, parameters: Mapping[str, int], width: int
 ) -> None:
+    """Each copy has running statistics of its own micro-batches until an evaluation makes the copies equal."""
+
     def evaluated(pipe: Pipeline, samples: int) -> Evaluated:
         before = {key: t.clone() for key, t in pipe.state_dict().items()}
         x, y = batch(9, samples)
@@ -155,5 +157,5 @@ def test_a_forward_that_runs_again_leaves_replaced_buffers_as_they_are(recompute
     pipe = Pipeline([layer], "gpipe", sizes, loss=F.cross_entropy, inputs=x[:SAMPLES], transport=Alone(), recompute=recompute)
     pipe.step(x, y)
     assert layer.count == 2 and layer.average.equal(expected.average)
-    pipe.nonfinite_error("a message")  # runs the batch again, to find the cause
+    pipe.nonfinite_error("a message")  # it runs the batch again, to find the cause of a loss that is not finite
     assert layer.count == 2 and layer.average.equal(expected.average)

@@ -24,7 +24,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, TOLERANCE, Trained, compiled, model, refused, train
 
-FOUR = compiled("chimera", width=1, D=4, N=4)  # all of these have 8 samples an iteration
+# Programs, named by their numbers of ranks; TWO_WIDE has two replicas of two ranks. An iteration of each has 8 samples.
+FOUR = compiled("chimera", width=1, D=4, N=4)
 TWO = compiled("chimera", width=1, D=2, N=4)
 TWO_WIDE = compiled("1f1b", width=2, D=2, N=2)
 ONE = compiled("gpipe", width=1, D=1, N=4)
@@ -40,8 +41,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Trained:
-    """Twenty iterations in one run."""
+def uninterrupted() -> Trained:
+    """A run of twenty iterations that starts without a checkpoint."""
     return train(FOUR)
 
 
@@ -55,36 +56,36 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(saved: Path, tmp_path: Path) -> Path:
-    """A copy of the checkpoints of iterations 5 and 10."""
+    """A folder with copies of the checkpoints of iterations 5 and 10."""
     return Path(shutil.copytree(saved.parent, tmp_path / "run"))
 
 
-def test_a_run_goes_on_bit_by_bit_under_the_same_program(whole: Trained, saved: Path) -> None:
+def test_under_the_same_program_a_resumed_run_is_equal_bit_by_bit(uninterrupted: Trained, saved: Path) -> None:
     found = train(FOUR, source=str(saved))
-    assert (found.start, found.losses) == (10, whole.losses[10:])
-    assert found.tensors.keys() == whole.tensors.keys() and len(found.tensors) > 50
-    assert all(t.equal(whole.tensors[name]) for name, t in found.tensors.items())
+    assert (found.start, found.losses) == (10, uninterrupted.losses[10:])
+    assert found.tensors.keys() == uninterrupted.tensors.keys() and len(found.tensors) > 50
+    assert all(t.equal(uninterrupted.tensors[name]) for name, t in found.tensors.items())
     assert "written under chimera, D = 4, W = 1" in found.messages[0]
 
 
 @pytest.mark.parametrize("program", [TWO_WIDE, ONE, TWO], ids=["1f1b, width 2", "one process", "chimera, 2 ranks"])
-def test_a_run_goes_on_under_another_program(program: Any, whole: Trained, saved: Path) -> None:
+def test_a_run_goes_on_under_another_program(program: Any, uninterrupted: Trained, saved: Path) -> None:
     found = train(program, source=str(saved))
-    assert found.losses == pytest.approx(whole.losses[10:], rel=TOLERANCE)
+    assert found.losses == pytest.approx(uninterrupted.losses[10:], rel=TOLERANCE)
 
 
-def test_the_tensors_of_a_checkpoint_are_those_of_one_process_without_this_project(saved: Path, tmp_path: Path) -> None:
+def test_torch_alone_reads_a_checkpoint_and_its_tensors_are_those_of_one_process(saved: Path, tmp_path: Path) -> None:
     dcp_to_torch_save(saved, tmp_path / "whole.pt")
     script = "import sys, torch; print('chimerac' in sys.modules, len(torch.load(sys.argv[1])['model']))"
     run = subprocess.run([sys.executable, "-c", script, tmp_path / "whole.pt"], capture_output=True, text=True, check=True)
     found = torch.load(tmp_path / "whole.pt")
     assert run.stdout.split() == ["False", str(len(found["model"]))]
-    one = train(ONE, until=10).tensors
+    expected = train(ONE, until=10).tensors
     tensors = {f"model.{n}": t for n, t in found["model"].items()}
     tensors |= {f"optimizer.state.{n}.{k}": t for n, state in found["optimizer"]["state"].items() for k, t in state.items()}
-    assert tensors.keys() == one.keys()
+    assert tensors.keys() == expected.keys()
     for name, t in tensors.items():
-        torch.testing.assert_close(t, one[name], rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(t, expected[name], rtol=1e-3, atol=1e-6)
 
 
 def test_what_a_checkpoint_says_of_its_run(saved: Path) -> None:
@@ -112,17 +113,18 @@ def test_the_last_checkpoints_are_kept_and_the_run_goes_on_from_the_last_one(asy
     assert all(t.equal(full.tensors[name]) for name, t in found.tensors.items())
 
 
-def test_an_incomplete_save_is_removed_by_the_next_one_and_a_checkpoint_that_was_being_replaced_is_loaded(folder: Path) -> None:
+def test_the_next_run_removes_an_incomplete_save_and_loads_a_checkpoint_that_was_being_replaced(folder: Path) -> None:
     (folder / ".iteration_00000015.partial").mkdir()
     (folder / ".iteration_00000015.partial" / "__0_0.distcp").write_bytes(b"half")
-    (folder / "iteration_00000010").rename(folder / ".iteration_00000010.replaced")  # killed between two renames
+    # A run that was killed between the two renames of `commit` leaves this.
+    (folder / "iteration_00000010").rename(folder / ".iteration_00000010.replaced")
     assert train(FOUR, folder, source="auto", until=11).start == 10
     assert sorted(os.listdir(folder)) == [".iteration_00000010.replaced", "iteration_00000005", "iteration_00000011"]
     again = train(FOUR, folder, source=str(folder / "iteration_00000005"), until=6, restarts=1)
     assert again.start == 11, "a job that was started again goes on from its own last checkpoint"
 
 
-def test_hidden_files_that_are_no_leftovers_of_a_save_remain(tmp_path: Path) -> None:
+def test_hidden_files_and_folders_that_are_no_leftovers_of_a_save_remain(tmp_path: Path) -> None:
     (tmp_path / ".weights.pt.partial").write_bytes(b"half")  # an export that was killed
     (tmp_path / ".notes.partial").mkdir()
     assert train(TWO, tmp_path, until=1).start == 0
@@ -153,6 +155,7 @@ def flipped(file: Path) -> None:
     file.write_bytes(data)
 
 
+# A file of a checkpoint, what damages it, and a part of the reason in the message.
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("__1_0.distcp", truncated, "bytes, and"),
     ("__2_0.distcp", flipped, "the file __2_0.distcp is damaged"),
@@ -167,15 +170,15 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
 
 @pytest.mark.parametrize(("name", "damage", "reason"), DAMAGE)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
-    name: str, damage: Callable[[Path], None], reason: str, folder: Path, whole: Trained
+    name: str, damage: Callable[[Path], None], reason: str, folder: Path, uninterrupted: Trained
 ) -> None:
     last = folder / "iteration_00000010"
     damage(last / name)
     found = train(FOUR, folder, source="auto", until=10)
-    assert found.start == 5 and found.losses == whole.losses[5:10]
+    assert found.start == 5 and found.losses == uninterrupted.losses[5:10]
     assert str(last) in found.messages[0] and reason in found.messages[0] and "E832" in found.messages[0]
     assert found.messages[1].endswith("5 iterations are lost")
-    assert train(FOUR, folder, source="auto", until=10).start == 10, "the damaged one has been replaced"
+    assert train(FOUR, folder, source="auto", until=10).start == 10, "the run has replaced the damaged checkpoint"
 
 
 def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> None:
@@ -205,14 +208,14 @@ def test_a_checkpoint_of_another_run_is_refused_with_both_values(saved: Path) ->
 
 
 def test_another_number_of_samples_is_refused_with_values_that_fit(saved: Path) -> None:
-    for program, sizes, fits in (
+    for program, message, suggestion in (
         (compiled("chimera", width=1, D=2, N=8), "8 samples an iteration, and this run has 16: 8 micro-batches of 2", "-p N=4"),
         (compiled("1f1b", width=3, D=1, N=4), "8 samples an iteration, and this run has 24", "--width 1"),
     ):
-        with refused("E834", sizes) as error:
+        with refused("E834", message) as error:
             train(program, source=str(saved))
         help = error.value.diagnostics[0].help
-        assert fits in help and "--micro-batch" in help
+        assert suggestion in help and "--micro-batch" in help
 
 
 def test_the_number_of_samples_counts_accumulated_batches(saved: Path) -> None:
@@ -221,7 +224,7 @@ def test_the_number_of_samples_counts_accumulated_batches(saved: Path) -> None:
     assert "--accumulate 1" in error.value.diagnostics[0].help
 
 
-def test_values_that_fit_have_the_product_and_begin_with_those_that_change_least() -> None:
+def test_values_that_fit_give_the_target_and_begin_with_those_that_change_least() -> None:
     now = {"-p N=": 6, "--micro-batch": 4, "--width": 2}
     found = fitting_values(now, samples=48, target=32)
     assert found[0] == {"-p N=": 4, "--micro-batch": 4, "--width": 2}
@@ -233,9 +236,13 @@ def test_values_that_fit_have_the_product_and_begin_with_those_that_change_least
 # --- failing writes --------------------------------------------------------------------------------------------------------
 
 
+ENOUGH_BYTES = 10**6  # more than any file of a checkpoint has
+TOO_FEW_BYTES = 30_000  # less than the tensors of a rank have
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Let every write beyond so many bytes of a file fail, as on a full disk."""
+    """Let every write fail that makes a file larger than `size` bytes, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -245,22 +252,22 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_one(
-    asynchronous: bool, folder: Path, whole: Trained
+def test_training_goes_on_after_a_failed_save_unless_it_is_the_one_at_the_end(
+    asynchronous: bool, folder: Path, uninterrupted: Trained
 ) -> None:
     def attempt(until: int, fails: Callable[[int], bool]) -> Trained:
-        """Train up to an iteration, where saves fail after the iterations for which `fails` is true."""
-        with file_size_limit(10**6):  # more than any file of a checkpoint has
+        """Train until `until` iterations are done. A save after k iterations fails if `fails(k)`."""
+        with file_size_limit(ENOUGH_BYTES):
 
             def after(transport: Transport, done: int, loss: float) -> None:
                 """Set the limit for the save after the next iteration."""
-                limit = 30_000 if fails(done + 1) else 10**6  # 30,000 bytes are less than the tensors of a rank
+                limit = TOO_FEW_BYTES if fails(done + 1) else ENOUGH_BYTES
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
             return train(FOUR, folder, source="auto", until=until, every=2, asynchronous=asynchronous, after=after)
 
     found = attempt(16, lambda done: 12 <= done <= 15)
-    assert found.losses == whole.losses[10:16]
+    assert found.losses == uninterrupted.losses[10:16]
     errors = [m for m in found.messages if "E830" in m]
     assert len(errors) == 2 and all(
         "file too large; training continues, the last checkpoint is of iteration 10" in m for m in errors
@@ -269,7 +276,7 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
     with refused("E830", "iteration_00000018", "file too large"):
         attempt(18, lambda done: done >= 18)
     assert sorted(os.listdir(folder)) == [f"iteration_{k:08}" for k in (5, 10, 16)]
-    assert train(FOUR, folder, source="auto", until=17).start == 16, "the older one is whole"
+    assert train(FOUR, folder, source="auto", until=17).start == 16, "the older checkpoint is intact"
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
@@ -280,7 +287,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Pa
 
 
 @pytest.mark.root
-def test_a_full_disk_is_an_error_and_the_older_checkpoint_whole(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_save_fails_and_the_older_checkpoint_stays_intact(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", tmp_path], check=True)
     try:
         with refused("E830", "iteration_00000010", "no space left on device"):
@@ -298,7 +305,7 @@ def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
         files.prepare(tmp_path / "notes")
 
 
-def test_work_that_fails_on_one_rank_is_an_error_on_all() -> None:
+def test_work_in_a_background_thread_that_fails_on_one_rank_is_an_error_on_all() -> None:
     def rank(transport: Transport) -> str:
         def work() -> str:
             if transport.rank == 1:

@@ -1,4 +1,4 @@
-"""Stages compiled with torch.compile give the losses and gradients of plain ones."""
+"""Stages compiled with torch.compile: their losses and gradients are those of one process without it."""
 
 from __future__ import annotations
 

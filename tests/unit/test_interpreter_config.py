@@ -18,8 +18,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-# For nearly every option a value other than its default. Left out are options that exclude one of these, and options with
-# tests of their own.
+# Most options, all but --transport with a value other than their default. Some of the other options exclude one of these.
 WORDS = shlex.split("""
 s.sched -p D=4 -p N=8 --width 2 --model gpt-nano --data text --transport gloo --loopback --machine serial --iterations 9
 --micro-batch 3 --accumulate 2 --seq-len 9 --dtype bf16 --lr 1e-2 --lr-schedule linear --lr-floor 0 --warm-up 0 --betas 0 0.5
@@ -43,7 +42,7 @@ def test_the_command_line_overrides_the_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["split: [1, 3]", "split: 1,3", "split: '1,3'"])
-def test_a_split_is_a_list_or_the_word_of_the_command_line(file: Path, text: str) -> None:
+def test_a_split_is_a_list_or_a_text_as_on_the_command_line(file: Path, text: str) -> None:
     file.write_text(text)
     assert parse_options(["--config", str(file)]).split == (1, 3)
 

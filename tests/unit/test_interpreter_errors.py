@@ -1,4 +1,4 @@
-"""The errors of a run: their common base class, and the output of a rank before it ends."""
+"""The errors of a run: their texts, and how a rank ends after one: what it prints, and for whom it waits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def test_a_rank_error_says_where_and_why() -> None:
 
 
 class Job:
-    """The end of a job, as one rank sees it. calls: what the rank did, in order.
+    """A JobEnd (failures.py) with fixed answers. calls: the methods that the rank called, in order.
 
-    claims: whether the rank may report. reported: whether another rank does. host: whether it hosts the store.
+    claims: whether this rank is the first to claim the report. reported: whether another rank claims it in time. host: whether
+    this rank hosts the store.
     """
 
     def __init__(self, claims: bool = True, reported: bool = False, host: bool = False) -> None:
@@ -85,7 +86,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         (refuse("E812", "the loss is nan"), False),
     ],
 )
-def test_a_traceback_is_printed_where_no_message_explains_the_failure(
+def test_errors_of_the_interpreter_and_findings_are_printed_without_a_traceback(
     error: Exception, has_traceback: bool, ended: Callable[..., str]
 ) -> None:
     printed = ended(error, job=Job())
@@ -101,14 +102,14 @@ def test_the_message_is_one_call_of_write(monkeypatch: pytest.MonkeyPatch, ended
     assert len(calls) == 1 and calls[0].startswith("RuntimeError: of torch\nerror: rank 0, instruction 3: FWD: of torch\n")
 
 
-def test_only_the_rank_that_claims_the_report_prints(ended: Callable[..., str]) -> None:
+def test_a_rank_prints_nothing_if_another_one_has_claimed_the_report(ended: Callable[..., str]) -> None:
     job = Job(claims=False)
     assert ended(RankError(0, 3, "FWD", RuntimeError("of torch")), job=job) == ""
     assert job.calls == ["fail", "claim", "linger"]
 
 
-def test_a_rank_that_lost_another_one_lets_it_end_first(ended: Callable[..., str]) -> None:
-    """torchrun reports the process that ends first as the cause."""
+def test_a_rank_waits_before_it_ends_if_another_one_has_ended(ended: Callable[..., str]) -> None:
+    """torchrun names the process that exits first as the cause. It has to be the one whose end this rank has noticed."""
     error = PeerLostError("the send to rank 1 failed: rank 1 has ended", peer_ended=True)
     job = Job()
     assert "rank 1 has ended" in ended(error, job=job)
@@ -118,7 +119,7 @@ def test_a_rank_that_lost_another_one_lets_it_end_first(ended: Callable[..., str
     assert job.calls == ["fail", "claim"]
 
 
-def test_the_launcher_prints_for_a_process_that_was_killed(
+def test_under_the_launcher_the_message_about_an_ended_rank_is_only_written_to_the_error_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]
 ) -> None:
     monkeypatch.setenv(failures.LAUNCHER, "1")
@@ -141,13 +142,14 @@ def test_findings_are_reported_by_the_first_rank_of_a_host(ended: Callable[..., 
     ]
 
 
-def test_a_rank_that_does_not_answer_is_killed_after_the_message(ended: Callable[..., str]) -> None:
+def test_a_rank_that_does_not_answer_is_killed(ended: Callable[..., str]) -> None:
     with subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"]) as hanging:
         ended(RankError(0, 3, "FWD", PeerLostError("rank 1 does not answer", hanging=[hanging.pid])), job=Job())
         assert hanging.wait(timeout=10) == -signal.SIGKILL
 
 
-def test_the_host_of_the_store_lets_the_others_read_it(monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]) -> None:
+def test_the_rank_that_hosts_the_store_ends_later(monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]) -> None:
+    """Until then the other ranks can read in the store that the report is claimed."""
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     ended(ValueError("wrong"), job=Job(host=True))

@@ -1,4 +1,4 @@
-"""The executor on one rank: all kinds of tasks are bit-equal to one process, and wrong streams have clear errors."""
+"""The executor and the trainer on one rank: gradients equal those of one process, and wrong programs have clear errors."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK
 
-SAMPLES, LENGTH = 2, 16  # of a micro-batch; tokens of a sample
+SAMPLES, LENGTH = 2, 16  # samples of a micro-batch; tokens of a sample
 SETTINGS = Settings(iterations=20, seed=3, micro_batch=SAMPLES, rate=1e-2)
 
 
@@ -42,18 +42,18 @@ def replace_at(program: Program, at: int, *new: Instruction) -> Program:
     return program_of(program.header, [stream])
 
 
-def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
+def test_full_and_split_backwards_leave_the_gradients_of_one_process() -> None:
     trainer = trainer_of(ONE_RANK)
     whole = whole_model(trainer.model.model, SETTINGS.seed)
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
     gradients = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
     expected = [p.grad for p in whole.parameters()]
-    assert len(gradients) == len(expected) == 4  # one of each layer but the last
+    assert len(gradients) == len(expected) == 4  # one for each layer but the last, which has no parameter
     for found, wanted in zip(gradients, expected, strict=True):
         assert found is not None and wanted is not None and wanted.any() and found.equal(wanted)
 
 
-def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
+def test_the_comparison_with_one_process_detects_a_wrong_gradient() -> None:
     trainer = trainer_of(ONE_RANK)
     trainer.gradients(0)
     assert largest_difference(trainer) == 0
@@ -106,7 +106,7 @@ def test_an_error_names_rank_instruction_text_and_cause(program: Program, messag
         trainer.gradients(0)
 
 
-def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() -> None:
+def test_dropout_is_the_same_in_a_pipeline_as_in_one_process_also_when_recomputed() -> None:
     class RandomBytes(IntegerSamples):
         def read(self, numbers: Sequence[int]) -> Tensor:
             generator = torch.Generator().manual_seed(numbers[0])
@@ -133,7 +133,7 @@ def test_tied_parameters_that_the_model_does_not_have_are_refused() -> None:
         trainer_of(ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),)))
 
 
-def test_ranks_that_hold_something_different_are_refused() -> None:
+def test_ranks_with_different_programs_or_tables_are_refused() -> None:
     with pytest.raises(ChimeraError, match=r"E806: rank 0 and rank 1 have a different program: .* and abc"):
         trainer_of(ONE_RANK, Alone("abc"))
     with pytest.raises(ChimeraError, match=r"E807: rank 0 and rank 2 have a different table: abc and abd"):

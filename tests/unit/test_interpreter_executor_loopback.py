@@ -1,4 +1,4 @@
-"""Executors of several ranks: buffers, copies of stages that differ, times, and what is in flight at the end."""
+"""Executors of several ranks in loopback: receive buffers, recomputation, copies of stages that differ, flush and times."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Shifted(nn.Module):
 
 
 def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
-    # s1 returns the mask unchanged. The weight gradients of s2 read it after s1 has released its buffer.
+    # s1 returns the mask unchanged. The BWD_WEIGHT of s2 reads it after s1 has released the buffer in which it arrived.
     p = program(SPLIT_PAIR, "split_pair", ranks=2, stages=3, micro_batches=2)
     run_and_compare(p, integer_model(middle=3), seed=0, iterations=2)
 
@@ -75,7 +75,7 @@ def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:
 
 
 def free_after(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a method of Work free the receive buffer of its input too early, which only loopback detects."""
+    """Let a method of Work free the receive buffer of its input too early. Loopback then overwrites the buffer with NaN."""
     forward = getattr(Work, method)
 
     def forward_and_free(work: Work) -> None:
@@ -141,7 +141,7 @@ class UnequalCopies(First):
 def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
     model = small_model(UnequalCopies, Whole, Whole, Last)
     p = TWO_RANKS["two pipes"]
-    description_of(model)  # measures an instance of its own
+    description_of(model)  # builds an instance to measure it, which must not count
     UnequalCopies.built = 0
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 0 on rank 0 and rank 1 have different weights"):
         run_in_loopback(p, rank_of(p, model))
@@ -163,10 +163,11 @@ def test_copies_that_become_different_are_found_by_the_check() -> None:
 
 
 def test_nothing_is_in_flight_when_an_iteration_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, waited, flush = TWO_RANKS["1f1b, window 9"], [], Loopback.flush
+    p, flush = TWO_RANKS["1f1b, window 9"], Loopback.flush
+    were_in_flight: list[bool] = []  # for each flush, whether messages were in flight when it began
 
     def recording_flush(transport: Loopback) -> None:
-        waited.append(not all(channel.is_empty() for channel in transport._to.values()))
+        were_in_flight.append(not all(channel.is_empty() for channel in transport._to.values()))
         flush(transport)
 
     monkeypatch.setattr(Loopback, "flush", recording_flush)
@@ -177,7 +178,7 @@ def test_nothing_is_in_flight_when_an_iteration_ends(monkeypatch: pytest.MonkeyP
 
     for seed in range(8):
         run_in_loopback(p, run_rank, seed, every_post=True)
-    assert any(waited) and len(waited) == 8 * 2  # eight seeds, two ranks
+    assert any(were_in_flight) and len(were_in_flight) == 8 * 2  # eight seeds, two ranks
 
 
 def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,20 +199,20 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(time, "perf_counter_ns", clock)
     monkeypatch.setattr(loopback, "perf_counter_ns", clock)
-    model = small_model(First, Slow, Last)  # rank 0 has the first layer alone, or with the slow one
+    model = small_model(First, Slow, Last)  # the partition gives the slow layer to one of the two ranks
     begin = clock()
-    found = run_in_loopback(p, rank_of(p, model))
+    results = run_in_loopback(p, rank_of(p, model))
     end = clock()
-    for rank, f in enumerate(found):
-        times: Times = f.executor.times
+    for rank, result in enumerate(results):
+        times: Times = result.executor.times
         stream = p.stream(rank)
         assert len(times.start) == len(stream) and (times.start[1:] == times.end[:-1]).all()
         assert begin < times.start[0] and times.end[-1] <= times.finish < end
         assert (times.waited >= 0).all() and (times.busy >= 0).all()
         forwards = np.array([i.op == "FWD" for i in stream])
-        slow = times.busy[forwards] > 0.9 * slow_ns
-        assert slow.all() or not slow.any()
+        is_slow = times.busy[forwards] > 0.9 * slow_ns
+        assert is_slow.all() or not is_slow.any()
         assert times.task_ns <= times.busy.sum()
-        if not slow.any():  # this rank waits for most of the four slow forwards of the other one, and computes little
+        if not is_slow.any():  # this rank waits for most of the four slow forwards of the other one, and computes little
             assert times.waited.sum() > 2.5 * slow_ns and times.busy.sum() < 0.1 * slow_ns
-    assert sum(bool((f.executor.times.busy > 0.9 * slow_ns).any()) for f in found) == 1
+    assert sum(bool((r.executor.times.busy > 0.9 * slow_ns).any()) for r in results) == 1, "one rank has the slow layer"

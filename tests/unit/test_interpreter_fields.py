@@ -26,7 +26,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import IntegerSamples
 
-# The different words, the features of a vector, the words of a sample, and the samples of a micro-batch.
+# Words of the vocabulary; features of a vector; words of a sample; samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
 SCHEDULES = [  # name, parameters, width
     ("1f1b", {"D": 4, "N": 4}, 1),
@@ -84,13 +84,13 @@ def layers() -> list[nn.Module]:
 
 
 def losses(outputs: Values, targets: Values) -> Values:
-    """Return the sums over the words that count and over the samples."""
+    """Return two losses: the cross-entropies, summed over the valid words and over the samples."""
     words = F.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten(), ignore_index=IGNORED, reduction="sum")
     return words, F.cross_entropy(outputs[1], targets[1], ignore_index=IGNORED, reduction="sum")
 
 
 def batch(samples: int, seed: int = 1) -> tuple[Tensor, Values, dict[str, Tensor]]:
-    """Return inputs, targets and fields. The samples have different numbers of words that count."""
+    """Return inputs, targets and fields. The samples have different numbers of valid words, those with a target."""
     generator = torch.Generator().manual_seed(seed)
     words, kinds = (
         torch.randint(0, WORDS, (samples, LENGTH), generator=generator),
@@ -108,8 +108,8 @@ def one_process(samples: int) -> tuple[float, list[Tensor]]:
     modules, (words, targets, fields) = layers(), batch(samples)
     x = modules[0](words, fields["kinds"])
     x = modules[3](modules[2](modules[1](x), fields["mask"]))
-    found = modules[4](x, fields["kinds"])
-    loss = F.cross_entropy(found[0].flatten(0, 1), targets[0].flatten()) + F.cross_entropy(found[1], targets[1])
+    logits = modules[4](x, fields["kinds"])
+    loss = F.cross_entropy(logits[0].flatten(0, 1), targets[0].flatten()) + F.cross_entropy(logits[1], targets[1])
     loss.backward()
     return float(loss.detach()), [p.grad for m in modules for p in m.parameters() if p.grad is not None]
 
@@ -121,7 +121,10 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 
 
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
-    """Run a step with this rank's part of the batch, without the fields that the rank does not read."""
+    """Run a step with this rank's part of the batch, without the fields that the rank does not read.
+
+    samples: of the whole batch. options: further arguments of Pipeline.step, or other values of the divisors and fields.
+    """
     words, targets, fields = batch(samples)
     width, replica = pipe.program.header.width, pipe.replica
     mine = {name: fields[name].chunk(width)[replica] for name in pipe.reads_fields}
@@ -132,9 +135,7 @@ def step(pipe: Pipeline, samples: int, **options: Any) -> float:
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
-def test_every_schedule_has_the_loss_and_the_gradients_of_one_process(
-    name: str, parameters: Mapping[str, int], width: int
-) -> None:
+def test_schedules_have_the_loss_and_the_gradients_of_one_process(name: str, parameters: Mapping[str, int], width: int) -> None:
     program = compile_schedule(name, parameters, width).program
     samples = program.header.samples(SAMPLES) * program.header.micro_batches * width
     expected, gradients = one_process(samples)
@@ -168,6 +169,7 @@ class WordsAndPlain(nn.Module):
 
 
 def own_stages() -> list[nn.Module]:
+    """Return the model as four stages, as a user may write them."""
     first, second, *others = layers()
     return [WordsAndPlain(first, second), *others]
 
@@ -204,7 +206,7 @@ def test_stages_that_a_rank_builds_alone_read_the_fields_that_their_forward_name
 
 
 def refused(run: Any) -> str:
-    """Return the message of the ValueError of rank 0. Every rank must raise one."""
+    """Return the message of the ValueError of rank 0. Every rank must raise one. run: takes a program and a transport."""
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
@@ -215,7 +217,7 @@ def refused(run: Any) -> str:
     return run_in_loopback(program, rank)[0]
 
 
-def test_a_field_that_no_layer_reads_is_refused() -> None:
+def test_a_field_that_no_layer_reads_or_with_the_name_of_an_argument_is_refused() -> None:
     _, _, fields = batch(SAMPLES)
     found = refused(lambda p, t: pipeline(p, t, fields=fields | {"maks": fields["mask"]}))
     assert found.startswith("no layer reads the field maks")
@@ -233,19 +235,19 @@ def test_fields_that_do_not_fit_a_step_are_refused() -> None:
     assert message == "masks is none of the fields of this pipeline: mask, kinds"
 
 
-def test_divisors_that_are_not_one_for_each_loss_are_refused() -> None:
-    two = torch.ones(()), torch.ones(())  # losses
-    assert combined(two, [4]) == 0.5 and combined(two, [1, 2]) == 1.5 and combined(two[:1], [4]) == 0.25
+def test_there_is_one_divisor_for_all_losses_or_one_for_each() -> None:
+    two_losses = torch.ones(()), torch.ones(())
+    assert combined(two_losses, [4]) == 0.5 and combined(two_losses, [1, 2]) == 1.5 and combined(two_losses[:1], [4]) == 0.25
     with pytest.raises(ValueError, match="the model has 2 losses, and 3 divisors were given"):
-        combined(two, [1.0, 2.0, 4.0])
+        combined(two_losses, [1.0, 2.0, 4.0])
 
 
 class FieldSamples(IntegerSamples):
-    """Samples with fields and two kinds of targets, computed from their numbers."""
+    """Samples with fields and two kinds of targets, computed from their numbers. asked: the names of the fields read."""
 
     def __init__(self) -> None:
         super().__init__(LENGTH)
-        self.read: set[str] = set()
+        self.asked: set[str] = set()
 
     def targets(self, numbers: Sequence[int]) -> Values:
         (words,) = self.inputs(numbers)
@@ -253,7 +255,7 @@ class FieldSamples(IntegerSamples):
         return torch.where(is_valid, (words + 1) % WORDS, IGNORED), torch.tensor([n % 2 for n in numbers])
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
-        self.read.add(name)
+        self.asked.add(name)
         places = torch.tensor([[n + j for j in range(LENGTH)] for n in numbers])
         return {"kinds": places % 2, "mask": (places % 3 > 0).float()}[name]
 
@@ -287,21 +289,22 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
     numbers, source = range(7), FieldSamples()
     inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
     with torch.no_grad():
-        held_out = float(combined(losses(whole(*inputs, **fields), source.targets(numbers)), source.valid_targets(numbers)))
+        outputs = whole(*inputs, **fields)
+        expected_held_out = float(combined(losses(outputs, source.targets(numbers)), source.valid_targets(numbers)))
 
     def rank(transport: Transport) -> tuple[list[float], float, float, tuple[set[str], set[str]]]:
         own = FieldSamples()
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, SAMPLES)), own, transport, settings)
         first = trainer.gradients(0)
-        read, difference = own.read.copy(), largest_difference(trainer)
+        asked, difference = own.asked.copy(), largest_difference(trainer)  # the comparison reads the other fields too
         results = [trainer.update(t, trainer.gradients(t) if t else first).loss for t in range(settings.iterations)]
         held_out = Evaluator(trainer, FieldSamples(), samples=len(numbers)).evaluate().loss
-        return results, held_out, difference, (read, set(trainer.pipeline.reads_fields))
+        return results, held_out, difference, (asked, set(trainer.pipeline.reads_fields))
 
     found = run_in_loopback(program, rank)
-    for results, loss, difference, (read, reads) in found:
-        assert difference < 1e-5 and read == reads
-        assert results == pytest.approx(expected, rel=1e-5) and loss == pytest.approx(held_out, rel=1e-5)
+    for results, held_out, difference, (asked, reads) in found:
+        assert difference < 1e-5 and asked == reads
+        assert results == pytest.approx(expected, rel=1e-5) and held_out == pytest.approx(expected_held_out, rel=1e-5)
     assert [sorted(reads) for *_, (_, reads) in found] == [["kinds"], ["mask"], ["mask"], ["kinds"]]
 
 

@@ -27,7 +27,7 @@ WIDTH, SAMPLES = 4, 2
 
 
 class ScaledGradient(torch.autograd.Function):
-    """The identity, whose backward multiplies the gradient."""
+    """The identity, whose backward multiplies the gradient by `factor`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
@@ -63,9 +63,10 @@ class LargeBias(nn.Module):
 
 
 class Fragile(nn.Module):
-    """A linear layer with a fault for the micro-batch whose number is `at`; None: without one.
+    """A layer with a fault for the micro-batch whose number is `at`; no fault if `fault` is empty or `at` is None.
 
-    fault: "forward": an infinite output; "input": an infinite gradient of its input; "weight": one of its weight alone.
+    fault says what is not finite there. "forward": the output; "input": the gradient of the input; "weight": only the gradient
+    of the weight.
     """
 
     def __init__(self, fault: str = "", at: float | None = None) -> None:
@@ -119,7 +120,10 @@ def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[
 
 
 def step_and_check(pipe: Pipeline, count: int = 4) -> None:
-    """Run a step and its check. Also test that the check, which runs the batch again, leaves the gradients as they were."""
+    """Run a step and its check. Also test that the check leaves finite gradients as they were.
+
+    If a value is not finite, the check runs the batch again.
+    """
     pipe.step(*batch(count))
     before = [p.grad.clone() for p in pipe.parameters() if p.grad is not None]
     try:
@@ -129,7 +133,7 @@ def step_and_check(pipe: Pipeline, count: int = 4) -> None:
         assert all(a.equal(b) or not b.isfinite().all() for a, b in zip(after, before, strict=True))
 
 
-CAUSES = {  # by fault: how the finding names the first cause
+CAUSES = {  # by fault: how the finding names the first cause; {last}: the number of the last stage
     "forward": r"FWD \S+ s1 m2: its output for micro-batch 2 is not finite",
     "last forward": r"FWD \S+ s{last} m2: its loss of micro-batch 2 is not finite",
     "input": r"(BWD|BWD_INPUT) \S+ s1 m2: the gradient of its input is not finite for micro-batch 2",
@@ -187,10 +191,11 @@ def test_an_all_reduce_of_finite_gradients_whose_sum_is_too_large_is_named() -> 
     assert first.notes == ("the gradients that it sums are finite",)
 
 
-def test_a_value_from_an_earlier_batch_of_the_update_is_named_and_an_older_gradient_is_suggested() -> None:
+def test_a_value_from_an_earlier_batch_of_the_update_is_named_and_a_note_tells_of_older_gradients() -> None:
     def accumulated(pipe: Pipeline) -> None:
-        pipe.step(*batch(4), sync=False)
-        pipe.step(*batch(4))
+        (marks, x), targets = batch(4)
+        pipe.step((marks, x), targets, sync=False)
+        pipe.step((marks + 4, x), targets)  # these micro-batches have other numbers, and so no fault
         pipe.check_finite()
 
     def older(pipe: Pipeline) -> None:
@@ -210,27 +215,29 @@ def test_a_finite_step_passes() -> None:
 
 
 def trained(skip: bool) -> list[Any]:
-    """Train on integers. The loss of one micro-batch, in a later iteration than the first, is infinite.
+    """Train on integers. The loss of one micro-batch, in a later iteration than the first, is not finite.
 
     Return by rank the message of the error. If there is none: for each update whether it was left out and its learning rate;
-    how many updates were left out; and the iteration with the infinite loss. skip: leave out an update with an infinite loss.
-    The loss knows the micro-batch `number` by its targets, which no other micro-batch of the trained iterations has.
+    how many updates were left out; and the iteration with that loss. skip: leave out an update whose loss is not finite. The
+    loss function recognizes micro-batch `number` by its targets: no other micro-batch of the trained iterations has the same.
     """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()
-    targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]  # by micro-batch; iteration t has 2t and 2t + 1
+    # By micro-batch; iteration t has the micro-batches 2t and 2t + 1.
+    all_targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]
     # Training ends one iteration after that of micro-batch k, and so with micro-batch 2 (k // 2) + 3.
-    number = next(k for k in range(2, 20) if sum(t.equal(targets[k]) for t in targets[: 2 * (k // 2) + 4]) == 1)
+    number = next(k for k in range(2, 20) if sum(t.equal(all_targets[k]) for t in all_targets[: 2 * (k // 2) + 4]) == 1)
     iteration = number // 2
 
-    def spoiled(outputs: Any, own: Any) -> Any:
-        return (model.loss(outputs, own)[0] * torch.where((own[0] == targets[number]).all(), torch.inf, 1.0),)
+    def spoiled(outputs: Any, targets: Any) -> Any:
+        return (model.loss(outputs, targets)[0] * torch.where((targets[0] == all_targets[number]).all(), torch.inf, 1.0),)
 
-    other = replace(model, loss=spoiled)
+    spoiled_model = replace(model, loss=spoiled)
 
     def rank(transport: Transport) -> Any:
         settings = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=skip)
-        trainer = Trainer(program, partitioned(program, other, describe(other, 2)), samples, transport, settings)
+        parts = partitioned(program, spoiled_model, describe(spoiled_model, 2))
+        trainer = Trainer(program, parts, samples, transport, settings)
         try:
             results = [trainer.update(t, trainer.gradients(t)) for t in range(iteration + 2)]
         except ChimeraError as error:
@@ -241,7 +248,7 @@ def trained(skip: bool) -> list[Any]:
     return run_in_loopback(program, rank, seed=4)
 
 
-def test_the_trainer_stops_or_leaves_the_update_out() -> None:
+def test_after_a_loss_that_is_not_finite_the_trainer_stops_or_leaves_the_update_out() -> None:
     first, second = trained(skip=False)
     assert first == second and re.match(
         r"iteration \d+ has the loss (inf|-inf|nan) and the gradient norm nan; first rank \d", first

@@ -18,7 +18,7 @@ from tests.helpers_classifier import SAMPLES, batch, close, net, pipeline
 def test_a_recomputed_forward_drops_the_same_activations(recompute_rule: str) -> None:
     """nn.Dropout draws from torch's generator, which has moved on when the forward runs again.
 
-    recompute_rule: where a RECOMPUTE runs the forward again. Elsewhere the backward does.
+    recompute_rule: says which micro-batches have a RECOMPUTE, which runs the forward again. For the others the backward does.
     """
     text = f"""
         schedule recomputed
@@ -66,4 +66,4 @@ def test_each_rank_of_the_loopback_draws_from_generators_of_its_own(recompute: s
     torch.manual_seed(1)
     state = torch.get_rng_state()
     run_in_loopback(program, run)
-    assert torch.get_rng_state().equal(state), "the draws of the ranks are not those of the caller"
+    assert torch.get_rng_state().equal(state), "the ranks do not draw from the caller's generator"

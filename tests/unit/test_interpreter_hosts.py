@@ -1,4 +1,4 @@
-"""Jobs on several hosts: messages name the hosts of lost ranks, one rank reports without the store, no launcher blocks."""
+"""Jobs on several hosts: messages name the hosts of lost ranks; a lost store blocks neither ranks nor launchers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
-    """Return what a rank of four on two hosts says when its wait for another rank fails.
+    """Return what one of four ranks on two hosts says when its wait for another rank fails.
 
-    answering: the ranks that answer. awaited: the rank that is waited for. error: that of torch.
+    answering: the ranks that answer. awaited: the rank that is waited for. error: the message of torch.
     """
     checks = [LivenessCheck(store, r, world=4, hosted=False, progress=Progress()) for r in range(4)]
     for r in answering:
@@ -58,7 +58,7 @@ def test_a_lost_rank_of_a_host_that_goes_on_is_named_alone() -> None:
     )
 
 
-def test_the_ranks_on_the_host_of_a_lost_store_are_named() -> None:
+def test_the_ranks_on_the_host_of_a_lost_store_are_named_on_other_hosts() -> None:
     store = "the store of torchrun, on the host of ranks 0, 1 (node1),"
     assert message(LostStore(), rank=2, answering=[], awaited=1, error="timed out").endswith(
         f"after 2 s: {store} does not answer"
@@ -98,7 +98,7 @@ def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
 
 
 class Handler(RendezvousHandler):
-    """A handler whose store is lost. blocks: it does not answer; otherwise it raises."""
+    """A handler whose store is lost. blocks: its calls of the store never return; False: they raise an error."""
 
     use_agent_store = True
 
@@ -124,10 +124,10 @@ class Handler(RendezvousHandler):
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_the_launcher_goes_on_if_the_store_is_lost(blocks: bool) -> None:
+def test_the_handler_of_the_launcher_answers_if_the_store_is_lost(blocks: bool) -> None:
     handler = Handler(blocks)
-    member = NonBlockingHandler(handler)
-    assert (member.num_nodes_waiting(), member.num_nodes_waiting()) == (0, 0)
+    non_blocking = NonBlockingHandler(handler)
+    assert (non_blocking.num_nodes_waiting(), non_blocking.num_nodes_waiting()) == (0, 0)
     assert handler.asked.wait(30)
-    assert not member.shutdown()
-    assert (member.get_backend(), member.get_run_id(), member.use_agent_store) == ("c10d", "run1", True)
+    assert not non_blocking.shutdown()
+    assert (non_blocking.get_backend(), non_blocking.get_run_id(), non_blocking.use_agent_store) == ("c10d", "run1", True)

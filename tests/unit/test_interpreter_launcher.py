@@ -23,7 +23,7 @@ from chimerac.interpreter.transport.progress import NUMBER, Progress
 def failed_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that returns the failures of ranks, and the paths of their error files.
 
-    A rank is given as (exit code, text of its error file, whether it has printed the text).
+    A rank is given as (exit code, text of its error file, whether it has printed the text). An empty text: it has no file.
     """
 
     def fail(*ranks: tuple[int, str, bool]) -> tuple[dict[int, ProcessFailure], dict[int, str]]:
@@ -47,22 +47,24 @@ def test_a_message_that_a_rank_has_printed_is_not_repeated(failed_ranks: Any) ->
     assert launcher.first_failure(failed)[0] == 1
 
 
-def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_other_ranks_report(failed_ranks: Any) -> None:
+def test_the_rank_that_was_killed_is_named_with_the_place_that_another_rank_reports(failed_ranks: Any) -> None:
     lost = "error: rank 0, epilogue: the all-reduce over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
     failed, files = failed_ranks((1, lost, False), (-signal.SIGSEGV, "", False), (-signal.SIGTERM, "", False))
     assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
     assert launcher.first_failure(failed)[0] == 1
 
 
-def test_the_instruction_of_the_only_rank_is_read_from_its_file(failed_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_instruction_of_a_killed_rank_is_read_from_its_progress_file(
+    failed_ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed, files = failed_ranks((-signal.SIGKILL, "", False))
     progress = Progress(Path(files[0]).with_name("progress"))
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
     progress.begin(progress.add(program))[NUMBER] = 1  # the number of the instruction that runs
-    end = "killed by SIGKILL, as the system does when memory runs out\n"
-    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {end}"
+    killed = "killed by SIGKILL, as the system does when memory runs out\n"
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {killed}"
     monkeypatch.setattr(launcher, "_programs", progress)
-    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {end}"
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {killed}"
 
 
 def test_a_rank_of_another_host_is_reported_by_the_ranks_that_lost_it(failed_ranks: Any) -> None:
@@ -114,6 +116,7 @@ def test_a_restart_that_a_host_does_not_join_in_time_is_reported_with_the_option
 def test_a_rendezvous_that_fails_is_named(
     error: Exception, addresses: Any, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """addresses: what getaddrinfo returns for the name of the host, or the error that it raises."""
     monkeypatch.setattr(launcher.torchrun, "run", Mock(side_effect=error))
     monkeypatch.setattr(launcher.socket, "getaddrinfo", Mock(side_effect=[addresses]))
     assert launcher._run(launcher._options(["--nproc-per-node", "1", "--rdzv-endpoint", "node1:29777", "run.py"])) == 1

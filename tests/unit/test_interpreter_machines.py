@@ -1,4 +1,4 @@
-"""Programs for other machines than that of the transport: those that end there run, the others are refused (E816)."""
+"""Programs for another machine than that of the transport: one that hangs, or may hang, there is refused (E816)."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     assert plan(str(path), "--loopback", "--machine", "serial").evaluation.header.machine == "serial"
 
 
-def test_the_help_says_so_if_arranging_does_not_help(tmp_path: Path) -> None:
-    """One buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
+def test_the_help_says_so_if_arranging_fails(tmp_path: Path) -> None:
+    """One receive buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
     path = crossing_program(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
-    for value, sent in (
+    for gradient, last_send in (  # on each rank, the RECV of the gradient is moved behind the last SEND
         ("grad down s0 m0 <- 1", "SEND grad up s0 m1 -> 1"),
         ("grad up s0 m1 <- 0", "SEND grad down s0 m0 -> 0"),
     ):
-        text = text.replace(f"; RECV {value}", "").replace(sent, f"{sent}; RECV {value}")
+        text = text.replace(f"; RECV {gradient}", "").replace(last_send, f"{last_send}; RECV {gradient}")
     path.write_text(text)
     with pytest.raises(ChimeraError, match="E816") as error:
         plan(str(path))

@@ -1,4 +1,4 @@
-"""What is measured of an iteration: bubbles, waits by cause, and the peak of the memory."""
+"""What is measured of an iteration: bubbles, waits by cause and the peak of the memory; and the table of the ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes, peak_m
 from chimerac.interpreter.runtime.times import Times, bubbles, computed_and_elapsed_s, times_of
 
 
-def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
+def test_bubbles_are_shares_of_the_time_until_the_last_task_of_all_ranks_ends() -> None:
     assert bubbles([3.0, 2.0], [3.5, 4.0]) == [0.25, 0.5]
     assert bubbles([0.0], [0.0]) == [0.0]
 
@@ -20,7 +20,7 @@ def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
 def test_waiting_is_not_computing() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s; then 1 s for sends, 4 s for all-reduces.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
-    waits = [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000]  # added up
+    waits = [int(1e6) * ms for ms in (0, 500, 500, 500, 500, 5500)]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9))
     assert computed_and_elapsed_s(times) == (2.5, 4.0)
     assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool), sent=5)) == (0.0, 0.0)
@@ -32,7 +32,7 @@ def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]  # added up
     times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9), recompute_ns=750_000_000)
-    # Computed, elapsed, recomputation, waits for values, for sends and for all-reduces; then the peak of the memory.
+    # A row: computed, elapsed, recomputation, waits for values, for sends and for all-reduces; then the peak of the memory.
     figures = Figures.of(Times.from_json(times.to_json()), torch.device("cpu"))
     assert figures.row()[:6] == (2.5, 4.0, 0.75, 0.5, 1.25, 4.0)
     measured = MeasuredTimes.of([figures.row(), (2.0, 5.0, 0.0, 1.0, 0.0, 3.0, 7.0)])
@@ -42,7 +42,7 @@ def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
     assert measured.peak_memory_bytes[0] > 10**7 and measured.peak_memory_bytes[1] == 7
 
 
-def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
+def test_the_table_of_the_ranks_has_mean_times_without_the_first_iteration_and_the_last_peak() -> None:
     summary = RankSummary()
     assert summary.table() == ""
     for k, wait in enumerate((9.0, 0.001, 0.003)):
@@ -57,7 +57,7 @@ def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
         )
         summary.add(iteration)
         if k == 0:
-            assert "9000.00 ms" in summary.table()
+            assert "9000.00 ms" in summary.table(), "the first iteration is shown while there is no other"
     head, first, second = (line.split() for line in summary.table().splitlines())
     assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "all-reduces", "peak", "memory"]
     assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]

@@ -1,4 +1,4 @@
-"""The memory of the interpreter: values without the rest of their storage, gradients, and sends until they complete."""
+"""The memory of a rank: outputs, gradients and sent buffers; what descriptions say of it; and the peak, as predicted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_output_is_in_memory_of_its_own_and_of_its_size() -> None:
     assert all(f.equal(g) and f.is_contiguous() and not f.requires_grad for f, g in zip(found, given, strict=True))
     assert all(f.untyped_storage().nbytes() == f.nbytes for f in found)
     assert len({storage_of(t) for t in (*found, x)}) == 8
-    assert storage_of(found[0]) == storage_of(whole), "a tensor that has its storage to itself is not copied"
+    assert storage_of(found[0]) == storage_of(whole), "the first tensor that fills its storage is not copied"
     assert storage_of(in_own_memory([whole], kept=[True])[0]) != storage_of(whole), "unless the graph keeps its storage"
 
 
@@ -85,7 +85,7 @@ def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
     assert [tensor.numel() for tensor in Gradients([frozen], torch.device("cpu")).flat] == [0]
 
 
-def test_a_complete_gradient_stays_on_the_first_holder() -> None:
+def test_a_complete_gradient_stays_only_on_the_first_holder() -> None:
     parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     first, second = (Gradients([p], torch.device("cpu"), is_first=k == 0) for k, p in enumerate(parameters))
     for gradients, p in zip((first, second), parameters, strict=True):
@@ -99,7 +99,7 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "window", "held"),  # held: how many sent buffers are in memory after each of three SENDs
+    ("machine", "window", "held"),  # held: how many sent buffers are in memory after each of three sends
     [
         ("window", 0, [0, 0, 0]),
         ("window", 1, [1, 1, 1]),
@@ -109,10 +109,10 @@ def test_a_complete_gradient_stays_on_the_first_holder() -> None:
         ("posted", 1, [1, 2, 3]),
     ],
 )
-def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, window: int, held: list[int]) -> None:
+def test_a_sent_buffer_is_held_until_its_send_is_known_to_be_complete(machine: Machine, window: int, held: list[int]) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window, machine=machine)
     assert max_incomplete_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
-    found, sent = [], list[StorageWeakRef]()
+    held_after, sent = [], list[StorageWeakRef]()
 
     def send(transport: Transport) -> None:
         for n in range(3):
@@ -120,9 +120,9 @@ def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, windo
             sent.append(StorageWeakRef(buffer.untyped_storage()))
             transport.send(1, buffer)
             del buffer
-            found.append(sum(not x.expired() for x in sent))
+            held_after.append(sum(not storage.expired() for storage in sent))
         transport.flush()
-        found.append(sum(not x.expired() for x in sent))
+        held_after.append(sum(not storage.expired() for storage in sent))
 
     def run_rank(transport: Transport) -> None:
         if transport.rank == 0:
@@ -133,7 +133,7 @@ def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, windo
                 transport.recv(0, buffer).wait()
 
     run_in_loopback(p, run_rank)
-    assert found == [*held, 0]
+    assert held_after == [*held, 0]
 
 
 def model(*layers: Callable[[], nn.Module]) -> Model:
@@ -147,9 +147,9 @@ class ReadsMask(nn.Module):
         return x * mask, mask
 
 
-def test_a_description_lists_what_layers_share_separately() -> None:
+def test_a_description_lists_separately_what_layers_share() -> None:
     found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, HalfView, Widening, Narrowing, TiedLast), samples=2)
-    mask_bytes = 2 * 2 * 8  # two samples, two positions, bytes of a number
+    mask_bytes = 2 * 2 * 8  # two samples of two positions, eight bytes for each position
     like_mask = [x for x in found.shared if x.made == 0 and x.bytes == mask_bytes]
     assert (2, 3, 7) in [x.kept for x in like_mask], "the first layer makes the mask, and three layers keep it"
     kept = [[t.kept for t in layer.boundary] for layer in found.layers]
@@ -161,7 +161,7 @@ def test_a_description_lists_what_layers_share_separately() -> None:
 
 
 class Gated(nn.Linear):
-    """A layer that computes something else where there is no autograd. raised: what it raises there, if not empty."""
+    """A layer that fails without autograd: with the message `raised`; if that is empty, in register_hook."""
 
     raised = ""
 
@@ -186,14 +186,14 @@ def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytes
         example=lambda b: Example((torch.zeros(b, 8),), None),
     )
     described = describe(gated, samples=2)
-    assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "Tensor.register_hook needs autograd"
+    assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "this layer needs autograd"
     monkeypatch.setattr(Gated, "raised", "not enough memory")
     with pytest.raises(RuntimeError, match="not enough memory"):
         describe(gated, samples=2)
 
 
-def test_layers_return_contiguous_tensors_for_every_cut() -> None:
-    """Narrowing returns a transposed tensor. The layer after it gets a contiguous one, so it keeps no copy of its own."""
+def test_a_layer_gets_contiguous_tensors_from_the_layer_before_it() -> None:
+    """Narrowing returns a transposed tensor. EndsInLinear gets a contiguous one, so EndsInLinear keeps no copy."""
     narrowed = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), samples=2)
     other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), samples=2)
     assert narrowed.layers[2].kept_bytes == other.layers[2].kept_bytes
@@ -206,7 +206,7 @@ def executor_of(p: Program, model: Model, parts: PartitionedModel, transport: Tr
 
 
 def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
-    """Return, by rank, the most bytes that it holds after an instruction, without weights and gradients."""
+    """Return for each rank the most bytes that it holds after an instruction, without weights, gradients and losses."""
     p = compile_schedule(name, {"D": depth, "N": micro_batches}).program
     model, length, samples = gpt("gpt-nano", sequence_length=8), 8, 2
     description, seen = describe(model, samples), dict[int, StorageWeakRef]()
@@ -222,7 +222,7 @@ def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
 
 
 class PeakMeter(Meter):
-    """Notes the most bytes that are held after any operation, without those of some tensors."""
+    """Records the most bytes that are held after an operation of torch. without: tensors that do not count."""
 
     def __init__(self, seen: dict[int, StorageWeakRef], without: Sequence[Tensor]) -> None:
         super().__init__(seen)
@@ -244,20 +244,22 @@ MODELS = {  # each with its samples
 
 
 @pytest.mark.parametrize(
-    ("name", "schedule"),
+    ("name", "case"),
     [
         *(("gpt", x) for x in ("1f1b", "zb_h1", "recompute all", "evaluation")),
         *((name, x) for name in ("bert", "cnn") for x in ("1f1b", "zb_h1")),
         ("autocast", "1f1b"),
     ],
 )
-def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -> None:
+def test_the_peak_within_an_instruction_is_predicted(name: str, case: str) -> None:
+    """case: a schedule, or another program of 1f1b."""
     model, samples = MODELS[name]
-    if schedule == "recompute all":
+    if case == "recompute all":
         p = compile_schedule("1f1b", {"D": 2, "N": 3}, recompute=(0, 1)).program
+    elif case == "evaluation":
+        p = evaluation_of(program("1f1b", D=2, N=4))
     else:
-        p = program(schedule if schedule != "evaluation" else "1f1b", D=2, N=4)
-        p = evaluation_of(p) if schedule == "evaluation" else p
+        p = program(case, D=2, N=4)
     description, seen = describe(model, SAMPLES), dict[int, StorageWeakRef]()
     parts = partitioned(p, model, description)
 
@@ -277,7 +279,7 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, schedule: str) -
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera"])
-def test_a_rank_holds_no_more_if_there_are_more_micro_batches(name: str) -> None:
+def test_1f1b_and_chimera_hold_no_more_if_there_are_more_micro_batches_unlike_gpipe(name: str) -> None:
     assert peaks(name, depth=4, micro_batches=8) == peaks(name, depth=4, micro_batches=32)
     few, many = (max(peaks("gpipe", depth=4, micro_batches=n)) for n in (8, 32))
     assert many > 3 * few, "GPipe holds all of its micro-batches"

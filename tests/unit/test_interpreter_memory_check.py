@@ -1,4 +1,4 @@
-"""The check that the ranks of a host have the memory that they need: what it counts, and where it applies."""
+"""The check that the ranks of a host have the memory that they need: what they need, and how much is available."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers import findings_of_call
 NANO = describe(gpt("gpt-nano", sequence_length=32), samples=4)
 WORDS = ["schedules/chimera.sched", "-p", "D=4", "--model", "gpt-nano", "--seq-len", "32"]
 BY_RANK = memory(compile_schedule("chimera", {"D": 4}).program, NANO)
-# The bytes that each rank needs: its peak, and AdamW's two numbers for each gradient.
+# The bytes that each rank needs: its peak, and AdamW's state, which is twice as large as the gradients.
 NEEDED = [r.peak + 2 * r.gradients for r in BY_RANK]
 
 
@@ -79,7 +79,7 @@ def test_only_the_ranks_of_this_host_count(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ChimeraError, match=f"its 2 ranks need {here:,}"):
         check(here - 1, monkeypatch, ranks_here=2)
     with pytest.raises(ChimeraError, match=f"its 4 ranks need {sum(NEEDED):,}"):
-        check(here, monkeypatch, "--loopback")
+        check(here, monkeypatch, "--loopback")  # then this process has all ranks
 
 
 def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,19 +93,20 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_whole_model_of_the_gradient_check_and_shared_state_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = 2 * 4 * NANO.parameters  # its weights and gradients; they are gone before AdamW has state
+    whole = 2 * 4 * NANO.parameters  # weights and gradients, in float32; they are freed before AdamW has state
     needed = sum(r.peak + max(2 * r.gradients, whole) for r in BY_RANK)
     check(needed, monkeypatch, checks_gradients=True)
     with pytest.raises(ChimeraError, match="E818") as error:
         check(needed - 1, monkeypatch, checks_gradients=True)
     assert f"the check of the gradients: {whole:,} for each rank once" in error.value.diagnostics[0].notes[1]
-    shared = sum(r.peak + 2 * 4 * NANO.parameters // 4 for r in BY_RANK)  # each of 4 ranks has a quarter of the state
+    shared = sum(r.peak for r in BY_RANK) + 2 * 4 * NANO.parameters  # with --zero, all ranks together have AdamW's state once
     check(shared, monkeypatch, "--zero")
     with pytest.raises(ChimeraError, match="E818"):
         check(shared - 1, monkeypatch, "--zero")
 
 
 def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """make_job builds no weights: they are built when the job runs."""
     settings = parse_options([*WORDS, "--loopback"])
     plan = make_plan(settings)
     assert isinstance(make_job(plan, settings, ranks_here=4), TrainingJob)
@@ -115,7 +116,7 @@ def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyP
 
 
 def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needed(*words: str) -> int:
+    def activation_bytes(*words: str) -> int:
         settings = parse_options([*WORDS, "--loopback", "--no-check-gradients", *words])
         with pytest.raises(ChimeraError, match="E818") as error:
             make_job(make_plan(settings), settings, ranks_here=4)
@@ -123,8 +124,8 @@ def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(m
         return int(text.replace(",", ""))
 
     monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: 1000)
-    assert needed("--dtype", "bf16") < 0.8 * needed()
-    devices = []
+    assert activation_bytes("--dtype", "bf16") < 0.8 * activation_bytes()
+    devices = []  # for each job, the device for which its model is described
     monkeypatch.setattr(job, "describe", lambda model, size, device: devices.append(device) or describe(model, size))
     for words in (["--dtype", "bf16", "--transport", "nccl"], ["--dtype", "bf16"], ["--transport", "nccl"]):
         settings = parse_options([*WORDS, "--no-memory-check", *words])
@@ -150,7 +151,7 @@ def test_the_available_memory_is_limited_by_the_host_and_by_each_cgroup(
     old.mkdir()
     for name, value in (("limit_in_bytes", 100), ("usage_in_bytes", 60), ("stat", "inactive_file 1\ntotal_inactive_file 5")):
         (old / f"memory.{name}").write_text(f"{value}\n")
-    found = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]  # with their versions of cgroups
-    monkeypatch.setattr(available_memory, "cgroups", lambda _: found)
+    groups = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]  # folders with their versions of cgroups
+    monkeypatch.setattr(available_memory, "cgroups", lambda _: groups)
     assert available_memory._available_in_cgroups() == [1000 - (700 - 40), 100 - (60 - 5)], "inactive files can be freed"
     assert available_memory.available_memory_bytes(cpu) == 45

@@ -33,7 +33,7 @@ def test_a_message_preserves_every_tensor(boundary: Boundary, values: Values, si
     layout = Layout(boundary, CPU)
     message, arrived = layout.pack(values), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == size
-    found = layout.unpack(arrived)  # before the message arrives: the tensors lie in the buffer
+    found = layout.unpack(arrived)  # before the message arrives: these tensors are views of the buffer
     arrived.copy_(message)
     for tensor, expected in zip(found, values, strict=True):
         assert tensor.dtype == expected.dtype and tensor.equal(expected)
@@ -62,7 +62,7 @@ def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
         layout.pack((values[0], torch.zeros(4, 5), values[2]))
 
 
-def test_a_value_without_a_gradient_is_an_empty_message() -> None:
+def test_a_value_without_tensors_is_an_empty_message() -> None:
     for device in (CPU, torch.device("meta")):  # NCCL needs the message on its GPU
         layout = Layout((), device)
         assert layout.pack(()).numel() == layout.empty().numel() == 0 and layout.unpack(layout.empty()) == ()
@@ -85,7 +85,7 @@ def test_only_tensors_with_a_gradient_are_sent_back() -> None:
     assert with_gradient(BOUNDARY) == (BOUNDARY[0], BOUNDARY[3])
 
 
-def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
+def test_tables_that_differ_in_one_thing_have_different_digests() -> None:
     first, *others = BOUNDARY
     changed = (
         BoundaryTensor((3, 2), "float32", gradient=True),

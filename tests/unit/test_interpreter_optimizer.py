@@ -1,4 +1,4 @@
-"""The optimizer and the learning rate: equal to torch's own schedulers and to AdamW written out."""
+"""The learning rate, which equals that of torch's schedulers, and the optimizer, which equals AdamW written out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rates_equal_those_of_torchs_schedulers(kind: str, floor: float, warm_up
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
-def test_rates_are_defined_for_every_length_of_the_warm_up(kind: str) -> None:
+def test_rates_are_above_0_and_at_most_the_given_rate_for_short_and_long_warm_ups(kind: str) -> None:
     for warm_up in (None, 0, 1, 50, 99):
         settings = replace(SETTINGS, rate_schedule=kind, warm_up=warm_up)
         rates = [learning_rate(settings, t) for t in range(settings.iterations)]

@@ -16,7 +16,7 @@ from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
 
 
-def test_the_options_of_the_first_command() -> None:
+def test_the_options_of_the_first_command_of_the_readme() -> None:
     options = parse_options(["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"])
     assert options.schedule == Path("schedules/chimera.sched")
     assert dict(options.parameters) == {"D": 2, "N": 8}
@@ -82,7 +82,9 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
     assert message in capsys.readouterr().err
 
 
-def test_a_closed_stderr_gets_no_usage_into_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_stderr_closed_the_usage_is_not_printed_on_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(SystemExit, match="2"):
         parse_options(["--lr", "nan"])

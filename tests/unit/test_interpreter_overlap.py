@@ -1,4 +1,8 @@
-"""Overlapped pairs on two streams: which tasks run on which stream, and that the gradients are those of one process."""
+"""Overlapped pairs on two CUDA streams: which tasks run on which stream, and that the gradients are those of one process.
+
+In this file a stream is a CUDA stream, except in `Program.stream`, the instructions of a rank. A Recorder stands for the second
+CUDA stream, so that no GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ from tests.helpers_loopback import SEED, RankResult, batch_of, deep_model, descr
 
 
 class Recorder:
-    """A second stream that runs every call at once, and records what is started on which stream.
+    """A second stream that runs every call immediately, and records what is started on which stream.
 
-    events: "fork", "join", and for each task its stream, "main" or "second". kept: how many tensors were kept.
+    events: "fork", "join", and for each task its stream, "main" or "second". kept: how many tensors `keep` has got.
     """
 
     def __init__(self) -> None:
@@ -53,9 +57,9 @@ class Recorder:
         self.events.append("second" if self.on_second else "main")
 
 
-def events_of(stream: list[Instruction]) -> list[str]:
+def events_of(instructions: list[Instruction]) -> list[str]:
     recorder = Recorder()
-    for call in on_streams(stream, [recorder.task for _ in stream], recorder):
+    for call in on_streams(instructions, [recorder.task for _ in instructions], recorder):
         call()
     return recorder.events
 
@@ -65,8 +69,8 @@ def pair(forward: int, backward: int) -> list[Instruction]:
     return [Fwd(0, 0, (forward,), overlap=True), Bwd(0, 0, (backward,))]
 
 
-def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_once() -> None:
-    """m0 is on the second stream, since its backward is in a pair. Its forward, which is in no pair, forks and joins too."""
+def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_the_same_time() -> None:
+    """The backward of m0 is the second task of the pair, so m0 is on the second stream: its forward forks and joins too."""
     assert events_of([Fwd(0, 0, (0,)), *pair(1, 0), Bwd(0, 0, (1,))]) == [
         *("fork", "second", "join"),
         *("fork", "main", "second", "join"),
@@ -76,17 +80,17 @@ def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_on
 
 def test_a_micro_batch_whose_two_tasks_are_in_pairs_stays_on_its_stream() -> None:
     """The forward of m1 overlaps with the backward of m0, and its backward with the forward of m2: m0 and m2 share a stream."""
-    stream = [Fwd(0, 0, (0,)), *pair(1, 0), *pair(2, 1), Bwd(0, 0, (2,))]
-    assert overlap_of(stream) == Overlap(first={1, 3}, second_stream={(0, 0, 1)})
+    instructions = [Fwd(0, 0, (0,)), *pair(1, 0), *pair(2, 1), Bwd(0, 0, (2,))]
+    assert overlap_of(instructions) == Overlap(first={1, 3}, second_stream={(0, 0, 1)})
 
 
 @pytest.mark.parametrize("kinds", [(Fwd, Fwd), (Bwd, Bwd)])
 def test_two_forwards_and_two_backwards_run_one_after_the_other(kinds: tuple[type[Task], type[Task]]) -> None:
     """Two backwards may add to the same gradients, and two forwards may change the same buffers."""
     first, second = kinds
-    stream = [first(0, 0, (0,), overlap=True), second(0, 0, (1,))]
-    assert overlap_of(stream) == Overlap(first=frozenset(), second_stream=frozenset())
-    assert events_of(stream) == ["main", "main"]
+    instructions = [first(0, 0, (0,), overlap=True), second(0, 0, (1,))]
+    assert overlap_of(instructions) == Overlap(first=frozenset(), second_stream=frozenset())
+    assert events_of(instructions) == ["main", "main"]
 
 
 MICRO_BATCHES = range(5)
@@ -95,7 +99,10 @@ PAIRS = st.lists(st.permutations(MICRO_BATCHES).map(lambda order: (order[0], ord
 
 @given(PAIRS)
 def test_pairs_are_left_out_only_where_no_choice_of_streams_serves_all(pairs: list[tuple[int, int]]) -> None:
-    """Pairs that run at once are on two streams. All choices are tried: if one separates every pair, all pairs run at once."""
+    """The tasks of the pairs that run at the same time are on two streams.
+
+    All choices of streams are tried: if one separates the tasks of every pair, every pair runs at the same time.
+    """
     overlap = overlap_of([i for forward, backward in pairs for i in pair(forward, backward)])
     taken = [pairs[number // 2] for number in overlap.first]
     assert all(((0, 0, a) in overlap.second_stream) != ((0, 0, b) in overlap.second_stream) for a, b in taken)
@@ -106,13 +113,13 @@ def test_pairs_are_left_out_only_where_no_choice_of_streams_serves_all(pairs: li
 
 
 def test_micro_batches_of_one_task_share_a_stream() -> None:
-    stream = [Fwd(0, 0, (0, 1)), Fwd(0, 0, (2,), overlap=True), Bwd(0, 0, (1,)), Bwd(0, 0, (0,)), Bwd(0, 0, (2,))]
-    assert overlap_of(stream) == Overlap(first={1}, second_stream={(0, 0, 0), (0, 0, 1)})
+    instructions = [Fwd(0, 0, (0, 1)), Fwd(0, 0, (2,), overlap=True), Bwd(0, 0, (1,)), Bwd(0, 0, (0,)), Bwd(0, 0, (2,))]
+    assert overlap_of(instructions) == Overlap(first={1}, second_stream={(0, 0, 0), (0, 0, 1)})
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
 def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) -> None:
-    """Every pair of the shipped schedules runs at once, and values that tasks read are kept."""
+    """Every pair of these schedules runs at the same time, and tensors that tasks read are kept."""
     program, recorders = compile_schedule(schedule).program, {}
     model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))
@@ -134,7 +141,7 @@ def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) ->
         assert recorder.kept
 
 
-def test_a_run_that_looks_at_each_task_joins_the_streams_after_each() -> None:
+def test_a_run_with_invoke_joins_the_streams_after_each_instruction() -> None:
     """`invoke` may read what a task has computed, as the search for a value that is not finite does."""
     program = compile_schedule("dualpipe").program
     model = deep_model(middle=program.header.stages - 2)

@@ -1,4 +1,4 @@
-"""A training loop of one's own: its checkpoints with any optimizer and scheduler, and exports of its weights."""
+"""A user's own training loop: its checkpoints, with three optimizers and a scheduler, and exports of its weights."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def own_pipeline(transport: Transport, ranks: int) -> Pipeline:
 
 
 def train(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
-    """Train on these batches and return the losses."""
+    """Train on these batches, which are random, and return the losses. numbers: the seeds of the batches."""
     losses = []
     for number in numbers:
         batch = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(number))
@@ -90,7 +90,7 @@ def on_ranks(ranks: int, loop: Callable[[Pipeline, Any, Any], Any], kind: str = 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize(("ranks_before", "ranks_after"), [(2, 1), (1, 3), (3, 3)])
-def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_number_of_ranks(
+def test_a_users_loop_goes_on_from_a_checkpoint_also_with_another_number_of_ranks(
     kind: str, ranks_before: int, ranks_after: int, tmp_path: Path
 ) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
@@ -108,7 +108,7 @@ def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_number_of_ranks(
     assert on_ranks(ranks_after, load, kind) == pytest.approx(expected[3:], rel=TOLERANCE)
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_optimizer_or_of_none_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         train(pipe, optimizer, scheduler, range(1))
         save_checkpoint(tmp_path / "own", pipe, optimizer)
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_
         on_ranks(1, load("bare"))
 
 
-def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_saved_and_one_that_was_not_saved_are_refused(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         save_checkpoint(tmp_path / "own", pipe, optimizer, folder=object())
 
@@ -146,7 +146,7 @@ def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_pat
         on_ranks(1, load)
 
 
-def test_an_optimizer_of_other_parameters_is_refused_as_such(tmp_path: Path) -> None:
+def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
     def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
         save_checkpoint(tmp_path / "own", pipe, optimizer)
         load_checkpoint(tmp_path / "own", pipe, torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))]))
@@ -167,7 +167,7 @@ def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
     on_ranks(2, loop)
 
 
-def test_generators_of_torch_go_on_only_under_the_same_program(tmp_path: Path) -> None:
+def test_generators_of_torch_go_on_only_with_the_same_program(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
         torch.manual_seed(11)
         save_checkpoint(tmp_path / "own", pipe, optimizer)
@@ -194,11 +194,12 @@ def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
             export_weights(path, pipe, {"model": "tied"})
 
     on_ranks(3, export)
-    one, other = load_file(paths[0]), torch.load(paths[1])
+    state, state_of_pt = load_file(paths[0]), torch.load(paths[1])
     whole = Tied()
-    whole.load_state_dict(one)
-    assert one.keys() == other.keys() and all(t.equal(other[name]) for name, t in one.items())
-    assert one["first.weight"].equal(one["last.weight"]) and not one["first.weight"].equal(Tied().first.weight)
+    whole.load_state_dict(state)
+    assert state.keys() == state_of_pt.keys() and all(t.equal(state_of_pt[name]) for name, t in state.items())
+    assert state["first.weight"].equal(state["last.weight"])
+    assert not state["first.weight"].equal(Tied().first.weight), "it was trained"
     assert sorted(os.listdir(tmp_path)) == ["w.pt", "w.safetensors"]
 
 
@@ -210,6 +211,7 @@ def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path
     ):
         with refused("E835", reason):
             check_export(path)
+    # What the check cannot know before the run is refused when the file is written.
     (tmp_path / "folder.pt").mkdir()
 
     def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:

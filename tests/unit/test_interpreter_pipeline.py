@@ -20,7 +20,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
 from tests.helpers_classifier import SAMPLES, WIDTH, batch, close, net, on_all_ranks, pipeline
 
-CASES: list[tuple[str, dict[str, int], int]] = [
+CASES: list[tuple[str, dict[str, int], int]] = [  # schedule, parameters, width
     ("1f1b", {"D": 2, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera", {"D": 2, "N": 2}, 2),
@@ -64,18 +64,18 @@ def test_a_step_leaves_the_gradients_of_one_process(name: str, parameters: dict[
     assert set().union(*found) == set(gradients)
 
 
-def test_training_with_any_optimizer_follows_one_process() -> None:
+def test_training_with_sgd_and_clipping_follows_one_process() -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 4}).program
     batches = [batch(SAMPLES * 4, seed) for seed in range(5)]
     whole = net()
-    alone = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    optimizer_of_whole = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
     expected = []
     for x, y in batches:
         loss = F.cross_entropy(whole(x), y)
         loss.backward()
         expected.append((loss.item(), float(nn.utils.clip_grad_norm_(whole.parameters(), 0.5))))
-        alone.step()
-        alone.zero_grad()
+        optimizer_of_whole.step()
+        optimizer_of_whole.zero_grad()
 
     def run(pipe: Pipeline) -> dict[str, Tensor]:
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)

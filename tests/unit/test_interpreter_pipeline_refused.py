@@ -43,18 +43,18 @@ def test_a_layer_or_a_loss_that_reads_values_is_named() -> None:
 
 
 class Returns(nn.Module):
-    """Returns what a function makes of its output."""
+    """Returns what `convert` makes of the output of a linear layer."""
 
-    def __init__(self, made: Callable[[Tensor], Any]) -> None:
+    def __init__(self, convert: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.linear, self.made = nn.Linear(WIDTH, WIDTH), made
+        self.linear, self.convert = nn.Linear(WIDTH, WIDTH), convert
 
     def forward(self, x: Tensor) -> Any:
-        return self.made(self.linear(x))
+        return self.convert(self.linear(x))
 
 
 @pytest.mark.parametrize(
-    ("made", "found"),
+    ("convert", "found"),
     [
         (lambda y: [y, y], "a value of type list"),
         (lambda y: None, "a value of type NoneType"),
@@ -62,8 +62,10 @@ class Returns(nn.Module):
         (lambda y: (y, None), "a tuple with a value of type NoneType"),
     ],
 )
-def test_a_layer_that_returns_no_tensors_is_named(made: Callable[[Tensor], Any], found: str) -> None:
-    layers = [Returns(made), nn.Linear(WIDTH, CLASSES)]
+def test_a_layer_that_returns_neither_a_tensor_nor_a_tuple_of_tensors_is_named(
+    convert: Callable[[Tensor], Any], found: str
+) -> None:
+    layers = [Returns(convert), nn.Linear(WIDTH, CLASSES)]
     with pytest.raises(TypeError, match=f"the layer Returns returns {found}: a layer returns a tensor or a tuple of tensors"):
         Pipeline(layers, "gpipe", {"D": 1}, loss=F.cross_entropy, inputs=torch.zeros(SAMPLES, WIDTH), transport=Alone())
 
@@ -86,8 +88,8 @@ def test_a_loss_that_is_no_number_is_named(loss: Callable[..., Any], message: st
 
 
 def test_a_loss_of_one_element_is_a_number() -> None:
-    (x, y), options = batch(SAMPLES * 2), {"D": 1, "N": 2}
-    pipe = pipeline("gpipe", Alone(), parameters=options, loss=lambda y, t: F.cross_entropy(y, t).view(1))
+    (x, y), parameters = batch(SAMPLES * 2), {"D": 1, "N": 2}
+    pipe = pipeline("gpipe", Alone(), parameters=parameters, loss=lambda y, t: F.cross_entropy(y, t).view(1))
     assert pipe.step(x, y) == pytest.approx(float(F.cross_entropy(net()(x), y).detach()), rel=1e-5)
 
 

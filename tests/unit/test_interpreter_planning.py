@@ -1,4 +1,4 @@
-"""The plan that run.py makes from its options, before torch is imported: programs, models, and the first mistake."""
+"""What run.py makes from its options: the plan and the model of the run. Of several mistakes it reports one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch)
     assert plan().program.header.parameters["D"] == 6
     assert plan("--width", "3").program.header.ranks == 2
     assert plan("-p", "D=8").program.world == 8
-    assert plan("--loopback").program.world == 4, "the schedule's default D: the ranks need no processes"
+    assert plan("--loopback").program.world == 4, "the schedule's default D, because loopback starts no processes"
     monkeypatch.setenv("WORLD_SIZE", "5")
     with pytest.raises(ChimeraError, match="E210") as error:
         plan()
@@ -46,8 +46,8 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_p
     text = {"json": program_to_json, "text": program_to_text}[form](program)
     path = tmp_path / "program"
     path.write_text(text)
-    found = plan(str(path))
-    assert found.program == program and found.evaluation.header.kind == "evaluation" and found.predicted is not None
+    made = plan(str(path))
+    assert made.program == program and made.evaluation.header.kind == "evaluation" and made.predicted is not None
     for words in (["-p", "D=2"], ["--width", "1"]):
         with pytest.raises(ChimeraError, match="E808"):
             plan(str(path), *words)
@@ -57,12 +57,12 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_p
 
 
 def test_a_timed_plan_has_the_simulators_times() -> None:
-    found = plan("--timed", "20")
-    assert found.evaluation is None
-    assert found.predicted == IterationTimes(last_task_end=16, bubbles=(0.25,) * 4)
+    timed = plan("--timed", "20")
+    assert timed.evaluation is None
+    assert timed.predicted == IterationTimes(last_task_end=16, bubbles=(0.25,) * 4)
 
 
-def test_of_several_mistakes_the_one_that_is_cheapest_to_find_is_reported(tmp_path: Path) -> None:
+def test_a_mistake_is_reported_and_of_two_mistakes_the_one_that_is_checked_first(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("short")
     for words, code in (
         (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
@@ -80,7 +80,7 @@ def test_of_several_mistakes_the_one_that_is_cheapest_to_find_is_reported(tmp_pa
         assert [d.code for d in findings_of_call(plan, *words)] == [code]
 
 
-def test_the_default_model_has_a_layer_for_each_stage() -> None:
+def test_the_default_model_has_at_least_one_layer_for_each_stage_and_a_given_model_is_kept() -> None:
     for words, name in (
         (["schedules/zb_v.sched", "-p", "D=4"], "gpt-small/6"),
         (["schedules/zb_v.sched", "-p", "D=2"], "gpt-small"),
@@ -94,9 +94,9 @@ def test_the_default_model_has_a_layer_for_each_stage() -> None:
         assert len(model.layers) >= program.header.stages
 
 
-def test_a_program_with_a_partition_trains_the_model_of_the_partition() -> None:
+def test_a_program_with_a_partition_gets_the_model_of_the_partition_if_it_is_a_preset() -> None:
     program = compile_schedule("chimera", {"D": 4}).program
-    # No preset has the name "mine", so the default model is trained.
-    for named, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
-        partitioned = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
+    # No preset has the name "mine", so the program gets the default model.
+    for model_of_partition, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
+        partitioned = replace(program, partition=Partition(model_of_partition, ((0, 2), (2, 3), (3, 4), (4, 6))))
         assert model_of(parse_options([]), partitioned).name == expected

@@ -15,8 +15,11 @@ BF16 = torch.bfloat16
 
 @pytest.mark.parametrize("input_type", [torch.float32, BF16], ids=["float32 input", "bfloat16 input"])
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
+# In "frozen", torch computes no gradient at all if the input needs none.
 @pytest.mark.parametrize("name", [name for name in CASES if name != "frozen"])
-def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, input_type: torch.dtype) -> None:
+def test_the_halves_of_a_backward_give_the_gradients_of_autograd_under_autocast(
+    name: str, first: bool, input_type: torch.dtype
+) -> None:
     """All modules but the RMS norm call the same kernels as autograd. The RMS norm has a backward of our own, in float32."""
     torch.manual_seed(0)
     make, draw = CASES[name]
@@ -24,14 +27,14 @@ def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, inp
     if x.is_floating_point():
         x = x.to(input_type).requires_grad_(not first)
     tolerance = 2**-8 if name == "rms norm" else 0.0  # one rounding to bfloat16
-    for found, expected in gradients_of_both(module, x, torch.autocast("cpu", BF16)):
-        assert (found is None) == (expected is None)
-        if found is not None and expected is not None:
-            assert found.dtype == expected.dtype
-            assert float((found - expected).double().norm()) <= tolerance * float(expected.double().norm())
+    for of_halves, expected in gradients_of_both(module, x, torch.autocast("cpu", BF16)):
+        assert (of_halves is None) == (expected is None)
+        if of_halves is not None and expected is not None:
+            assert of_halves.dtype == expected.dtype
+            assert float((of_halves - expected).double().norm()) <= tolerance * float(expected.double().norm())
 
 
-# is_same_order: gradients are added in the order of one process. In another order float32 sums of the same terms differ.
+# is_same_order: gradients are added in the same order as in one process. In another order, the float32 sums differ a little.
 @pytest.mark.parametrize(
     ("schedule", "parameters", "is_same_order"),
     [
@@ -55,20 +58,20 @@ def test_losses_and_gradients_are_those_of_one_process_under_autocast(
     model = Decoder(blocks=4)
     loss = one_process(model, 1, count, BF16)
     expected = gradients(model)
-    assert {name for _, found in ranks for name in found} == set(expected)
-    for found_loss, found in ranks:
-        assert found_loss == pytest.approx(loss, rel=1e-12 if is_same_order else 1e-6)
-        for name, gradient in found.items():
+    assert {name for _, rank_gradients in ranks for name in rank_gradients} == set(expected)
+    for rank_loss, rank_gradients in ranks:
+        assert rank_loss == pytest.approx(loss, rel=1e-12 if is_same_order else 1e-6)
+        for name, gradient in rank_gradients.items():
             if is_same_order:
                 assert gradient.equal(expected[name]), name
             else:
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
-    plain = Decoder(blocks=4)
-    one_process(plain, 1, count)
-    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "autocast changes the gradients"
+    in_float32 = Decoder(blocks=4)
+    one_process(in_float32, 1, count)
+    assert not expected["head.weight"].equal(gradients(in_float32)["head.weight"]), "autocast changes the gradients"
 
 
-def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> None:
+def test_the_boundary_table_has_for_each_stage_the_type_that_autocast_gives_its_last_layer() -> None:
     class Linears(Decoder):
         @property
         def layers(self) -> list[nn.Module]:
@@ -77,12 +80,12 @@ def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> N
     def run(pipe: Pipeline) -> list[str]:
         return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
-    found = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
+    types_of_ranks = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
     # Stage 0 ends with a norm, which autocast computes in float32, and stage 1 with a linear. Both ranks have the same table.
-    assert found == [["float32", "bfloat16"]] * 2
+    assert types_of_ranks == [["float32", "bfloat16"]] * 2
 
 
-def test_another_type_is_refused() -> None:
+def test_autocast_in_float16_is_refused() -> None:
     with pytest.raises(ValueError, match=r"autocast=torch.float16: give torch.bfloat16"):
         in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), lambda pipe: None, autocast=torch.float16)
 

@@ -1,4 +1,4 @@
-"""The matrix products of each instruction, counted as floating-point operations in loopback."""
+"""The matrix products of each kind of task, counted as floating-point operations in loopback."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 from tests.helpers_loopback import SEED, batch_of, deep_model, description_of, stages_of
 
-Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point operations of one micro-batch
+Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> numbers of floating-point operations of a micro-batch
 
 
 def products_of(p: Program) -> Counts:
-    """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
+    """Return how many floating-point operations the matrix products of a micro-batch have, by operation and stage."""
     model, counts = deep_model(middle=2 * p.header.stages - 2), Counts()  # twice as many layers as stages
     parts = partitioned(p, model, description_of(model))
 
@@ -40,7 +40,7 @@ def products_of(p: Program) -> Counts:
         executor.run(batch_of(p, replica=0))
 
     run_in_loopback(p, run_rank)
-    assert all(len(found) == 1 for found in counts.values()), "a micro-batch costs the same each time"
+    assert all(len(flops) == 1 for flops in counts.values()), "each micro-batch has the same number"
     return counts
 
 
@@ -55,8 +55,8 @@ def test_the_halves_of_a_backward_compute_as_much_as_the_whole_backward(stage: i
 
 
 def test_a_group_of_micro_batches_costs_as_much_as_its_micro_batches_one_by_one() -> None:
-    whole, grouped = products_of(program("chimera", D=2, N=4)), products_of(program("chimera_doubling", D=2, N=4))
-    assert whole == grouped
+    one_by_one, grouped = products_of(program("chimera", D=2, N=4)), products_of(program("chimera_doubling", D=2, N=4))
+    assert one_by_one == grouped
 
 
 def test_recomputation_adds_one_forward_to_the_backward() -> None:

@@ -1,4 +1,4 @@
-"""Measuring a profile: which layers and operations are measured, and what is made of the times."""
+"""Measuring a profile: the times of layers and links that follow from the measurements, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ DESCRIPTION = describe(MODEL, samples=2)
 
 
 class CountingClock:
-    """A clock for which every call of operation k on layer n takes k + 10 n + 1 seconds, and an empty stage 1 second.
+    """Counts the calls, and returns times that do not depend on how long the calls really take.
 
-    In the first rounds, which are a warm-up, everything takes a hundred times as long.
+    Operation k of the measured layer n takes 1 + k + 10 n seconds, and an operation of an empty stage takes 1 second. In the
+    iterations of the warm-up, everything takes a hundred times as long.
     """
 
     def __init__(self) -> None:
@@ -34,44 +35,47 @@ class CountingClock:
         self.passes = 0
 
     def seconds(self, calls: Iterable[Call]) -> Seconds:
-        found = {}
+        seconds = {}
         listed = list(calls)
-        factor = 100 if self.passes < 6 * WARM_UP else 1  # three passes through the layers, and three through empty stages
+        # Each iteration has three passes through the layers, and three through empty stages.
+        factor = 100 if self.passes < 6 * WARM_UP else 1
         self.passes += 1
         is_empty = max(number for _, number, _ in listed) == 2  # there are three empty stages, and five measured layers
         for op, number, call in listed:
             call()
             if not is_empty:
                 self.calls[op, number] += 1
-            found[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number)
-        return found
+            seconds[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number)
+        return seconds
 
 
-def test_equal_layers_that_follow_each_other_are_measured_a_few_times() -> None:
+def test_of_equal_layers_that_follow_each_other_the_first_three_are_measured() -> None:
     assert chosen_layers(DESCRIPTION.layers) == [0, 1, 2, 3, 6] and ALIKE == 3
+    # Layer 3 now differs from the other blocks, so at most two equal ones follow each other.
     changed = (*DESCRIPTION.layers[:3], replace(DESCRIPTION.layers[3], kept_bytes=1), *DESCRIPTION.layers[4:])
     assert chosen_layers(changed) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_every_layer_has_its_own_time_without_the_overhead_and_equal_ones_their_mean() -> None:
+def test_the_overhead_is_subtracted_and_equal_layers_get_the_mean_of_their_times() -> None:
     bench, clock = LayerBench(MODEL, DESCRIPTION, CPU), CountingClock()
     bench._clock = clock
-    found = bench.measure(repeats=2)
-    # Three passes run each forward, two of them a backward; the others are in one pass each.
+    measured = bench.measure(repeats=2)
+    # In how many of the three passes each operation runs.
     passes = {Op.FWD: 3, Op.BWD: 2, Op.BWD_INPUT: 1, Op.BWD_WEIGHT: 1, Op.RECOMPUTE: 1}
     assert clock.calls == {(op, n): count * (WARM_UP + 2) for op, count in passes.items() for n in range(5)}
     for op, name in TIMES.items():
-        assert getattr(found.overhead, name) == 1
-        times = [getattr(layer, name) for layer in found.layers]
-        assert times == [op, *[op + 20] * 5, op + 40]  # blocks: the mean of 10, 20 and 30
-    assert [x.activation_bytes for x in found.layers] == [x.kept_bytes for x in DESCRIPTION.layers]
+        assert getattr(measured.overhead, name) == 1
+        times = [getattr(layer, name) for layer in measured.layers]
+        assert times == [op, *[op + 20] * 5, op + 40]  # blocks: the mean of op + 10, op + 20 and op + 30
+    assert [x.activation_bytes for x in measured.layers] == [x.kept_bytes for x in DESCRIPTION.layers]
 
 
-def test_the_passes_of_a_real_clock_take_time_and_leave_nothing_behind() -> None:
+def test_the_passes_of_a_real_clock_take_time_and_leave_no_values_behind() -> None:
     bench = LayerBench(MODEL, DESCRIPTION, CPU)
     assert isinstance(bench._clock, CpuClock)
-    found = bench.measure(repeats=1)
-    assert all(x.forward_s > 0 and x.backward_s > 0 for x in found.layers[1:])
+    measured = bench.measure(repeats=1)
+    # The embedding is left out: it may take no longer than the overhead, which is subtracted.
+    assert all(x.forward_s > 0 and x.backward_s > 0 for x in measured.layers[1:])
     works = (*bench._layers._full, *bench._layers._split)
     assert not any(work.ran or (work.input is not None and work.input.values is not None) for work in works)
 
@@ -86,12 +90,13 @@ def test_a_model_whose_targets_are_not_known_is_refused() -> None:
 def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None:
     latency, rate = fitted({size: 2e-5 + size / 3e9 for size in SIZES})
     assert (latency, rate) == (pytest.approx(2e-5, rel=1e-4), pytest.approx(3e9, rel=1e-4))
-    # With noise of 10 %, each size counts with its relative error, so the small sizes still give the latency.
+    # Here each time is wrong by 10 %. Each size counts with its relative error, so the small sizes still give the latency.
     noisy = {size: (2e-5 + size / 3e9) * (1.1 if k % 2 else 0.9) for k, size in enumerate(SIZES)}
     latency, rate = fitted(noisy)
     assert (latency, rate) == (pytest.approx(2e-5, rel=0.15), pytest.approx(3e9, rel=0.15))
     assert fitted({size: size / 1e9 - 1e-10 for size in SIZES})[0] == 0, "no latency is below 0"
-    assert fitted(dict.fromkeys(SIZES, 1e-5)) == (pytest.approx(1e-5), pytest.approx(1e18)), "the most that a profile allows"
+    equal = dict.fromkeys(SIZES, 1e-5)
+    assert fitted(equal) == (pytest.approx(1e-5), pytest.approx(1e18)), "1e18 bytes/s is the most that a profile allows"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +112,11 @@ def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None
         (["-o", "no/such/folder/p.json"], 1, "E811"),
     ],
 )
-def test_wrong_command_lines_are_findings(
+def test_a_wrong_command_line_is_refused_with_the_reason(
     words: list[str], status: int, fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        found = main(["-o", str(tmp_path / "p.json"), *words])
+        returned = main(["-o", str(tmp_path / "p.json"), *words])
     except SystemExit as stop:
-        found = int(stop.code or 0)
-    assert found == status and fact in capsys.readouterr().err
+        returned = int(stop.code or 0)
+    assert returned == status and fact in capsys.readouterr().err

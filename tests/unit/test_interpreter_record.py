@@ -21,22 +21,25 @@ from chimerac.interpreter.launch.record import Record, check_folder, check_outpu
 from tests.helpers_plan import plan
 from tests.helpers_trace import images, scalars
 
+# A second mistake, which would be reported only after the outputs have been checked.
+UNKNOWN_MODEL = ("--model", "unknown")
+
 
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_only_rank_0_prints_and_the_bar_is_for_terminals(
+def test_only_rank_0_prints_and_only_a_terminal_gets_the_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for rank, terminal, lines, has_bar in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
-        monkeypatch.setattr(sys, "stderr", terminal)
+    for rank, stderr, lines, has_bar in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
+        monkeypatch.setattr(sys, "stderr", stderr)
         record = Record(rank, iterations=2)
         record.start()
         record.draw(1, 2.5, "12,346 tokens/s")
         record.print_text("words")
-        shown = terminal.getvalue()
+        shown = stderr.getvalue()
         assert shown.endswith("\r") == has_bar, "the bar is erased before the words"
         record.draw(2, 1.0, "1 tokens/s")
         assert capsys.readouterr().out == "words\n" * lines, "piped output has no trace of the bar"
@@ -55,7 +58,8 @@ def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"5/20 .*loss 2.500, 12,346 tokens/s", terminal.getvalue())
     record.close()
     assert terminal.getvalue().endswith("\r"), "the bar is erased: a finding that follows begins a line"
-    record.write({"iteration": 5})  # nothing is open any more
+    # After `close` these calls do nothing.
+    record.write({"iteration": 5})
     record.draw(6, 2.5, "1 tokens/s")
 
 
@@ -118,7 +122,7 @@ def test_a_log_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: P
         (tmp_path, "it is a folder"),
     ):
         with pytest.raises(ChimeraError, match=f"E811: the log .* cannot be written: {why}"):
-            plan("--log-file", str(path), "--model", "unknown")
+            plan("--log-file", str(path), *UNKNOWN_MODEL)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(ChimeraError, match=r"E811: .*permission denied"):
         check_output(tmp_path / "log", "--log-file")
@@ -139,7 +143,7 @@ def test_a_trace_or_a_tensorboard_folder_that_cannot_be_written_is_refused_befor
     ]
     for option, path, message in cases:
         with pytest.raises(ChimeraError, match=f"E811: {message}") as caught:
-            plan(option, str(path), "--model", "unknown")
+            plan(option, str(path), *UNKNOWN_MODEL)
         assert f"give {option} another path" in str(caught.value.diagnostics[0].help)
     check_folder(tmp_path / "new" / "runs", "--tensorboard")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -158,11 +162,11 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
         record.write({"iteration": first + 1, "loss": float("nan"), "bubble": (0.5, 0.75), "peak_memory_bytes": [2**40]})
         record.close()
         record.write({"iteration": 9, "loss": 9.0})  # ignored: the record is closed
-    found = scalars(folder)
-    assert sorted(found) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
-    assert found["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
-    assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and math.isnan(found["loss"][1][1])
-    assert found["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
+    written = scalars(folder)
+    assert sorted(written) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
+    assert written["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
+    assert [step for step, _ in written["loss"]] == [1, 2, 3, 4] and math.isnan(written["loss"][1][1])
+    assert written["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
     assert capsys.readouterr().out == ""
 
 
@@ -177,11 +181,12 @@ def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> 
         [sys.executable, "-m", "chimerac.interpreter.run", *words], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = images(folder)
-    assert sorted(found) == ["timeline/measured", "timeline/predicted"]
-    for ((step, width, height, png),) in found.values():
+    written = images(folder)
+    assert sorted(written) == ["timeline/measured", "timeline/predicted"]
+    for ((step, width, height, png),) in written.values():
         assert step == 2 and pictures.imread(BytesIO(png)).shape == (height, width, 4)
-    assert found["timeline/measured"][0][3] != found["timeline/predicted"][0][3]
+    (*_, measured_png), (*_, predicted_png) = written["timeline/measured"][0], written["timeline/predicted"][0]
+    assert measured_png != predicted_png
     measured, predicted = (scalars(folder)[name] for name in ("makespan_s", "predicted_makespan_s"))
     assert [step for step, _ in measured] == [step for step, _ in predicted] == [1, 2]
 
@@ -207,7 +212,7 @@ def test_tensorboard_without_its_package_is_refused_before_anything_starts(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(ChimeraError, match="E840: --tensorboard needs the package tensorboard, which is not installed"):
-        plan("--tensorboard", str(tmp_path), "--model", "unknown")
+        plan("--tensorboard", str(tmp_path), *UNKNOWN_MODEL)
 
 
 def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:

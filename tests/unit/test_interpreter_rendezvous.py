@@ -1,4 +1,7 @@
-"""If a wait fails, the error names the rank that is missing; one rank reports, and all end."""
+"""If a wait for other ranks fails, the error names the missing rank, one rank reports, and the others end.
+
+Also the positions of ranks in files, and what `initialize` refuses.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//
 
 
 class Job:
-    """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process.
+    """The ranks of a job, with a store that they share.
 
-    answering: the ranks whose thread is started. The others are like ranks that are suspended or gone. hosted: whether rank 0
-    hosts the store.
+    answering: the ranks whose liveness check is started, in a thread. The others are like ranks that are suspended or gone.
+    hosted: whether rank 0 hosts the store. ended: gets the number of each rank whose thread ends its process; here no process
+    ends.
     """
 
     def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:
@@ -50,14 +54,14 @@ class Job:
         self.ended.put(rank)
 
     def join(self, rank: int) -> None:
-        """Wait for the end of the thread of a rank."""
+        """Wait until the thread of a rank has ended."""
         thread = self.checks[rank]._poller
         assert thread is not None
         thread.join(10)
         assert not thread.is_alive()
 
     def close(self) -> None:
-        """Stop all threads. Those of a job that has failed wait until a rank claims the report."""
+        """Stop all threads. In a job that has failed they wait until a rank claims the report, so each rank claims it."""
         for rank in self.answering:
             self.checks[rank].claim_report()
             self.checks[rank].stop()
@@ -68,7 +72,7 @@ MakeJob = Callable[..., Job]
 
 @pytest.fixture
 def make_job(quick: None) -> Iterator[MakeJob]:
-    """Return a function that makes a job, like Job. Its threads are stopped after the test."""
+    """Return a function with the arguments of Job that makes a job. The threads of all jobs are stopped after the test."""
     made: list[Job] = []
 
     def make(store: object, world: int, answering: list[int], hosted: bool = False) -> Job:
@@ -82,7 +86,7 @@ def make_job(quick: None) -> Iterator[MakeJob]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten all waits of the liveness check."""
+    """Shorten the waits for answers of the ranks and of the store, and the wait for SIGTERM."""
     answer_quickly(monkeypatch, within_s=0.5)
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
 
@@ -104,11 +108,11 @@ def receive(peer: int) -> Awaited:
     return Awaited(f"the receive from rank {peer}", "receive", (peer,))
 
 
-def test_the_error_names_the_rank_that_does_not_answer_and_not_the_one_in_between(make_job: MakeJob) -> None:
+def test_the_error_names_the_rank_that_does_not_answer_though_the_wait_is_for_another_one(make_job: MakeJob) -> None:
     job = make_job(HashStore(), 4, answering=[0, 1, 3])
-    found = error_of_a_wait(job.ranks[0], receive(1), LATE)
-    assert str(found) == "the receive from rank 1 is not complete after 2 s: rank 2 does not answer"
-    assert not found.peer_ended and not found.hanging
+    error = error_of_a_wait(job.ranks[0], receive(1), LATE)
+    assert str(error) == "the receive from rank 1 is not complete after 2 s: rank 2 does not answer"
+    assert not error.peer_ended and not error.hanging
 
 
 def test_several_ranks_that_do_not_answer_are_named(make_job: MakeJob) -> None:
@@ -125,15 +129,15 @@ def test_the_position_of_a_rank_of_this_host_is_read_from_its_file(
     (tmp_path / "1").mkdir()
     job, program = make_job(HashStore(), 2, answering=[0]), compile_schedule("gpipe", {"D": 2, "N": 1}).program
     key = job.ranks[0].progress.add(program)
-    Progress(tmp_path / "1/progress").begin(key)[NUMBER] = 1
-    found = error_of_a_wait(job.ranks[0], receive(1), LATE)
-    assert str(found).endswith(": rank 1 does not answer, in instruction 1: FWD main s1 m0")
-    assert found.hanging == (os.getpid(),), "the process that wrote the file"
+    Progress(tmp_path / "1/progress").begin(key)[NUMBER] = 1  # as rank 1 would write it
+    error = error_of_a_wait(job.ranks[0], receive(1), LATE)
+    assert str(error).endswith(": rank 1 does not answer, in instruction 1: FWD main s1 m0")
+    assert error.hanging == (os.getpid(),), "the process that wrote the file"
 
 
 @pytest.mark.root
 def test_a_full_disk_does_not_kill_a_rank_and_leaves_no_position(tmp_path: Path) -> None:
-    """Writing to memory that is mapped from a file without space on its disk is a bus error."""
+    """If a file is mapped into memory and its disk has no space for it, a write to the memory is a bus error."""
     code = (
         "import sys; from pathlib import Path\n"
         "from chimerac.interpreter.transport.progress import NUMBER, Progress, read_position\n"
@@ -154,19 +158,19 @@ def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -
 
 def test_a_closed_connection_names_the_rank_that_has_ended(make_job: MakeJob) -> None:
     """The wait is for a receive from one rank, or for an all-reduce over several ranks."""
-    found = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
-    assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
+    error = error_of_a_wait(make_job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
+    assert (str(error), error.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
     everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
-    found = error_of_a_wait(make_job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
-    assert str(found) == "an all-reduce over all ranks failed: rank 2 has ended"
+    error = error_of_a_wait(make_job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
+    assert str(error) == "an all-reduce over all ranks failed: rank 2 has ended"
 
 
 def test_a_connection_that_closes_while_both_ranks_answer_is_reported_with_the_error_of_torch(make_job: MakeJob) -> None:
-    found = error_of_a_wait(make_job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
-    assert str(found) == "the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers"
+    error = error_of_a_wait(make_job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
+    assert str(error) == "the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers"
 
 
-def test_no_message_has_the_keys_of_the_store(make_job: MakeJob) -> None:
+def test_the_message_leaves_out_the_keys_of_the_store(make_job: MakeJob) -> None:
     job = make_job(HashStore(), 2, answering=[0])
     setup = Awaited("connecting ranks 0, 1", "other", (1,))
     assert (
@@ -193,7 +197,8 @@ def test_one_rank_reports_and_the_others_end(make_job: MakeJob) -> None:
     assert job.ended.empty(), "the thread leaves the end of rank 1 to its main thread"
 
 
-def test_a_rank_that_was_asked_to_end_does_not_linger(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_got_sigterm_does_not_linger(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that lingers waits 600 s here, which is longer than a test may take."""
     monkeypatch.setattr(liveness, "LINGER_S", 600)
     monkeypatch.setattr(liveness, "STORE_LOST_S", 600)
     job = make_job(HashStore(), 2, answering=[0, 1])
@@ -204,7 +209,7 @@ def test_a_rank_that_was_asked_to_end_does_not_linger(make_job: MakeJob, monkeyp
     job.checks[1].linger()
 
 
-def test_a_thread_that_is_stopped_while_it_lingers_ends_nothing(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_stopped_while_it_lingers_ends_no_process(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "LINGER_S", 600)
     store = HashStore()
     job = make_job(store, 2, answering=[0])
@@ -212,12 +217,12 @@ def test_a_thread_that_is_stopped_while_it_lingers_ends_nothing(make_job: MakeJo
     store.wait(["rank 0"], timedelta(seconds=10))  # until the thread of rank 0 has written its status
     job.checks[1].claim_report()
     job.checks[0].stop()
-    job.checks[0].terminate()
+    job.checks[0].terminate()  # ends the lingering of the thread
     job.join(0)
     assert job.ended.empty()
 
 
-def test_missing_environment_variables_of_the_rendezvous_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_environment_variables_that_the_rendezvous_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")

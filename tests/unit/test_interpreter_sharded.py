@@ -28,7 +28,7 @@ MakeOptimizer = Callable[[Pipeline], Optimizer]
 
 
 def groups_of(pipe: Pipeline) -> list[dict[str, Any]]:
-    """Return two groups with their own options; on a rank without parameters both are empty."""
+    """Return the parameters of a rank in two groups with different weight decay."""
     parameters = list(pipe.parameters())
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.5},
@@ -36,13 +36,13 @@ def groups_of(pipe: Pipeline) -> list[dict[str, Any]]:
     ]
 
 
-def state_numbers(optimizer: Optimizer) -> int:
+def state_size(optimizer: Optimizer) -> int:
     """Return how many numbers the state of an optimizer has, without its counters of updates."""
     return sum(t.numel() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.dim())
 
 
 def trained(make: MakeOptimizer, schedule: str, parameters: dict[str, int], width: int) -> list[tuple[dict[str, Tensor], int]]:
-    """Return the weights and the numbers of state of each rank after some iterations with a scheduler."""
+    """Train for ITERATIONS iterations. Return for each rank the weights of the whole model, and its optimizer's state size."""
 
     def run(pipe: Pipeline) -> tuple[dict[str, Tensor], int]:
         optimizer = make(pipe)
@@ -55,7 +55,7 @@ def trained(make: MakeOptimizer, schedule: str, parameters: dict[str, int], widt
             scheduler.step()
         pipe.check_copies()
         assert all(p.is_leaf and p.grad is None for p in pipe.parameters())
-        return pipe.full_state_dict(), state_numbers(optimizer)
+        return pipe.full_state_dict(), state_size(optimizer)
 
     return in_loopback(schedule, parameters, lambda: Decoder(4), run, width)
 
@@ -67,18 +67,18 @@ def trained(make: MakeOptimizer, schedule: str, parameters: dict[str, int], widt
 def test_weights_are_bit_equal_and_the_state_is_there_once(
     schedule: str, parameters: dict[str, int], width: int, copies: int
 ) -> None:
-    """copies: the ranks that hold each parameter."""
+    """copies: how many ranks hold each parameter."""
     whole = trained(lambda pipe: AdamW(groups_of(pipe), lr=1e-2), schedule, parameters, width)
     shared = trained(lambda pipe: pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2), schedule, parameters, width)
     for (expected, _), (found, _) in zip(whole, shared, strict=True):
         assert expected.keys() == found.keys() and all(t.equal(found[name]) for name, t in expected.items())
-    numbers = [n for _, n in shared]
-    assert sum(n for _, n in whole) == copies * sum(numbers)
-    assert sum(numbers) == 2 * sum(p.numel() for p in Decoder(4).parameters()), "AdamW keeps two moments of each number"
-    assert copies == 1 or max(numbers) <= 1.5 * sum(numbers) / len(numbers), "the ranks share the state about equally"
+    sizes = [size for _, size in shared]
+    assert sum(size for _, size in whole) == copies * sum(sizes)
+    assert sum(sizes) == 2 * sum(p.numel() for p in Decoder(4).parameters()), "AdamW keeps two moments of each number"
+    assert copies == 1 or max(sizes) <= 1.5 * sum(sizes) / len(sizes), "the ranks share the state about equally"
 
 
-def test_any_optimizer_of_single_parameters_is_shared_out() -> None:
+def test_the_state_of_sgd_with_named_parameters_is_shared_out() -> None:
     def sharded(pipe: Pipeline) -> Optimizer:
         return pipe.sharded_optimizer(SGD, pipe.named_parameters(), lr=0.1, momentum=0.9)
 
@@ -86,10 +86,10 @@ def test_any_optimizer_of_single_parameters_is_shared_out() -> None:
     shared = trained(sharded, "chimera", {"D": 2, "N": 2}, width=1)
     for (expected, _), (found, _) in zip(whole, shared, strict=True):
         assert all(t.equal(found[name]) for name, t in expected.items())
-    assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)
+    assert sum(size for _, size in whole) == 2 * sum(size for _, size in shared)
 
 
-def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
+def test_options_hooks_closures_and_state_dicts_work_as_in_an_optimizer_of_torch() -> None:
     def run(pipe: Pipeline) -> tuple[int, int]:
         optimizer = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2, betas=(0.5, 0.5))
         assert [g["weight_decay"] for g in optimizer.param_groups] == [0.5, 0.0]
@@ -97,34 +97,35 @@ def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
         for group in optimizer.param_groups:
             group["lr"] = 0.0  # so that nothing changes
         before = [p.detach().clone() for p in pipe.parameters()]
-        seen: list[int] = []
-        optimizer.register_step_pre_hook(lambda *_: seen.append(1))
+        hook_calls: list[int] = []
+        optimizer.register_step_pre_hook(lambda *_: hook_calls.append(1))
 
         def closure() -> float:
             return pipe.step(*batch(0, micro_batches=2))
 
-        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, micro_batches=2)), rel=1e-6) and seen == [1]
+        loss = optimizer.step(closure)
+        assert loss == pytest.approx(pipe.evaluate(*batch(0, micro_batches=2)), rel=1e-6) and hook_calls == [1]
         assert all(p.equal(b) for p, b in zip(pipe.parameters(), before, strict=True))
         saved = optimizer.state_dict()
-        other = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1.0)
-        other.load_state_dict(saved)
-        assert other.param_groups[0]["lr"] == 0.0
-        assert other.state.keys() == optimizer.state.keys()
-        assert all(t.equal(other.state[p][name]) for p in optimizer.state for name, t in optimizer.state[p].items())
+        loaded = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1.0)
+        loaded.load_state_dict(saved)
+        assert loaded.param_groups[0]["lr"] == 0.0
+        assert loaded.state.keys() == optimizer.state.keys()
+        assert all(t.equal(loaded.state[p][name]) for p in optimizer.state for name, t in optimizer.state[p].items())
         whole = AdamW(groups_of(pipe), lr=1e-2)
         whole.step()
-        other.load_state_dict(whole.state_dict())  # from a run that did not share its state out
-        assert other.state.keys() == optimizer.state.keys()
-        other.step()
+        loaded.load_state_dict(whole.state_dict())  # from a run that did not share its state out
+        assert loaded.state.keys() == optimizer.state.keys()
+        loaded.step()
         optimizer.zero_grad()
         assert all(p.grad is None for p in pipe.parameters())
-        return state_numbers(other), state_numbers(whole)
+        return state_size(loaded), state_size(whole)
 
     ranks = in_loopback("chimera", {"D": 2, "N": 2}, lambda: Decoder(2), run)
     assert sum(whole for _, whole in ranks) == 2 * sum(shared for shared, _ in ranks)
 
 
-def test_what_cannot_be_updated_is_refused() -> None:
+def test_a_parameter_outside_the_pipeline_and_gradients_that_are_not_summed_are_refused() -> None:
     def run(pipe: Pipeline) -> None:
         with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is not in this pipeline"):
             pipe.sharded_optimizer(SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
@@ -148,14 +149,14 @@ def test_frozen_parameters_have_no_state_and_do_not_change() -> None:
         optimizer.step()
         pipe.check_copies()
         assert pipe.full_state_dict()["embed.weight"].equal(frozen().embed.weight)
-        return state_numbers(optimizer)
+        return state_size(optimizer)
 
     trained_numbers = sum(p.numel() for p in frozen().parameters() if p.requires_grad)
-    numbers = sum(in_loopback("chimera", {"D": 2, "N": 2}, frozen, run))
-    assert numbers == 2 * trained_numbers, "AdamW keeps two moments of each number"
+    size = sum(in_loopback("chimera", {"D": 2, "N": 2}, frozen, run))
+    assert size == 2 * trained_numbers, "AdamW keeps two moments of each number"
 
 
-def test_the_trainer_shares_out_the_state() -> None:
+def test_the_trainer_shares_out_the_state_with_zero() -> None:
     program, model = compile_schedule("chimera", {"D": 2, "N": 2}).program, gpt("gpt-nano", sequence_length=8)
     settings = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3)
 
@@ -165,10 +166,10 @@ def test_the_trainer_shares_out_the_state() -> None:
             trainer = Trainer(program, parts, IntegerSamples(length=8), transport, replace(settings, zero=zero))
             losses = [trainer.update(k, trainer.gradients(k)).loss for k in range(settings.iterations)]
             assert trainer.optimizer is not None
-            return losses, state_numbers(trainer.optimizer)
+            return losses, state_size(trainer.optimizer)
 
         return run_in_loopback(program, rank, seed=4)
 
     whole, shared = results(zero=False), results(zero=True)
     assert [losses for losses, _ in whole] == [losses for losses, _ in shared]
-    assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)
+    assert sum(size for _, size in whole) == 2 * sum(size for _, size in shared)

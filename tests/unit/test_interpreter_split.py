@@ -20,7 +20,7 @@ Function = Callable[..., Tensor]
 
 
 class Calls(nn.Module):
-    """A module that calls a function with its input and its parameters. shapes: of the parameters."""
+    """A module that calls a function with its input and its parameters. shapes, dtype: of the parameters."""
 
     def __init__(self, function: Function, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def checkpointed(x: Tensor, *own: Tensor, use_reentrant: bool) -> Tensor:
 
 
 def with_hook(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Use both parameters twice. Their hooks change the gradients."""
+    """Use the weight once and the bias twice, beside detached uses. The hooks of both change their gradients."""
     if not weight._backward_hooks:
         weight.register_hook(lambda g: 2 * g)
         bias.register_hook(lambda g: 3 * g)
@@ -64,8 +64,9 @@ def constant(*shape: int) -> Tensor:
 PIXELS = torch.linspace(-1, 1, 2 * 3 * 9, dtype=torch.float64).view(2, 3, 9)
 COMPLEX = torch.complex128
 
-# Every operation with all its arguments by keyword, and calls in which torch itself has to compute the weight gradients.
-# In `linear of bias` and the like, the input of the module is the bias of the operation.
+# Operations with their arguments by keyword or in unusual forms. For some of these, torch itself has to compute the weight
+# gradients. In "linear of bias", "layer norm of weight" and the like, the input of the module is the bias or the weight of the
+# operation.
 CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear by keyword": (partial(Calls, lambda x, w, b: F.linear(input=x, weight=w, bias=b), (6, 8), (6,)), sequence),
     "linear with one output": (partial(Calls, lambda x, w, b: F.linear(x, w), (8,), ()), sequence),
@@ -136,16 +137,16 @@ WITHOUT_GRADIENTS_ON_A_FIRST_STAGE = {"frozen", "reentrant checkpoint"}
     [(name, first) for name in CASES | CALLS for first in (False, True)
      if not first or name not in WITHOUT_GRADIENTS_ON_A_FIRST_STAGE],
 )  # fmt: skip
-def test_both_halves_are_one_backward(name: str, first: bool) -> None:
-    """first: the input has no gradient, as on the first stage."""
+def test_the_halves_of_a_backward_give_the_gradients_of_autograd(name: str, first: bool) -> None:
+    """first: the input needs no gradient, as on the first stage."""
     torch.manual_seed(0)
     make, draw = (CASES | CALLS)[name]
     module, x = make().double(), draw()
     x.requires_grad_(x.is_floating_point() and not first)
-    for found, expected in gradients_of_both(module, x):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for of_halves, expected in gradients_of_both(module, x):
+        torch.testing.assert_close(of_halves, expected, rtol=1e-12, atol=1e-12)
         # The gradient has no graph, which would keep its inputs alive.
-        assert found is None or not found.requires_grad
+        assert of_halves is None or not of_halves.requires_grad
 
 
 def flops(work: Callable[[], object]) -> int:
@@ -173,7 +174,10 @@ def test_each_half_computes_its_own_matrix_products_and_nothing_twice(first: boo
 
 
 def first_half(module: nn.Module, x: Tensor) -> tuple[Splitting, int]:
-    """Run the forward and the first half of a backward; return what is left, and the bytes of all tensors before."""
+    """Run the forward and the first half of a backward.
+
+    Return the Splitting, which has the deferred gradients, and the bytes of all tensors before the forward.
+    """
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
     before = bytes_of_all_tensors()
@@ -199,7 +203,7 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     assert kept_bytes(split) == 0 and bytes_of_all_tensors() - before == gradient_bytes
 
 
-def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
+def test_a_layer_norm_keeps_its_input_two_numbers_a_row_and_the_gradient_of_its_output() -> None:
     width, rows = 16, 8 * 4
     module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
     split, before = first_half(module, x)
@@ -214,13 +218,13 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
 
 def kept_bytes(split: Splitting) -> int:
     """Return the bytes that are kept for the weight gradients. Memory that several DeferredGradients read is counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for p in split.deferred for t in p.reads}
-    return sum(storages.values())
+    reads = [t for deferred in split.deferred for t in deferred.reads]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in reads}.values())
 
 
 def bytes_of_all_tensors() -> int:
     """Return the bytes of all existing tensors."""
     gc.collect()
-    found = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]
-    found += [o.grad for o in found if o.is_leaf and o.grad is not None]
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())
+    tensors = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]
+    tensors += [t.grad for t in tensors if t.is_leaf and t.grad is not None]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())

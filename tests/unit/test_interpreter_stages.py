@@ -1,4 +1,4 @@
-"""Stages that each rank builds alone: no rank has the whole model. Ranks run in loopback."""
+"""Stages that each rank builds alone: a rank needs only the stages that it holds. Ranks run in loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_pipeline import VOCABULARY, WIDTH, Decoder, batch, cross_entropy, gradients, one_process
 
 Stages = dict[int, Any]
-Build = Callable[[int, int], Any]  # (stage, count of stages) -> module
+Build = Callable[[int, int], Any]  # (number of the stage, count of stages) -> module, or (prefix, module)
 
 
 class Part(nn.Module):
@@ -65,8 +65,9 @@ def on_ranks(
     return run_in_loopback(program, rank, seed=2)
 
 
-def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return all(torch.allclose(t, expected[name], rtol=1e-4, atol=1e-6) for name, t in found.items())
+def close(own: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    """Return whether the tensors of a rank are close to the expected ones of the same names, of which there may be more."""
+    return all(torch.allclose(t, expected[name], rtol=1e-4, atol=1e-6) for name, t in own.items())
 
 
 @pytest.mark.parametrize(("schedule", "width"), [("chimera", 1), ("zb_v", 1), ("1f1b", 2)])
@@ -122,7 +123,7 @@ def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> Non
     assert all(on_ranks("chimera", {"D": 4, "N": 4}, part, load))
 
 
-def test_a_prefix_gives_the_names() -> None:
+def test_a_prefix_begins_the_names_of_the_parameters_of_its_stage() -> None:
     def build(stage: int, count: int) -> tuple[str, nn.Module]:
         return f"stage{stage}", nn.Linear(VOCABULARY, VOCABULARY, bias=False) if stage else nn.Embedding(VOCABULARY, VOCABULARY)
 
@@ -132,15 +133,15 @@ def test_a_prefix_gives_the_names() -> None:
 
 def test_held_stages_need_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    found = []
+    by_rank = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
-        found.append(held_stages("chimera", {"N": 4}))
-    assert found == [((0, 3), 4), ((1, 2), 4), ((1, 2), 4), ((0, 3), 4)]
+        by_rank.append(held_stages("chimera", {"N": 4}))
+    assert by_rank == [((0, 3), 4), ((1, 2), 4), ((1, 2), 4), ((0, 3), 4)]
 
 
 @pytest.mark.parametrize("width", [0, -1])
-def test_held_stages_of_no_replica_are_refused(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_stages_with_a_width_below_1_are_refused(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ChimeraError, match=f"E211: a program has at least one replica, and the width is {width}"):
@@ -154,7 +155,7 @@ def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pyt
 
 
 def other_shape(stage: int, count: int) -> nn.Module:
-    """Return `part`, but the first stage returns tensors that are one wider."""
+    """Return the stage as `part` does, but the first stage returns vectors with one feature more."""
     return nn.Sequential(part(stage, count), nn.Linear(WIDTH, WIDTH + 1)) if stage == 0 else part(stage, count)
 
 
@@ -169,7 +170,8 @@ def other_shape(stage: int, count: int) -> nn.Module:
         (part, {"tied": {"e": {0: "embed.weight", 1: "tail.weight"}}}, "tied: stage 1 has no parameter tail.weight"),
     ],
 )
-def test_wrong_stages_are_reported_on_every_rank(build: Build, more: dict[str, Any], message: str) -> None:
+def test_wrong_stages_and_arguments_are_reported_on_every_rank(build: Build, more: dict[str, Any], message: str) -> None:
+    """more: further arguments of Pipeline."""
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
@@ -178,11 +180,11 @@ def test_wrong_stages_are_reported_on_every_rank(build: Build, more: dict[str, A
             Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=inputs, transport=transport, **more)
         return str(error.value)
 
-    for found in run_in_loopback(program, rank):
-        assert message in found
+    for reported in run_in_loopback(program, rank):
+        assert message in reported
 
 
-def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank() -> None:
+def test_a_missing_stage_and_copies_that_differ_are_reported_on_every_rank() -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport, own: Callable[[int], Stages]) -> str:
@@ -208,5 +210,5 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank
         (other_weights, "E810: the copies of stage 1 on rank 0 and rank 1 have different weights"),
         (other_shapes, "E807: the copies of stage 1 on rank 0 and rank 1 return different tensors"),
     ):
-        for found in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):
-            assert re.search(message, found)
+        for reported in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):
+            assert re.search(message, reported)

@@ -1,4 +1,4 @@
-"""Why a wait takes too long, from what each rank is doing."""
+"""The reason why a wait takes too long, which `Stall` finds in the statuses of the ranks; and statuses as JSON."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ class Ranks:
         self.statuses: dict[int, Status] = {}
 
     def number(self, rank: int, text: str) -> int:
-        """Return the number of the first instruction of a rank whose text begins like this."""
+        """Return the number of the first instruction of a rank whose text begins with `text`."""
         first, end = (int(n) for n in self.program.offsets[rank : rank + 2])
         return next(row - first for row in range(first, end) if self.program.text(row).startswith(text))
 
     def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
-        """Put a rank at the instruction `text`. posted: the instruction that has posted the operation for which the rank waits.
+        """Put a rank at the first instruction whose text begins with `text`.
 
-        awaited: what it waits for; None while it computes. run: the number of its iteration, from 1.
+        awaited: what the rank waits for; None: it computes. posted: how the text of the instruction begins that posted the
+        awaited operation. run: the number of the rank's iteration, from 1.
         """
         number = self.number(rank, posted) if posted else NONE
         position = Position(run, self.number(rank, text), number, self.key)
@@ -37,6 +38,7 @@ class Ranks:
         return self
 
     def reason(self, rank: int = 0) -> list[str]:
+        """Return the lines of the reason why the wait of `rank` takes too long."""
         return Stall(self.progress, self.statuses).reason(rank).splitlines()
 
 
@@ -85,7 +87,7 @@ def test_a_cycle_of_many_ranks_is_found() -> None:
     ]
 
 
-def test_a_full_window_waits_for_the_receive() -> None:
+def test_a_send_waits_for_the_receive_with_the_same_number() -> None:
     send = Awaited("the send to rank 1", "send", (1,))
     ranks = Ranks(PROGRAM).at(0, "SEND act main s1 m1", send, "SEND act main s1 m1").at(1, "RECV act main s1 m0")
     assert ranks.reason()[0].startswith("late: rank 1 still computes")
@@ -94,16 +96,19 @@ def test_a_full_window_waits_for_the_receive() -> None:
 
 
 def test_an_all_reduce_waits_for_the_ranks_that_have_not_launched_it() -> None:
-    total = Awaited("the all-reduce over ranks 0, 1", "all-reduce", (0, 1))
-    ranks = Ranks(CHIMERA).at(0, "ALLREDUCE s1", total, "ALLREDUCE s0").at(1, "BWD")
+    awaited = Awaited("the all-reduce over ranks 0, 1", "all-reduce", (0, 1))
+    ranks = Ranks(CHIMERA).at(0, "ALLREDUCE s1", awaited, "ALLREDUCE s0").at(1, "BWD")
     assert ranks.reason()[0].startswith("late: rank 1 still computes, instruction ")
     ranks.at(1, "ALLREDUCE s1")
     assert ranks.reason()[0] == "every rank answers, and has posted its side of the operation"
 
 
 @pytest.mark.parametrize(("kind", "begun"), [("all", 1), ("other", 2)])
-def test_a_collective_of_all_ranks_waits_for_those_that_have_not_begun_it(kind: str, begun: int) -> None:
-    """all: the counts of collectives tell that rank 2 is behind. other: a rank that computes is behind, whatever it counts."""
+def test_a_wait_for_all_ranks_is_late_because_of_the_rank_that_computes(kind: str, begun: int) -> None:
+    """Ranks 0 and 1 have begun two collectives, and rank 2 has begun `begun`.
+
+    all: rank 2 is behind because it has begun fewer. other: a rank that computes is behind, however many it has begun.
+    """
     awaited = Awaited("an all-reduce over all ranks", kind, (0, 1, 2))
     waiting = Status(Position(), collectives=2, awaited=awaited, posted=2)
     stall = Stall(Progress(), {0: waiting, 1: waiting, 2: Status(Position(), collectives=begun)})
@@ -111,7 +116,7 @@ def test_a_collective_of_all_ranks_waits_for_those_that_have_not_begun_it(kind: 
 
 
 def test_ranks_in_the_same_step_of_the_set_up_do_not_wait_for_each_other() -> None:
-    """Each of them awaits all others, so the values that they await differ in their ranks."""
+    """Each of them awaits the others. So their values `awaited` have the same text and different ranks."""
     statuses = {
         r: Status(Position(), awaited=Awaited("connecting ranks 0, 1", "other", tuple({0, 1, 2} - {r}))) for r in range(3)
     }
@@ -120,8 +125,8 @@ def test_ranks_in_the_same_step_of_the_set_up_do_not_wait_for_each_other() -> No
     assert Stall(Progress(), statuses).reason(0).splitlines()[0].startswith("cycle: "), "rank 2 is in another step"
 
 
-def test_a_broadcast_waits_for_the_rank_that_computes_whatever_their_counts_are() -> None:
-    """A broadcast is posted by no instruction, and only some ranks take part: no count says who has posted it."""
+def test_a_broadcast_waits_for_the_rank_that_computes_whatever_the_counts_of_collectives_are() -> None:
+    """A broadcast is posted by no instruction, and only some ranks take part. So no count says who has posted it."""
     awaited = Awaited("the broadcast from rank 0 to ranks 0, 1", "other", (0, 1))
     waiting = Status(Position(), collectives=3, awaited=awaited, posted=NONE)
     stall = Stall(Progress(), {0: Status(Position(), collectives=7), 1: waiting})
@@ -136,6 +141,6 @@ def test_a_long_list_is_cut() -> None:
     assert len(lines) == 1 + SHOWN + 1 and lines[-1] == f"  and {39 - SHOWN} more ranks"
 
 
-def test_a_status_is_the_same_after_the_store() -> None:
+def test_a_status_is_the_same_after_it_was_written_as_json_and_read() -> None:
     for status in (Status(Position()), Status(Position(1, 2, 3, 4, 5), 6, receive(1), 7, 8.5)):
         assert Status.from_json(status.to_json()) == status

@@ -1,4 +1,4 @@
-"""What a process of a run does first, and how it ends on a signal: Ctrl-C, and SIGTERM as a request to stop."""
+"""What a process of a run does first, and how it reacts to signals: Ctrl-C, and SIGTERM as a request to stop."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ def test_a_rank_ends_at_once_if_torchrun_has_ended_before_it_started() -> None:
     agent = {"RANK": "0", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     ended = subprocess.run([sys.executable, "-c", code], env=os.environ | agent | address, capture_output=True, text=True)
-    expected = (1, "") if sys.platform == "linux" else (0, "alive\n")  # elsewhere a thread notices the end of the parent
+    # The store is asked only on Linux. Elsewhere a thread watches the parent, which is still there.
+    expected = (1, "") if sys.platform == "linux" else (0, "alive\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == (*expected, "")
 
 
-def test_the_first_lines_import_no_torch_and_no_compiler() -> None:
+def test_begin_process_imports_no_torch_no_numpy_and_no_compiler() -> None:
     code = (
         "import sys; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
         "print([m for m in sys.modules if m.startswith(('torch', 'numpy', 'chimerac.compiler'))])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
 
 
 def test_ctrl_c_prints_one_line_and_ends_a_process_that_a_user_started() -> None:
@@ -65,8 +66,8 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
 
 
-def test_sigterm_to_a_forked_process_ends_only_this_process() -> None:
-    """A forked process is for example a worker of a pool. The end of the training does not wait for it."""
+def test_sigterm_to_a_forked_process_ends_only_the_forked_process() -> None:
+    """A worker of a pool is such a process. The end of the training does not wait for it: the second one still runs then."""
     code = (
         "import os, signal\n"
         "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"

@@ -15,7 +15,7 @@ KEY = Key("grad", pipe=0, stage=1, micro_batch=2)
 
 
 class PendingReceive:
-    """A transfer that counts the calls of wait."""
+    """A receive that counts the calls of `wait`."""
 
     waits = 0
 
@@ -24,7 +24,7 @@ class PendingReceive:
 
 
 class RecordingTransport(Alone):
-    """A transport that records the receives that are posted and the buffers that are forgotten."""
+    """A transport that records the receives that are posted, and the buffers that `forget` is called with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class RecordingTransport(Alone):
 
 
 def receive(keys: list[Key], boundary: tuple[BoundaryTensor, ...] = BOUNDARY) -> tuple[list[Slot], Message, RecordingTransport]:
-    """Post a receive of these values, as the executor does."""
+    """Post a receive of one message with these values, as the executor does. boundary: the tensors of each value."""
     transport, store = RecordingTransport(), Store()
     slots = [store.slot(key) for key in keys]
     message = Message(transport, peer=1, slots=slots, layout=Layout(boundary * len(keys), torch.device("cpu")))
@@ -121,7 +121,7 @@ def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:
     assert all(t.untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr() for t in taken)
 
 
-def test_a_taken_value_is_removed() -> None:
+def test_a_popped_value_is_no_longer_in_its_slot() -> None:
     slot, values = Slot(KEY), (torch.zeros(1),)
     slot.set(values)
     assert slot.pop() is values
@@ -130,7 +130,7 @@ def test_a_taken_value_is_removed() -> None:
 
 
 @pytest.mark.parametrize("boundary", [BOUNDARY, BOUNDARY[:1]])
-def test_a_value_is_made_once(boundary: tuple[BoundaryTensor, ...]) -> None:
+def test_a_value_that_is_being_received_cannot_be_set_or_received_again(boundary: tuple[BoundaryTensor, ...]) -> None:
     (slot,), message, _ = receive([KEY], boundary)
     with pytest.raises(KeyError, match="already there"):
         slot.set((torch.zeros(1),))

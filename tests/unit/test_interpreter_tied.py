@@ -1,7 +1,8 @@
-"""Parameters that layers of different stages share: derived from the model, for any schedule, or tied by the program."""
+"""Parameters that several stages share: found in the layers of a user's model, or tied by the model and by the program."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,8 +29,8 @@ from tests.helpers_text import tied_1f1b
 ITERATIONS, RATE = 3, 0.5
 
 
-class TiedTwice(Decoder):
-    """Has two more shared parameters: one of the first and the last block, and one of the two blocks between."""
+class TiedBlocks(Decoder):
+    """A tied decoder with two more shared parameters: of the first and the last block, and of the two blocks between."""
 
     def __init__(self) -> None:
         super().__init__(blocks=4, tied=True)
@@ -42,7 +43,7 @@ def tied() -> Decoder:
 
 
 def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the gradients of the first batch, and the weights after some iterations."""
+    """Return the gradients of the first batch, and the weights after ITERATIONS iterations."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     first_gradients = {}
     for number in range(ITERATIONS):
@@ -53,7 +54,7 @@ def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[s
     return first_gradients, model.state_dict()
 
 
-@pytest.mark.parametrize("make", [tied, TiedTwice])
+@pytest.mark.parametrize("make", [tied, TiedBlocks])
 @pytest.mark.parametrize(
     ("schedule", "parameters", "width"),
     [
@@ -65,7 +66,7 @@ def trained_in_one_process(model: nn.Module, micro_batches: int) -> tuple[dict[s
     ],
 )
 def test_shared_parameters_train_as_in_one_process(
-    make: type[Decoder], schedule: str, parameters: dict[str, int], width: int
+    make: Callable[[], Decoder], schedule: str, parameters: dict[str, int], width: int
 ) -> None:
     count = parameters["N"]
 
@@ -82,32 +83,33 @@ def test_shared_parameters_train_as_in_one_process(
         pipe.check_copies()
         return first_gradients, pipe.full_state_dict()
 
-    expected, weights = trained_in_one_process(make(), count * width)
+    expected_gradients, expected_weights = trained_in_one_process(make(), count * width)
     ranks = in_loopback(schedule, parameters, make, run, width)
-    assert {name for found, _ in ranks for name in found} == set(expected), "each parameter under its first name"
-    for found, state in ranks:
-        assert list(state) == list(weights) and "head.weight" in state
-        assert state["head.weight"].equal(state["embed.weight"])
-        for name, gradient in found.items():
-            torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6)
-        for name, t in state.items():
-            torch.testing.assert_close(t, weights[name], rtol=1e-5, atol=1e-6)
+    names = {name for first_gradients, _ in ranks for name in first_gradients}
+    assert names == set(expected_gradients), "each parameter under its first name"
+    for first_gradients, weights in ranks:
+        assert list(weights) == list(expected_weights) and "head.weight" in weights
+        assert weights["head.weight"].equal(weights["embed.weight"])
+        for name, gradient in first_gradients.items():
+            torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-5, atol=1e-6)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, expected_weights[name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_state_with_both_names_is_loaded() -> None:
-    other = Decoder(4, tied=True)
+def test_a_state_with_both_names_of_a_shared_parameter_is_loaded() -> None:
+    saved = Decoder(4, tied=True)
     with torch.no_grad():
-        other.head.weight.add_(1)
+        saved.head.weight.add_(1)
 
     def run(pipe: Pipeline) -> bool:
-        pipe.load_state_dict(other.state_dict())
+        pipe.load_state_dict(saved.state_dict())
         pipe.check_copies()
-        return all(t.equal(pipe.full_state_dict()[name]) for name, t in other.state_dict().items())
+        return all(t.equal(pipe.full_state_dict()[name]) for name, t in saved.state_dict().items())
 
     assert in_loopback("1f1b", {"D": 2, "N": 2}, tied, run) == [True, True]
 
 
-def test_a_norm_counts_a_shared_parameter_once() -> None:
+def test_the_gradient_norm_counts_a_shared_parameter_once() -> None:
     model = tied()
     one_process(model, 0, micro_batches=2)
     expected = float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
@@ -120,11 +122,11 @@ def test_a_norm_counts_a_shared_parameter_once() -> None:
         assert in_loopback(schedule, {"D": 2, "N": 2}, tied, run) == [pytest.approx(expected, rel=1e-5)] * 2
 
 
-def test_a_schedule_that_ties_these_stages_itself_keeps_its_name() -> None:
+def test_a_tied_set_has_the_name_that_the_schedule_gives_it_or_one_from_the_model() -> None:
     text = tied_1f1b("mine")
 
     def run(pipe: Pipeline) -> list[str]:
-        return [tied.name for tied in pipe.program.header.tied]
+        return [tied_set.name for tied_set in pipe.program.header.tied]
 
     assert in_loopback("1f1b", {"D": 2, "N": 2}, tied, run, given=text) == [["mine"]] * 2
     assert in_loopback("1f1b", {"D": 2, "N": 2}, tied, run) == [["embed_weight"]] * 2
@@ -139,7 +141,7 @@ def test_a_compiled_program_that_ties_nothing_is_refused() -> None:
     assert "give the schedule instead of its compiled program" in str(error.value.diagnostics[0].help)
 
 
-def test_a_module_that_is_there_twice_is_two_layers() -> None:
+def test_a_module_that_is_two_layers_gets_the_loss_and_the_gradient_of_one_process() -> None:
     def layers() -> nn.Sequential:
         torch.manual_seed(0)
         shared = nn.Linear(4, 4)
@@ -154,10 +156,10 @@ def test_a_module_that_is_there_twice_is_two_layers() -> None:
     model = layers()
     expected = nn.functional.mse_loss(model(inputs), targets)
     expected.backward()
-    for found, gradient in in_loopback(
+    for rank_loss, gradient in in_loopback(
         "1f1b", {"D": 2, "N": 2}, layers, run, loss=nn.functional.mse_loss, inputs=inputs, split=(2, 1)
     ):
-        assert found == pytest.approx(expected.item(), rel=1e-6)
+        assert rank_loss == pytest.approx(expected.item(), rel=1e-6)
         torch.testing.assert_close(gradient, model[0].weight.grad)
 
 
@@ -206,7 +208,7 @@ def tied_program() -> Program:
 
 
 def whole_gradients() -> list[Tensor]:
-    """Return the gradients of the tied model in one process: one table, used at both ends."""
+    """Return the gradients of the tied model in one process: of the table, which both ends use, and of the middle layer."""
     whole = TIED.build_stage(range(3), SEED)
     first, middle, last = whole.layers
     last.inner.weight = first.table
@@ -217,15 +219,14 @@ def whole_gradients() -> list[Tensor]:
 
 def test_tied_parameters_have_one_gradient_on_all_their_stages() -> None:
     p = tied_program()
-    table, weight = whole_gradients()
-    found = run_in_loopback(p, rank_of(p, TIED))
-    groups = [rank.executor.groups for rank in found]
-    for of_rank in groups:
-        (tied_parameter,) = of_rank["embedding"]
-        assert tied_parameter.grad is not None and tied_parameter.grad.equal(table) and tied_parameter.grad.any()
-    others = [parameters for of_rank in groups for name, parameters in of_rank.items() if name != "embedding"]
-    (middle,) = (parameter for parameters in others for parameter in parameters)
-    assert middle.grad is not None and middle.grad.equal(weight)
+    of_table, of_middle = whole_gradients()
+    groups_by_rank = [result.executor.groups for result in run_in_loopback(p, rank_of(p, TIED))]
+    for groups in groups_by_rank:
+        (tied_parameter,) = groups["embedding"]
+        assert tied_parameter.grad is not None and tied_parameter.grad.equal(of_table) and tied_parameter.grad.any()
+    untied = [parameters for groups in groups_by_rank for name, parameters in groups.items() if name != "embedding"]
+    (middle,) = (parameter for parameters in untied for parameter in parameters)
+    assert middle.grad is not None and middle.grad.equal(of_middle)
 
 
 def test_tied_parameters_on_one_rank_are_one_parameter() -> None:

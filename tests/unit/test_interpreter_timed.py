@@ -23,7 +23,9 @@ from tests.distributed.alone import Alone
 from tests.helpers_text import on_one_rank, tied_1f1b
 
 
-def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_does_not_wait_counts_from_the_time_when_the_one_before_was_due_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unit_s, late_s = 0.02, 0.003
     now, waited_ns = [0.0], [0]
 
@@ -47,7 +49,8 @@ def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatc
 
 SETTINGS = Settings(iterations=1, seed=0, micro_batch=2, rate=1e-3)
 BOUNDARY = BoundaryTensor((SETTINGS.micro_batch, 3), "float32", gradient=True)
-COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))  # of F, B, I, W and R; by stage, all different
+# Of F, B, I, W and R, each by stage. All differ, so a cost shows its task and its stage.
+COSTS = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
 
 
 def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
@@ -58,7 +61,10 @@ def timed_trainer(text: str, sleeper: Sleeper) -> Trainer:
 
 
 def slept_units(text: str) -> list[list[int]]:
-    """Run two iterations of a schedule for one rank on timed stages with COSTS; return for each the units of its tasks."""
+    """Run two iterations of a schedule for one rank on timed stages with COSTS. Return for each the units that its tasks sleep.
+
+    A backward that runs a forward again sleeps twice.
+    """
     slept: list[list[int]] = []
 
     class Recording(Sleeper):
@@ -73,7 +79,7 @@ def slept_units(text: str) -> list[list[int]]:
 
 
 def test_each_task_takes_its_cost() -> None:
-    """One rank has every kind of task but R."""
+    """The rank has every kind of task but R."""
     text = on_one_rank("""
     F(s, m) at 10*m + s
     B(s, m) when m == 0 at 5 - s
@@ -92,7 +98,7 @@ def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
 
     program = compile_text(tied_1f1b(), {"D": 2, "N": 2}).program
     model, description = timed_model(program, BOUNDARY, SETTINGS.micro_batch, Recording(unit_s=1.0))
-    parts = partitioned(program.with_header(tied=()), model, description)
+    parts = partitioned(program.with_header(tied=()), model, description)  # the timed layers share no parameters
 
     def rank(transport: Transport) -> float:
         return Trainer(program, parts, ZeroSamples(), transport, SETTINGS).gradients(0)
@@ -101,9 +107,9 @@ def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
     assert sorted(slept) == [1] * 4 + [2] * 4  # two forwards and two backwards on each of two ranks
 
 
-def test_the_median_is_one_of_the_iterations() -> None:
-    a, b, c = (IterationTimes(x, (0.0,)) for x in (3.0, 1.0, 2.0))
-    assert median_times([a, b, c]) is c and median_times([a, b]) is b and median_times([a]) is a
+def test_the_median_is_one_of_the_iterations_and_of_two_the_shorter_one() -> None:
+    three, one, two = (IterationTimes(last_task_end, (0.0,)) for last_task_end in (3.0, 1.0, 2.0))
+    assert median_times([three, one, two]) is two and median_times([three, one]) is one and median_times([three]) is three
 
 
 RECOMPUTED = """schedule alone
@@ -151,7 +157,7 @@ def test_predicted_and_measured_are_in_one_table() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-nano", "bert-mini", "cnn-digits"])
 def test_the_message_of_timed_stages_is_what_the_first_layer_passes_on(name: str) -> None:
-    """The description, which is measured with fake tensors, has the same tensors."""
+    """The description of the model, which is measured with fake tensors, has the same tensors except for `kept`."""
     model = preset(name, sequence_length=32)
     boundary = describe(model, samples=2).layers[0].boundary
     assert first_boundary(model, samples=2) == tuple(replace(t, kept=False) for t in boundary)

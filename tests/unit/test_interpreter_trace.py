@@ -1,4 +1,4 @@
-"""Traces: valid trace events, every instruction once, arrows from each SEND to the reader, and the clocks of ranks."""
+"""Traces and timelines of an iteration, the offsets of the ranks' clocks, and the ranges of torch's profiler."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
         assert start["ts"] < end["ts"], "one process has one clock"
         value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()
         assert int(peer) == end["pid"]
-        pipe, stage, ids = place.split()
-        op, reader_pipe, reader_stage, reader_ids = reader["name"].split()[:4]
-        assert op == "FWD" if value == "act" else op in ("BWD", "BWD_INPUT")
+        pipe, stage, sent = place.split()
+        op, reader_pipe, reader_stage, read = reader["name"].split()[:4]
+        assert op in {"act": ("FWD",), "grad": ("BWD", "BWD_INPUT")}[value]
         assert (reader_pipe, reader_stage) == (pipe, stage)
-        assert set(reader_ids[1:].split(",")) & set(ids[1:].split(","))
+        assert set(read[1:].split(",")) & set(sent[1:].split(",")), "it reads at least one of the micro-batches that are sent"
     for rank in range(program.world):
         not_yet_read = [e["args"]["messages"] for e in phase(events, "C") if e["pid"] == rank]
         assert not_yet_read[-1] == 0 and min(not_yet_read) == 0 and max(not_yet_read) >= 1
@@ -103,7 +103,7 @@ def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None
     assert min(e["ts"] for e in phase(events, "X")) == 0
 
 
-def test_every_rank_and_the_file_have_the_same_timeline(tmp_path: Path) -> None:
+def test_the_timelines_of_every_rank_and_of_the_file_have_the_same_ends(tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 4, "N": 4}).program
 
     def rank(transport: Transport) -> Timeline:
@@ -115,11 +115,11 @@ def test_every_rank_and_the_file_have_the_same_timeline(tmp_path: Path) -> None:
         return trainer.pipeline.timeline()
 
     timelines = run_in_loopback(program, rank)
-    found = timeline_from_json((tmp_path / "times.json").read_text()).of(program)
-    for t in (*timelines, found):
+    of_file = timeline_from_json((tmp_path / "times.json").read_text()).of(program)
+    for t in (*timelines, of_file):
         assert (t.unit, t.scale) == ("ms", 10**6) and (t.row == np.arange(len(program))).all()
         assert t.start.min() >= 0 and t.makespan >= t.end.max() and (t.end[1:] >= t.end[:-1])[np.diff(t.rank) == 0].all()
-    assert all((t.end == found.end).all() for t in timelines), "one process has one clock"
+    assert all((t.end == of_file.end).all() for t in timelines), "one process has one clock"
 
 
 def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
@@ -127,7 +127,7 @@ def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
 
     def rank(transport: Transport) -> tuple[Timeline, Timeline, float]:
         trainer = trainer_of(program, transport)
-        predicted = trainer.pipeline.predicted_timeline()  # before the first step, too
+        predicted = trainer.pipeline.predicted_timeline()  # there is one before the first step too
         trainer.gradients(0)
         return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().last_task_end
 
@@ -156,10 +156,10 @@ def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path)
 
 def test_times_by_another_clock_are_the_same_but_shifted() -> None:
     times = Times(np.array([1, 5]), np.array([5, 9]), np.array([0, 2]), np.array([True, False]), sent=11, finish=12)
-    again = Times.from_json(times.to_json()).shifted(-100)
-    assert (again.start.tolist(), again.end.tolist(), again.sent, again.finish) == ([-99, -95], [-95, -91], -89, -88)
+    moved = Times.from_json(times.to_json()).shifted(-100)
+    assert (moved.start.tolist(), moved.end.tolist(), moved.sent, moved.finish) == ([-99, -95], [-95, -91], -89, -88)
     # The SEND waits 2 ns for its window; after it the sends take 2 ns more, and the all-reduces 1 ns more.
-    assert again.waited.tolist() == [0, 2] and (again.value_wait_ns, again.send_wait_ns, again.all_reduce_wait_ns) == (0, 4, 1)
+    assert moved.waited.tolist() == [0, 2] and (moved.value_wait_ns, moved.send_wait_ns, moved.all_reduce_wait_ns) == (0, 4, 1)
 
 
 @pytest.mark.parametrize("offset", [-(10**15), -7_000_000, 5_000, 7_000_000, 10**12])
@@ -179,7 +179,8 @@ def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offse
         upper.append(ends[0] - begins[1])
         now = max(ends)
     distance = min(upper) - max(lower)
-    is_zero = abs(offset) < 20_000  # an all-reduce takes at least 20,000 ns, so 0 lies within the bounds of every round
+    # An all-reduce takes at least 20,000 ns. So for a smaller offset 0 lies within the bounds of every round.
+    is_zero = abs(offset) < 20_000
     assert (offset_of(first, other) == 0) == is_zero
     rounding = 1  # to a whole number of nanoseconds
     assert abs(offset_of(first, other) - offset) <= (distance if is_zero else distance / 2 + rounding)
@@ -191,7 +192,7 @@ def test_clocks_of_one_process_have_no_offset() -> None:
     assert run_in_loopback(program, clock_offsets) == [[0, 0, 0]] * 3
 
 
-def test_one_rank_alone_has_a_trace(tmp_path: Path) -> None:
+def test_one_rank_alone_has_a_trace_without_arrows(tmp_path: Path) -> None:
     trainer = trainer_of(ONE_RANK, Alone())
     trainer.gradients(0)
     trainer.pipeline.trace(tmp_path / "trace.json")
@@ -214,8 +215,8 @@ def test_each_instruction_is_a_range_of_torchs_profiler_only_with_profile_ranges
             trainer.gradients(0)
         events = profiler.events()
         assert events is not None
-        found = Counter(e.name for e in events if e.name in texts or e.name == "epilogue")
-        assert found == (texts + Counter(epilogue=1) if profile_ranges else Counter())
+        ranges = Counter(e.name for e in events if e.name in texts or e.name == "epilogue")
+        assert ranges == (texts + Counter(epilogue=1) if profile_ranges else Counter())
         forward = [e for e in events if e.name.startswith("FWD")]
         assert all(any("aten::" in child.name for child in e.cpu_children) for e in forward), "operators are in their range"
         assert all(("_in_range" in repr(call)) == profile_ranges for call in trainer.pipeline.executor.calls)

@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, figures of ranks, a loss that is nan; training in one process; evaluation on any samples."""
+"""The epilogue: norm, clipping, figures of ranks, a loss that is nan. Training in one process. Evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ def trainer_of(settings: Settings = SETTINGS) -> Trainer:
 
 
 def test_a_gradient_above_the_clip_norm_is_scaled_and_a_smaller_one_is_not() -> None:
-    """The gradients are compared, because the first update of AdamW is the same for every norm of the gradient."""
+    """The norms of the gradients are compared, not the updates: the first update of AdamW is nearly the same for every norm."""
     for clip in (1e-3, 1e9):
         trainer = trainer_of(replace(SETTINGS, clip=clip))
         norms: list[float] = []
@@ -51,7 +51,7 @@ def norm_of(trainer: Trainer) -> float:
     return sum(float(g.double().square().sum()) for g in grads if g is not None) ** 0.5
 
 
-def test_a_tied_group_counts_once_at_its_first_holder() -> None:
+def test_a_tied_parameter_counts_once() -> None:
     trainer = trainer_of()
     trainer.gradients(0)
     executor = trainer.pipeline.executor
@@ -74,14 +74,14 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, seed=3).parameters())
 
 
-def test_measurements_are_returned_by_rank() -> None:
+def test_an_update_returns_the_figures_of_all_ranks_by_rank() -> None:
     program = compile_schedule("gpipe", {"D": 3, "N": 1}).program
 
-    def measured(transport: Transport) -> object:
+    def figures_by_rank(transport: Transport) -> object:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
         return trainer.update(0, trainer.gradients(0), figures=(transport.rank, 10.5 + transport.rank)).figures
 
-    assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
+    assert run_in_loopback(program, figures_by_rank) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
 
 
 def test_a_loss_that_is_nan_ends_the_run_with_a_finding() -> None:
@@ -118,14 +118,14 @@ class TwoTargetsEach(IntegerSamples):
         return (2 * len(numbers),)
 
 
-def test_first_samples_are_each_counted_once() -> None:
+def test_first_samples_ignores_the_targets_beyond_its_count() -> None:
     first = FirstSamples(TwoTargetsEach(), count=3)
     (targets,) = first.targets([1, 2, 3, 4])
     assert (targets[2:] == IGNORED).all() and targets[:2].equal(TwoTargetsEach().targets([1, 2])[0])
     assert first.valid_targets([1, 2, 3, 4]) == (4,)
 
 
-def test_the_targets_of_an_evaluation_are_counted_once() -> None:
+def test_an_evaluation_of_several_batches_counts_its_targets_once() -> None:
     counted = []
 
     class Recording(TwoTargetsEach):
@@ -140,7 +140,7 @@ def test_the_targets_of_an_evaluation_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
-def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
+def test_an_evaluation_returns_the_mean_over_its_samples_and_leaves_training_mode_and_no_gradients(samples: int) -> None:
     def masked(outputs: Values, targets: Values) -> Values:
         return ((outputs[0].sum(-1) * targets[0] * (targets[0] != IGNORED)).sum(),)
 
@@ -149,7 +149,7 @@ def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(sampl
     (tokens,), targets = TwoTargetsEach().inputs(range(samples)), TwoTargetsEach().targets(range(samples))
     expected = masked(whole_model(model, seed=3).eval()(tokens), targets)[0].item() / (2 * samples)
     evaluator = Evaluator(trainer, TwoTargetsEach(), samples)
-    found = [evaluator.evaluate().loss for _ in range(2)]
-    assert expected != 0 and found == pytest.approx([expected, expected], rel=1e-12)
+    losses = [evaluator.evaluate().loss for _ in range(2)]
+    assert expected != 0 and losses == pytest.approx([expected, expected], rel=1e-12)
     assert all(stage.training for stage in trainer.pipeline.stages.values())
     assert all(p.grad is None for stage in trainer.pipeline.stages.values() for p in stage.parameters())

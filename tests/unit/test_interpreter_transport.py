@@ -1,4 +1,4 @@
-"""Transports without a network: the order in which process groups are created, staging, the scheduler and queues."""
+"""Transports without a network: `Processes` on fake connections, and the scheduler and the machines of the loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.helpers import program
 
 
 class Work:
-    """An operation that is complete when it is waited for: a receive has then set its buffer to 7, a sum has doubled it.
+    """A fake operation that completes when it is waited for: a receive then sets its buffer to 7, a sum doubles it.
 
     what: the operation (send, recv or sum), the ranks of its group, and its buffer.
     """
@@ -46,7 +46,7 @@ class Work:
 
 
 class Group:
-    """Connections of some ranks that record their calls."""
+    """A fake backend of some ranks, which logs its calls."""
 
     def __init__(self, log: list[Any], ranks: list[int]) -> None:
         self.log, self.ranks = log, ranks
@@ -61,13 +61,17 @@ class Group:
 
 
 def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
-    """Replace the connections of a rank by fakes, and return their log."""
+    """Replace the backends of a rank by fakes, and return their log.
+
+    Its entries are ("new", ranks, name) for a backend that is created, ("send" or "recv", ranks, peer), ("sum", ranks), and
+    ("wait", operation, ranks, buffer).
+    """
     log: list[Any] = []
 
     def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
         kind, *ranks = store.prefix.split()
         assert (int(ranks[number]), len(ranks)) == (rank, size)
-        if kind != "all":  # the group of all ranks is not logged
+        if kind != "all":  # the backend of all ranks is not logged
             log.append(("new", tuple(map(int, ranks)), name))
         return Group(log, [int(r) for r in ranks])
 
@@ -89,7 +93,7 @@ def created_groups(log: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_order(
+def test_every_channel_and_collective_has_a_backend_that_is_created_and_used_once_in_one_order(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = program("chimera", D=4, N=4, width=2)
@@ -101,7 +105,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     orders = [created_groups(log) for log in logs]
     channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
     all_reduces = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
-    for rank, order in enumerate(orders):  # each rank makes the groups to which it belongs, in one global order
+    for rank, order in enumerate(orders):  # each rank creates the backends to which it belongs, in one global order
         own = [ranks for ranks in [*sorted(channels), *sorted(all_reduces)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
         assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
@@ -117,7 +121,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         assert [entry[0] for entry in after[1::2]] == ["wait"] * len(used)
 
 
-def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_program_adds_only_the_channels_and_collectives_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
@@ -125,7 +129,7 @@ def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: p
     assert [ranks for _, ranks, _ in created_groups(log)] == [(0, 1), (1, 0), (0, 1)], "two channels, then one collective"
 
 
-def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_waits_for_the_oldest_send_if_the_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     for window in (0, 1, 2):
         log = fake_network(monkeypatch, rank=0, world=2)
         transport = Processes("gloo", torch.device("cpu"), staged=False)
@@ -154,12 +158,12 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
         transport.flush()
     transport.launch_all_reduce((0, 1), total).wait()
     assert total.tolist() == [8.0] * 3
-    buffers = transport._free_buffers[torch.Size([3]), torch.float32]
-    assert len(buffers) == 2 and value.tolist() == [1.0] * 3
-    assert not {h.data_ptr() for h in buffers} & {t.data_ptr() for t in (value, buffer, total)}
+    host_buffers = transport._free_buffers[torch.Size([3]), torch.float32]
+    assert len(host_buffers) == 2 and value.tolist() == [1.0] * 3
+    assert not {h.data_ptr() for h in host_buffers} & {t.data_ptr() for t in (value, buffer, total)}
 
 
-def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_transfer_names_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
@@ -211,7 +215,7 @@ def test_only_one_rank_runs_at_a_time_and_an_error_ends_all() -> None:
     assert not done and isinstance(scheduler.errors[1], ValueError) and len(scheduler.errors) == 3
 
 
-def test_messages_of_different_sizes_are_an_error() -> None:
+def test_a_receive_of_another_size_than_its_send_is_an_error() -> None:
     def run_rank(transport: Any) -> None:
         if transport.rank == 0:
             transport.send(1, torch.zeros(3))
@@ -222,9 +226,10 @@ def test_messages_of_different_sizes_are_an_error() -> None:
         run_in_loopback(TWO_RANKS["1f1b"], run_rank)
 
 
-def test_collectives_in_different_orders_hang_on_every_machine() -> None:
+def test_collectives_whose_orders_form_a_cycle_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
-    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # by rank; a cycle of three
+    # By rank, in its order. Each of the three all-reduces is behind another one on one of its ranks.
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}
 
     def run_rank(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
@@ -241,8 +246,8 @@ def test_collectives_outside_the_streams_reach_every_rank() -> None:
         transport.all_reduce(total)
         return transport.all_gather(f"rank {transport.rank}"), total.tolist()
 
-    found = run_in_loopback(program("gpipe", D=3, N=1), run_rank, every_post=True)
-    assert found == [(["rank 0", "rank 1", "rank 2"], [3.0, 3.0])] * 3
+    by_rank = run_in_loopback(program("gpipe", D=3, N=1), run_rank, every_post=True)
+    assert by_rank == [(["rank 0", "rank 1", "rank 2"], [3.0, 3.0])] * 3
 
 
 def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
@@ -255,7 +260,7 @@ def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
         y.backward()
 
 
-UNLIMITED = 9  # stands for any number of sends
+UNLIMITED = 9  # sends; stands for any number
 
 
 @pytest.mark.parametrize(
@@ -321,7 +326,7 @@ def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
     run_in_loopback(TWO_RANKS["1f1b"], run_rank)
 
 
-def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_ranks_whose_connection_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_network(monkeypatch, rank=0, world=2)
 
     def lose_peer(*_: Any) -> Group:

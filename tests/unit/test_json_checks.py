@@ -1,4 +1,4 @@
-"""JSON that cannot be read has a finding with its place, wherever the error is."""
+"""Findings about the JSON of programs and models, wherever in the text the error is; and `streams` anywhere in a program."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from chimerac.chimera_ir.model import model_from_json
 from tests.helpers import findings_of_call, program
 
 RIGHT = program_to_json(program("1f1b", D=2, N=2))
+# A piece of JSON for each kind of error, by name. A test puts it into a text, with texts of STRAY before and after it.
 FAULTS = {
     "a field twice": '"a": 1, "a": 2',
     "fields": ", ".join(f'"f{k}": 1' for k in range(limits.FIELDS + 1)),
@@ -48,6 +49,7 @@ STRAY = [
 
 
 def first_finding(read: Callable[[str, str], object], text: str) -> Diagnostic:
+    """Return the first finding with which `read` refuses a text. The test fails if it does not refuse it."""
     return findings_of_call(read, text, "p.json")[0]
 
 
@@ -57,7 +59,7 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
     assert instruction in RIGHT
-    # A text with nothing added is valid. With "[" and "]" around nothing, "streams" would have an empty stream.
+    # Left out: an empty piece, which leaves the text valid; and "[" with "]", which make an empty stream of the fault "".
     pairs = [pair for pair in product(STRAY, STRAY) if (any(pair) or fault) and pair != ("[", "]")]
     for before, after in random.Random(what).sample(pairs, 40):
         piece = f"{before}{fault}{after}, "
@@ -88,8 +90,11 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
     ],
 )
 @pytest.mark.parametrize("place", ["front", "instruction", "behind"])
-def test_a_fault_has_its_place(fault: str, message: str, caret: str, place: str) -> None:
-    """The error is in the header, after the streams, or within an instruction."""
+def test_the_finding_about_a_fault_has_its_place(fault: str, message: str, caret: str, place: str) -> None:
+    """place: the fault is before the header's fields, in an instruction, or after the streams.
+
+    caret: how the text begins at the place of the finding.
+    """
     instruction = '{"op": "FWD", "pipe": 0, "stage": 1, '
     text = {
         "front": "{" + fault + ",\n" + RIGHT[1:],

@@ -72,8 +72,8 @@ def test_positions_are_counted_in_code_units(encoding: str, column: int) -> None
     assert text.position(text.text.index("b")) == (1, column)
     for offset in range(len(text.text) + 1):
         assert text.offset(*text.position(offset)) == offset
-    assert text.offset(0, 99) == 1, "behind a line is its end"
-    assert text.offset(99, 0) == len(text.text), "behind the text is its end"
+    assert text.offset(0, 99) == 1, "a column past the end of a line means the end of the line"
+    assert text.offset(99, 0) == len(text.text), "a line past the last one means the end of the text"
 
 
 def test_line_ends_and_a_byte_order_mark_are_replaced_by_as_many_characters() -> None:
@@ -99,8 +99,8 @@ def expressions(node: Any) -> Iterator[n.Expr]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_name_of_the_library_has_its_definition(name: str) -> None:
-    """Except s, m, p and r where no text defines them: in a greedy order, and in a let of a ticks order."""
+def test_every_name_in_the_expressions_of_a_schedule_has_its_definition(name: str) -> None:
+    """Only s, m, p and r need none, in a greedy order and in a `let` of a ticks order: the language defines them there."""
     source = find(name)
     schedule, defined = parse(source), Names(Text(source.text))
     checked = 0
@@ -117,8 +117,9 @@ def test_every_name_of_the_library_has_its_definition(name: str) -> None:
     assert checked > 5
 
 
-def test_a_name_means_the_definition_around_it() -> None:
+def test_a_name_means_the_definition_that_holds_where_it_is() -> None:
     defined = Names(Text(TEXT))
+    # The name is the last word of `words`.
     for words, what, statement in [
         ("{ stage s on rank s", "stage", "stage s on rank s"),
         ("at start + s", "stage", "F(s, m) at start + s"),
@@ -174,7 +175,7 @@ PIPE = HEAD + "pipe main { stage s on rank s   micro_batches k }\n"
         (PIPE + "# a comment ", set()),
     ],
 )
-def test_what_is_proposed_is_what_the_parser_allows(text: str, words: set[str]) -> None:
+def test_the_proposals_are_the_words_that_may_be_written_at_the_end_of_the_text(text: str, words: set[str]) -> None:
     assert proposed(text) == words
 
 
@@ -190,20 +191,21 @@ def test_names_are_proposed_after_a_syntax_error_too() -> None:
     [
         ("micro_batches N // 2 }\npipe", "microbatches N // 2 }\npipe"),  # did you mean
         ("+ 2*D - 1 - s\n}", "+ 2D - 1 - s\n}"),  # write ... instead of ...
-        ("F(s, m) at start + s\n", "F(s, m) at strat + s\n"),
+        ("F(s, m) at start + s\n", "F(s, m) at strat + s\n"),  # did you mean
         ("+ s\n    B down", "+ s }\n    B down"),  # remove
     ],
 )
-def test_an_edit_of_the_help_corrects_the_text(old: str, new: str) -> None:
+def test_the_edit_that_the_help_describes_corrects_the_text(old: str, new: str) -> None:
     assert not check("mine.sched", TEXT)["findings"]
     wrong = TEXT.replace(old, new, 1)
     assert wrong != TEXT
     (finding, *_) = check("mine.sched", wrong)["findings"]
     edits = edits_of(Text(wrong), finding)
     assert edits, finding
+    corrected = wrong
     for start, end, written in reversed(edits):
-        wrong = wrong[:start] + written + wrong[end:]
-    assert not check("mine.sched", wrong)["findings"]
+        corrected = corrected[:start] + written + corrected[end:]
+    assert not check("mine.sched", corrected)["findings"]
 
 
 def test_an_edit_that_does_not_fit_the_text_is_not_offered() -> None:
@@ -258,7 +260,7 @@ Run = Callable[[Callable[[Editor], Coroutine[Any, Any, Any]]], Any]
 
 @pytest.fixture(scope="module")
 def with_editor() -> Iterator[Run]:
-    """Yield a function that runs a coroutine with the client of one server."""
+    """Yield a function that runs a coroutine with an editor. All tests that use it share one editor and one server."""
     with asyncio.Runner() as runner:
         editor = Editor()
         started = runner.run(editor.start())
@@ -453,7 +455,7 @@ def neovim() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("form", "since"), [(0, (0, 11)), (1, (0, 8))])
-def test_the_lines_for_neovim_work(form: int, since: tuple[int, int], tmp_path: Path) -> None:
+def test_the_lua_for_neovim_in_the_page_about_editors_works(form: int, since: tuple[int, int], tmp_path: Path) -> None:
     """form: which block of Lua in docs/editor.md; since: the version of Neovim that it needs."""
     if neovim() < since:
         pytest.skip("needs Neovim {}.{} or newer".format(*since))
@@ -470,9 +472,9 @@ def test_the_lines_for_neovim_work(form: int, since: tuple[int, int], tmp_path: 
         text=True,
         timeout=300,
     )
-    found = re.search(r"answers: (.*)", ran.stdout)
-    assert found is not None, ran.stdout + ran.stderr
-    answers = json.loads(found[1])
+    printed = re.search(r"answers: (.*)", ran.stdout)
+    assert printed is not None, ran.stdout + ran.stderr
+    answers = json.loads(printed[1])
     assert answers["findings"] == [["E220", 4, 28]]
     assert answers["hover"].startswith("**stages** (keyword)")
     assert answers["definition"] == {"line": 1, "character": 6}

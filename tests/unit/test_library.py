@@ -13,12 +13,12 @@ from tests.helpers import codes_of_call
 from tools import ROOT
 
 
-def test_the_library_names_the_source_of_each_scheme() -> None:
-    found = {e.name: e for e in entries()}
-    assert {f"{name}.sched" for name in found} == {path.name for path in (ROOT / "schedules").glob("*.sched")}
-    for e in found.values():
+def test_the_library_has_every_file_with_its_title_and_the_year_of_its_source() -> None:
+    by_name = {e.name: e for e in entries()}
+    assert {f"{name}.sched" for name in by_name} == {path.name for path in (ROOT / "schedules").glob("*.sched")}
+    for e in by_name.values():
         assert e.title and re.search(r"\d{4}", e.source), e.name
-    assert found["chimera"].parameters == "D=4 N=D f=1"
+    assert by_name["chimera"].parameters == "D=4 N=D f=1"
 
 
 def test_schedules_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

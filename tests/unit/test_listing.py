@@ -1,4 +1,4 @@
-"""Listings: explicit tasks, the next task, the oldest pending task, loops, conditions, and overlapped pairs."""
+"""Listings: explicit tasks, the next task, the oldest pending task, loops, conditions, overlapped pairs, and findings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,18 @@ TWO_PIPES = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 -
 
 
 def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", extra: str = "") -> Program:  # noqa: N803
-    """Return the program of this listing. stages: their number; extra: further statements."""
+    """Return the program of a listing.
+
+    body: its actions. pipes: the text of its pipes. D, N: the defaults of its parameters; there are D ranks. stages: their
+    number, as an expression. extra: further statements.
+    """
     head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {extra}\n{pipes}\n"
     return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
 
 
-def first_finding(body: str, **where: object) -> Diagnostic:
-    return findings_of_call(listing, body, **where)[0]
+def first_finding(body: str, **more: object) -> Diagnostic:
+    """Return the first finding about a listing. more: further arguments of `listing`."""
+    return findings_of_call(listing, body, **more)[0]
 
 
 def test_a_task_without_numbers_is_the_lowest_that_remains() -> None:
@@ -50,7 +55,7 @@ def test_b_and_i_are_both_the_backward_of_a_micro_batch() -> None:
 def test_w_is_the_oldest_pending_weight_gradient_that_it_could_mean() -> None:
     both = "pipe a { stage k on rank 0 micro_batches N }   pipe b { stage k on rank 0 micro_batches N }"
     body = "repeat N { F a F b }  I b  I a  I b  I a  "
-    # W: without a pipe; a, b: W of this pipe.
+    # In `order`, the letter W stands for `W` without a pipe, a for `W a`, and b for `W b`.
     for order, expected in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
         words = ["W" if x == "W" else f"W {x}" for x in order]
         assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(expected)
@@ -72,30 +77,30 @@ def test_loops_conditions_and_lets_determine_the_order() -> None:
     chain = "repeat i in 0 .. N - 1 { if i == 0 { F(0, 2) } else if i == 1 { F(0, 0) } else { F(0, 1) } }  repeat N { B }"
     assert tasks_of(listing(chain), 0) == "F2 F0 F1 B0 B1 B2"
     assert listing(chain) == listing(chain.replace("else if", "else { if").replace("F(0, 1) }", "F(0, 1) } }"))
-    # The scope of a let is its block.
+    # A name that a let binds is visible in its block only, and must be new.
     assert first_finding("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
     assert first_finding("let N = 1").code == "E207"
 
 
-def test_every_rank_reads_the_same_text() -> None:
+def test_conditions_on_r_give_the_ranks_different_orders() -> None:
     p = listing("if r == D - 1 { repeat N { F  B } } else { repeat N { F }  repeat N { B } }", D=3)
     assert [tasks_of(p, r) for r in range(3)] == ["F0 F1 F2 B0 B1 B2"] * 2 + ["F0 B0 F1 B1 F2 B2"]
 
 
-def test_an_ambiguous_name_gets_an_example_that_works() -> None:
-    for wrong, before, after, expected in (
+def test_the_help_for_an_ambiguous_task_has_an_example_that_works() -> None:
+    for ambiguous, before, after, expected in (
         ("F", "", "F p[1] I p[0] I p[1] W W", "F p[0](0)"),
         ("F(0, 0)", "", "F p[1] I p[0] I p[1] W W", "F p[0](0, 0)"),
         ("I", "F p[0] F p[1] ", "W I p[1] W", "I p[0](0)"),
         ("I", "F p[0] F p[1] I p[0] ", "W W", "I p[1](0)"),
         ("B(0, N - 1 .. N - 1)", "F p[0] F p[1] ", "B p[1]", "B p[0](0, N - 1 .. N - 1)"),
     ):
-        help = first_finding(f"{before}{wrong} {after}", pipes=TWO_PIPES, N=1).help
+        help = first_finding(f"{before}{ambiguous} {after}", pipes=TWO_PIPES, N=1).help
         assert help == f"name the pipe and the stage, for instance {expected}"
         assert listing(f"{before}{expected} {after}", pipes=TWO_PIPES, N=1)
 
 
-def test_an_undetermined_task_is_refused() -> None:
+def test_a_task_that_is_ambiguous_or_does_not_exist_is_refused() -> None:
     d = first_finding("F", pipes=TWO_PIPES)
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
     assert first_finding("F p", pipes=TWO_PIPES).message == d.message  # the family is two pipes
@@ -111,7 +116,7 @@ def test_an_undetermined_task_is_refused() -> None:
     assert d.help == "micro-batches are numbered from 0 in their pipe, and a range includes both ends"
 
 
-def test_a_loop_with_a_huge_count_terminates() -> None:
+def test_a_loop_or_a_range_that_is_huge_is_refused() -> None:
     assert first_finding("repeat 1000000000000 { }").code == "E306"
     assert first_finding("repeat i in 0 .. 1000000000000 { repeat 10 { } }").code == "E306"
     assert first_finding("F(0, 0 .. 1000000000000)").code == "E306"
@@ -134,9 +139,9 @@ def test_nothing_is_between_the_tasks_of_a_pair(name: str, parameters: dict[str,
                 assert isinstance(b, Task) and not b.overlap
                 pairs += 1
         for k, i in enumerate(stream):
-            if isinstance(i, Send):  # after its task, or after the pair that its task is in
-                made = next(x for x in reversed(stream[:k]) if isinstance(x, Task) and x.micro_batches == i.micro_batches)
-                assert made.stage == i.stage + (1 if i.value == "grad" else -1)
+            if isinstance(i, Send):  # of the tasks of its micro-batch before it, the last one has computed the value
+                maker = next(x for x in reversed(stream[:k]) if isinstance(x, Task) and x.micro_batches == i.micro_batches)
+                assert maker.stage == i.stage + (1 if i.value == "grad" else -1)  # the stage of a SEND is that of the reader
     assert pairs
 
 
@@ -146,35 +151,36 @@ CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1
 
 @pytest.mark.parametrize("window", [0, 1, 2])
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
-def test_a_pair_is_received_before_and_sent_and_all_reduced_after(window: int, sync: str) -> None:
-    """The last weight gradient of stage 1 is the first task of a pair: its all-reduce comes after the second."""
+def test_receives_come_before_a_pair_and_sends_and_all_reduces_after_it(window: int, sync: str) -> None:
+    """The last weight gradient of stage 1 is in the first task of a pair: its all-reduce comes after the second task."""
     p = listing(CROSSED, pipes=TWO_PIPES, D=2, N=2, extra=f"window {window} {sync}")
     for g in range(2):
         stream = p.stream(g)
-        k = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)
-        assert stream[k + 1].op == "BWD"
-        after = stream[k + 2]
-        assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[k].micro_batches
-        received = [i for i in stream[:k] if isinstance(i, Recv)]
-        assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}
-        all_reduces = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
-        assert len(all_reduces) == 1 and all_reduces[0] > k + 1
-        assert sync != "sync eager" or all_reduces[0] == k + 3
+        first = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)
+        second = first + 1
+        assert stream[second].op == "BWD"
+        after = stream[second + 1]
+        assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[first].micro_batches
+        received = [i for i in stream[:first] if isinstance(i, Recv)]
+        assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[second].micro_batches}
+        all_reduces = [k for k, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
+        assert len(all_reduces) == 1 and all_reduces[0] > second
+        assert sync != "sync eager" or all_reduces[0] == second + 2  # right after the SEND
 
 
 def test_a_pair_takes_the_time_of_both_from_when_both_can_start() -> None:
     alone = "if r == 0 { F p[0] F p[1] B p[1] B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
     together = "if r == 0 { F p[0] F p[1] B p[1] & B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
-    a, b = (listing(body, pipes=TWO_PIPES, D=2, N=1) for body in (alone, together))
+    unpaired, paired = (listing(body, pipes=TWO_PIPES, D=2, N=1) for body in (alone, together))
     #   alone     rank 0  F0 F1 B1-- B0--         together  rank 0  F0 F1 .... B1&B0---
     #             rank 1  F1 F0 B0-- B1--                   rank 1  F1 F0 B0-- ........ B1--
-    assert (simulate(a).makespan, makespan(a)) == (6, 6)
-    assert (simulate(b).makespan, makespan(b)) == (10, 10)
-    assert simulate(b).busy == (6, 6)
-    assert peaks(b).activations == (2, 2)
+    assert (simulate(unpaired).makespan, makespan(unpaired)) == (6, 6)
+    assert (simulate(paired).makespan, makespan(paired)) == (10, 10)
+    assert simulate(paired).busy == (6, 6)
+    assert peaks(paired).activations == (2, 2)
 
 
-def test_pairs_in_loops_and_joined_by_name() -> None:
+def test_pairs_of_named_tasks_in_a_loop_and_misplaced_ampersands() -> None:
     p = listing("F  repeat i in 1 .. N - 1 { F(0, i) & B(0, i - 1) }  B")
     assert tasks_of(p, 0) == "F0 F1 B0 F2 B1 B2"
     assert [i.overlap for i in tasks(p.stream(0))] == [False, True, False, True, False, False]
@@ -215,7 +221,8 @@ def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
     assert d.message == f"the order deadlocks: ranks {first} and 2 more wait for each other in a cycle"
     assert d.notes[0].count("which") == 12 and d.notes[0].endswith("\n... and 2 more waits")
     drawn = d.notes[-1].splitlines()[1:]
-    assert len(drawn) == 12 and {line.index("|") for line in drawn} == {len("rank 11 ")}
+    assert len(drawn) == 12
+    assert {line.index("|") for line in drawn} == {len("rank 11 ")}, "all lines of the drawing begin in one column"
 
 
 def test_the_lines_of_a_long_cycle_are_shown_in_part() -> None:

@@ -1,4 +1,4 @@
-"""Bytes per rank, counted by hand on a toy model."""
+"""The memory of ranks: bytes counted by hand on a toy model, limits, sums that are large, workspaces, and memory over time."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from tests.helpers_text import on_one_rank
 
 
 def test_1f1b_on_two_ranks() -> None:
-    #   rank 0  F0 F1 B0 F2 B1 B2   at most 2 activations of 50; receives of two grads of 16 posted ahead
-    #   rank 1  F0 B0 F1 B1 F2 B2   at most 1 activation of 7; while B0 runs, the acts of 0, 1 and 2, messages of 32
+    # The peaks, in bytes:
+    #   rank 0  F0 F1 B0 F2 B1 B2   2 activations of 50; 2 receive buffers of 16, for grads
+    #   rank 1  F0 B0 F1 B1 F2 B2   1 activation of 7; while B0 runs, 3 receive buffers of 32, for the acts of 0, 1 and 2
     p = program("1f1b", D=2, N=3)
     assert peaks(p).activations == (2, 1)
     assert peaks(p).receive_buffers == (2, 3)
     first, second = memory(p, TOY)
-    # An act of two tensors is copied to a message of 16 + 16 bytes. Three messages are open while the third is sent, because
-    # that SEND waits for the first. A grad of one tensor is sent without a copy.
+    # An act of two tensors, 16 and 8 bytes, is copied to a message of 16 + 16 bytes. Three messages count while the third SEND
+    # runs, because it waits until the first is complete. A grad of one tensor is sent without a copy.
     assert first == RankMemory(
         weights=400, gradients=400, activations=2 * 50, buffers=2 * 16, values=24, sends=3 * 32, peak=1052
     )
@@ -49,32 +50,34 @@ def test_1f1b_on_two_ranks() -> None:
     )
 
 
-def test_two_pipes_hold_both_stages() -> None:
+def test_with_two_pipes_every_rank_holds_both_stages() -> None:
     p = program("chimera", width=2, D=2)
     assert [m.weights for m in memory(p, TOY)] == [440] * 4
 
 
-BOTH = ("FWD main s0 m0,1", "FWD main s1 m0,1")
+FORWARDS = ("FWD main s0 m0,1", "FWD main s1 m0,1")  # of both stages, each over both micro-batches
 
 
 def test_a_group_keeps_one_activation_per_micro_batch() -> None:
-    assert memory_of(*BOTH, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 2 * 50 + 2 * 7
+    assert memory_of(*FORWARDS, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 2 * 50 + 2 * 7
 
 
 def test_a_split_backward_keeps_the_operands_of_the_weight_gradient() -> None:
-    split = ["BWD_INPUT main s1 m0", "BWD_INPUT main s0 m0", "BWD_INPUT main s1 m1", "BWD_INPUT main s0 m1"]
+    first = ["BWD_INPUT main s1 m0", "BWD_INPUT main s0 m0"]
+    second = ["BWD_INPUT main s1 m1", "BWD_INPUT main s0 m1"]
     weights = ["BWD_WEIGHT main s1 m0,1", "BWD_WEIGHT main s0 m0,1"]
-    # After all input gradients 2 (20 + 3) bytes are left. The peak is before the first.
-    assert memory_of(*BOTH, *split, *weights).activations == 2 * 50 + 2 * 7
-    late = memory_of("FWD main s0 m0", "FWD main s1 m0", *split[:2], "FWD main s0 m1", "FWD main s1 m1", *split[2:], *weights)
-    assert late.activations == (20 + 3) + 50 + 7
+    # After all input gradients 2 * (20 + 3) bytes are left. The peak is before the first input gradient ends.
+    assert memory_of(*FORWARDS, *first, *second, *weights).activations == 2 * 50 + 2 * 7
+    one_by_one = memory_of("FWD main s0 m0", "FWD main s1 m0", *first, "FWD main s0 m1", "FWD main s1 m1", *second, *weights)
+    assert one_by_one.activations == (20 + 3) + 50 + 7
 
 
 def test_recomputation_keeps_a_stage_s_input() -> None:
     recompute = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
     backward = ("BWD main s1 m0", "BWD main s1 m1", "BWD main s0 m0", "BWD main s0 m1")
-    # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1, which are outputs of stage 0. A backward
-    # recomputes one micro-batch, and computes a grad of 16 bytes.
+    # Inputs: those of stage 0 are the data, which do not count. Those of stage 1 are the outputs of stage 0, 24 bytes for each
+    # micro-batch. A backward recomputes one micro-batch. A backward of stage 1 also computes a grad of 16 bytes. The peak is at
+    # the first backward of stage 1, or at the first of stage 0.
     m = memory_of(*recompute, *backward)
     assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
     assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, (
@@ -164,11 +167,11 @@ def test_a_message_is_held_until_its_send_is_known_to_be_complete(
 ) -> None:
     first, second = memory(two_ranks(window, machine), TOY)
     assert (first.sends, second.sends) == (32 * open_acts, 16 * open_grads)
-    # A grad of one tensor is sent without a copy. While it is computed, at most the others are being sent.
+    # A grad of one tensor is sent without a copy: until its SEND it counts as a value, and from there on as a message.
     assert second.values == 16
 
 
-def test_a_message_of_several_values_has_one_buffer_until_the_last_is_released() -> None:
+def test_a_message_of_several_values_has_one_buffer_until_the_last_is_freed() -> None:
     grouped = two_ranks(
         2,
         "window",
@@ -176,38 +179,42 @@ def test_a_message_of_several_values_has_one_buffer_until_the_last_is_released()
         ("FWD main s0 m1; SEND act main s1 m1 -> 1;", "FWD main s0 m0,1; SEND act main s1 m0,1 -> 1;"),
         ("RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0", "RECV act main s1 m0,1 <- 0"),
     )
-    for p, after in ((two_ranks(), 1), (grouped, 2)):
+    for p, left in ((two_ranks(), 1), (grouped, 2)):
         assert peaks(p).receive_buffers == (2, 2) and memory(p, TOY)[1].buffers == 2 * 32
-        assert buffers_at_the_last_backward(p) == (after, 32 * after)
+        assert buffers_at_the_last_backward(p) == (left, 32 * left)
 
 
 def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
-    """Return the number and the bytes of the receive buffers that rank 1 holds while it runs its last BWD."""
+    """Return how many values the receive buffers of rank 1 have while it runs its last BWD, and the bytes of the buffers."""
     lives = received(p)
     (row,) = (n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
     buffer_bytes = sizes(lives, TOY.stage_sums(balanced(TOY, 2).layers))
     return int(held(p, lives, lives.count)[row]), int(held(p, lives, buffer_bytes)[row])
 
 
-def test_a_free_ends_a_buffer_in_counts_and_in_bytes() -> None:
+def test_a_late_free_holds_a_buffer_longer_in_counts_and_in_bytes() -> None:
     late = two_ranks(2, "window", ("BWD main s1 m1; SEND", "BWD main s1 m1; FREE act main s1 m0; SEND"))
     assert buffers_at_the_last_backward(two_ranks()) == (1, 32)
     assert buffers_at_the_last_backward(late) == (2, 2 * 32)
 
 
 def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
-    """Return two layers whose weights, and what they keep for B and for W, have `amount` bytes each."""
+    """Return a model of two layers. Each has `amount` bytes of weights, and keeps as many for B and as many for W.
+
+    shape: of the tensor that a layer passes on.
+    """
     boundary = (Tensor(shape, "float64", gradient=True),)
     return ModelDescription("huge", 1, tuple(Layer(n, 1, amount, amount, amount, boundary, cost=1) for n in ("a", "b")))
 
 
 @pytest.mark.parametrize("shape", [(2**31, 2**30), (2**31, 2**31), (2**31, 2**31, 7), (2**31,) * 16])
-def test_bytes_are_exact_for_any_size(shape: tuple[int, ...]) -> None:
-    p, model, each = program("1f1b", D=2, N=3), huge(shape), 8 * prod(shape)
+def test_bytes_of_large_models_are_exact(shape: tuple[int, ...]) -> None:
+    p, model, tensor_bytes = program("1f1b", D=2, N=3), huge(shape), 8 * prod(shape)
     first, second = memory(p, model)
-    # Rank 0: two activations, two buffers, and the third act, which is sent while two messages are open.
-    assert first.peak == 2 * 2**53 + 2 * 2**53 + (2 + 3) * each
-    assert second.peak == 2 * 2**53 + 2**53 + (3 + 1) * each
+    # Both ranks: weights and gradients. Rank 0: two activations; two receive buffers, and the messages of three acts. Rank 1:
+    # one activation; three receive buffers, and one grad.
+    assert first.peak == 2 * 2**53 + 2 * 2**53 + (2 + 3) * tensor_bytes
+    assert second.peak == 2 * 2**53 + 2**53 + (3 + 1) * tensor_bytes
     check_memory(p, model, first.peak)
     with pytest.raises(ChimeraError, match=rf"E461: rank 0 needs {first.peak:,} bytes of huge"):
         check_memory(p, model, 1000)
@@ -232,7 +239,8 @@ def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() ->
     model = ModelDescription("three", 1, layers, (), shared)
     (whole,) = model.stage_sums(balanced(model, 1).layers)
     assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (300 + 8, 300 + 2, 30 + 4)
-    # Each layer alone: the output of the first is the input of the others. Tensors that no layer computed count for both.
+    # Each layer as a stage: what the first layer has made is part of the input of the others, and does not count there. What no
+    # layer has made (made=None) counts in each stage that keeps it.
     assert [s.kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [100, 100, 100]
     assert [s.weight_kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [14, 14, 10]
 
@@ -255,18 +263,19 @@ def test_a_limit_in_bytes_applies_to_the_peak_of_a_rank() -> None:
 
 
 def test_recomputation_is_suggested_only_if_the_memory_then_suffices() -> None:
-    # Rank 0 holds 8 activations of 50 bytes. With recomputation it holds the inputs, of 0 bytes, and one activation.
+    # Rank 0 holds 8 activations of 50 bytes. With recomputation it holds one activation, and inputs, which are data and do not
+    # count.
     p = program("gpipe", D=2, N=8)
     recompute = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
-    least_peak = max(m.peak for m in memory(recompute, TOY))
+    recomputed_peak = max(m.peak for m in memory(recompute, TOY))
     helps = []
 
     def recomputing() -> Program:
         return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=stage_choice("all")).program
 
-    for limit, compiled in ((least_peak, recomputing), (least_peak - 1, recomputing), (least_peak, None)):
-        helps.append(findings_of_call(check_memory, p, TOY, limit, compiled)[0].help)
-    assert "--recompute all" in helps[0] and f"needs {least_peak:,} bytes" in helps[0]
+    for limit, call in ((recomputed_peak, recomputing), (recomputed_peak - 1, recomputing), (recomputed_peak, None)):
+        helps.append(findings_of_call(check_memory, p, TOY, limit, call)[0].help)
+    assert "--recompute all" in helps[0] and f"needs {recomputed_peak:,} bytes" in helps[0]
     assert "recompute" not in helps[1] + helps[2]
 
 
@@ -289,13 +298,15 @@ def tensor(size: int) -> Tensor:
 #              kept for B, for I, for W
 # first layer       10      14      6
 # second layer      20      22     12
-# both              30      36     18   (activations: subtracted below, as the boundaries are, because they are no workspace)
+# both              30      36     18   (activations)
+# Below, each number is the most that is held at one moment, less what is no workspace: the activations of the stage, its
+# output of 5 bytes, or the grad of its input of 3 bytes.
 # The second layer's peaks: forward 40, no_graph 35, backward 24, input 21, weight 19.
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
         (
-            Peaks(forward=30, no_graph=25, backward=20, input=18, weight=16),  # then the second layer needs most
+            Peaks(forward=30, no_graph=25, backward=20, input=18, weight=16),  # with these the second layer needs most
             {
                 Run.FORWARD: (10 + 8 + 40) - 30 - 5,
                 Run.SPLIT_FORWARD: (14 + 8 + 40) - 36 - 5,
@@ -303,14 +314,14 @@ def tensor(size: int) -> Tensor:
                 Run.RECOMPUTE: (10 + 8 + 40) - 30,
                 Run.SPLIT_RECOMPUTE: (14 + 8 + 40) - 36,
                 Run.BACKWARD: (30 + 24) - 30 - 3,
-                Run.RECOMPUTED_BACKWARD: (10 + 8 + 40) - 30 - 3,  # at the forward: the backward holds 54
+                Run.RECOMPUTED_BACKWARD: (10 + 8 + 40) - 30 - 3,  # at the forward; the backward itself holds only 54
                 Run.INPUT: (36 + 21) - 36 - 3,
-                Run.RECOMPUTED_INPUT: (14 + 8 + 40) - 36 - 3,  # at the forward: the backward holds 57
+                Run.RECOMPUTED_INPUT: (14 + 8 + 40) - 36 - 3,  # at the forward; the backward itself holds only 57
                 Run.WEIGHT: (18 + 19) - 18,
             },
         ),
         (
-            Peaks(100, 100, 100, 100, 100),  # then the first layer needs most
+            Peaks(100, 100, 100, 100, 100),  # with these the first layer needs most
             {
                 Run.FORWARD: 100 - 30 - 5,
                 Run.SPLIT_FORWARD: 100 - 36 - 5,
@@ -340,25 +351,26 @@ def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> N
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "chimera_recompute", "interleaved", "chimera_doubling"])
-def test_memory_over_time_reaches_the_peaks_of_the_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a model, the bytes after each instruction are also those of the lifetimes that are then held."""
+def test_memory_over_time_reaches_the_peaks_of_the_report(name: str) -> None:
+    """With a model, the bytes that are left after each instruction are also summed from the lifetimes."""
     p = program(name, D=4, N=8)
     model = replace(TOY, layers=TOY.layers * 4)
     p = p.with_partition(partition_for(None, model, p.header.stages))
     s = simulate(p, {"hop": Fraction(1, 3)})
-    for given, expected in ((None, peaks(p).activations), (model, [m.peak for m in memory(p, model)])):
-        rows = list(csv.reader(memory_text(s, given).splitlines()))
-        assert rows[0] == ["rank", "time", "activations" if given is None else "bytes", "instruction"]
+    for described, expected in ((None, peaks(p).activations), (model, [m.peak for m in memory(p, model)])):
+        lines = list(csv.reader(memory_text(s, described).splitlines()))
+        assert lines[0] == ["rank", "time", "activations" if described is None else "bytes", "instruction"]
         for rank in range(4):
-            mine = [row for row in rows[1:] if int(row[0]) == rank]
-            assert max(int(row[2]) for row in mine) == expected[rank]
-            assert [row[3] for row in mine if row[3]] == [p.text(k) for k in range(*p.offsets[rank : rank + 2].tolist())]
-            times = [float(row[1]) for row in mine]
+            of_rank = [line for line in lines[1:] if int(line[0]) == rank]
+            assert max(int(line[2]) for line in of_rank) == expected[rank]
+            assert [line[3] for line in of_rank if line[3]] == [p.text(k) for k in range(*p.offsets[rank : rank + 2].tolist())]
+            times = [float(line[1]) for line in of_rank]
             assert times == sorted(times)
     fixed = [m.weights + m.gradients for m in memory(p, model)]
-    found, lives = memory_over_time(p, s.timeline, model), lifetimes(p)
+    over_time, lives = memory_over_time(p, s.timeline, model), lifetimes(p)
     amounts = sizes(lives, model.stage_sums(p.partition.layers if p.partition else ()))
     for row in range(len(p)):
-        here = p.rank_of[lives.allocated] == p.rank_of[row]
-        kept = here & (lives.allocated <= row) & (lives.freed > row)
-        assert found.amount[2 * row + 1] == fixed[p.rank_of[row]] + amounts[kept].sum()
+        is_of_rank = p.rank_of[lives.allocated] == p.rank_of[row]
+        is_left = is_of_rank & (lives.allocated <= row) & (lives.freed > row)
+        # Each instruction has two entries, at its start and at its end.
+        assert over_time.amount[2 * row + 1] == fixed[p.rank_of[row]] + amounts[is_left].sum()

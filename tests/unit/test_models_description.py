@@ -38,13 +38,13 @@ def test_more_stages_than_layers_is_refused_with_both_numbers() -> None:
 
 def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     tied = TiedLayers("embedding", (0, 2), parameters=6, weight_bytes=24)
-    whole = model(1, 1, 1, tied=(tied,))
-    (alone,) = whole.stage_sums(balanced(whole, 1).layers)
-    assert (alone.parameters, alone.weight_bytes, alone.kept_bytes, alone.cost) == (24, 96, 300, 3)
-    assert whole.parameters == 24
-    assert [s.parameters for s in whole.stage_sums(balanced(whole, 3).layers)] == [10, 10, 10]
+    description = model(1, 1, 1, tied=(tied,))
+    (one_stage,) = description.stage_sums(balanced(description, 1).layers)
+    assert (one_stage.parameters, one_stage.weight_bytes, one_stage.kept_bytes, one_stage.cost) == (24, 96, 300, 3)
+    assert description.parameters == 24
+    assert [s.parameters for s in description.stage_sums(balanced(description, 3).layers)] == [10, 10, 10]
     # 2 x 3 numbers of 4 bytes, and 5 bools.
-    assert [t.bytes for t in alone.boundary] == [24, 5]
+    assert [t.bytes for t in one_stage.boundary] == [24, 5]
 
 
 amounts = st.integers(0, 2**53)
@@ -74,7 +74,7 @@ def test_a_description_is_the_same_after_writing_and_reading(layers: tuple[Layer
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\u202eb", "\ud800"])
-def test_a_description_that_could_not_be_read_back_is_not_written(name: str) -> None:
+def test_a_description_or_a_partition_that_could_not_be_read_back_is_not_written(name: str) -> None:
     description = model(1, 1)
     layers = (description.layers[0], replace(description.layers[1], name=name))
     with pytest.raises(ChimeraError, match=r"E70[13].*: the description of"):
@@ -116,8 +116,8 @@ def test_an_invalid_file_is_refused_with_the_place(text: str, code: str, message
     assert error.value.diagnostics[0].code == code
 
 
-def test_a_text_too_long_is_not_parsed() -> None:
-    with pytest.raises(ChimeraError, match="E704"):
+def test_a_text_that_is_too_long_is_not_parsed() -> None:
+    with pytest.raises(ChimeraError, match="E704"):  # not E701, which parsing gives, since spaces are no JSON
         model_from_json(" " * (limits.HEADER + 1))
 
 

@@ -1,4 +1,4 @@
-"""The GPT, its description and the command `describe`: every partition gives the same results, and the sizes are correct."""
+"""The GPT, its description and the command `describe`: the number of stages changes no result, and the sizes are correct."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.helpers import findings_of_call
 NANO = gpt("gpt-nano", sequence_length=16)  # four layers: embedding, two blocks, head
 
 
-def test_any_partition_computes_the_same_bits() -> None:
+def test_one_to_four_stages_compute_the_same_bits() -> None:
     whole = NANO.build_stage(range(4), seed=1)
     tokens = torch.randint(0, 256, (3, 16))
     expected = whole(tokens)[0]
@@ -49,10 +49,10 @@ def test_weights_depend_only_on_seed_and_layer() -> None:
 def test_attention_is_causal() -> None:
     whole = NANO.build_stage(range(4), seed=0)
     tokens = torch.randint(0, 256, (1, 16))
-    later = tokens.clone()
-    later[0, 9] = (later[0, 9] + 1) % 256
-    a, b = whole(tokens)[0], whole(later)[0]
-    assert a[0, :9].equal(b[0, :9]) and not a[0, 9:].equal(b[0, 9:])
+    changed = tokens.clone()
+    changed[0, 9] = (changed[0, 9] + 1) % 256
+    logits, changed_logits = whole(tokens)[0], whole(changed)[0]
+    assert logits[0, :9].equal(changed_logits[0, :9]) and not logits[0, 9:].equal(changed_logits[0, 9:])
 
 
 def test_the_loss_is_a_sum_over_valid_targets() -> None:
@@ -84,12 +84,12 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
     assert not both[0].equal(both[1])
     for other in (mask(seed=1), mask(iteration=1), mask(layer=2), mask(site=2)):
         assert not other.equal(both)
-    assert set(both.unique().tolist()) == {0.0, 2.0}
+    assert set(both.unique().tolist()) == {0.0, 2.0}  # what is not dropped is divided by 1 - 0.5
     assert Dropout(0.5, layer=1, site=1).eval()(x).equal(x)
 
 
 def real_kept_bytes(model: LayeredModel, layer: int, x: torch.Tensor) -> int:
-    """Return the bytes that autograd saves in a real forward of one layer."""
+    """Return the bytes that autograd saves in a real forward of one layer, without its weights. x: its input."""
     module = model.build_layer(layer, 0)
     saved: dict[int, int] = {}
     alive: list[torch.Tensor] = []  # so that no storage gets the address of another one
@@ -115,19 +115,20 @@ def test_a_description_equals_the_measurement_of_a_real_forward() -> None:
     assert [layer.boundary[0].shape for layer in description.layers] == [(3, 16, 32)] * 3 + [(3, 16, 256)]
     assert all(layer.boundary[0].gradient for layer in description.layers)
     x = torch.randn(3, 16, 32, requires_grad=True)
-    # The norm at the start of the layer also keeps its input, which counts as the output of the embedding.
+    # Autograd also saves the input of the layer, for the norm at its start. The description lists this input as shared memory
+    # that the embedding, layer 0, has made.
     assert description.layers[1].kept_bytes + 4 * x.numel() == real_kept_bytes(NANO, 1, x)
     assert Shared(4 * x.numel(), made=0, kept=(1,)) in description.shared
     assert description.layers[1].split_kept_bytes == description.layers[1].kept_bytes
     assert not any(t.kept for layer in description.layers for t in layer.boundary)
 
 
-def test_costs_count_the_products() -> None:
+def test_costs_count_matrix_products_and_the_output() -> None:
     b, length, width = 3, 16, 32
     # Weights of width x width: 3 for query, key and value, 1 for the output of the attention, 4 and 4 for the MLP.
     linear = 2 * b * length * (3 + 1 + 4 + 4) * width * width
     attention = 2 * 2 * b * length * length * width
-    output = b * length * width  # one operation for each number
+    output = b * length * width  # one operation for each number of the output
     assert describe(NANO, b).layers[1].cost == -(-(linear + attention + output) // 1000)  # in thousands, rounded up
 
 
@@ -137,7 +138,7 @@ def test_bytes_grow_with_the_micro_batch_and_weights_do_not() -> None:
     assert double.weight_bytes == single.weight_bytes
 
 
-def test_the_largest_preset_is_described_without_its_weights() -> None:
+def test_the_largest_preset_of_the_family_gpt_is_described() -> None:
     description = describe(gpt("gpt-huge", 64), 1)
     assert 300e6 < description.parameters < 310e6
     assert len(description.layers) == PRESETS["gpt-huge"].layers == 26
@@ -161,7 +162,7 @@ def test_a_description_is_not_written_over_its_model(tmp_path: Path, capsys: pyt
         assert path.read_text() == "def build(): ..."
 
 
-def test_describe_refuses_with_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_refuses_an_unknown_model_and_a_micro_batch_of_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "--model", "gpt"]) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and "error[E801]: unknown model 'gpt'" in shown.err

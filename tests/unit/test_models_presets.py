@@ -1,4 +1,4 @@
-"""The presets: their numbers of parameters are those of the papers, and those of the modules."""
+"""The presets: their numbers of parameters, published and in the modules; the depths of the CNN; wrong names and lengths."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS, Bert, Cnn, check_sequence, sizes_in, sizes_of, table
 
 PUBLISHED = {"bert48": 669_790_012, "gpt2-64": 1_389_327_360, "gpt2-32": 759_649_280}
-# Parameters of the first stage, by the number of stages. It has the embeddings, and as many blocks as every other stage.
+# Parameters of the first stage, by the number of stages. This stage has the embeddings, and as many blocks as every other one.
 FIRST_STAGES = {
     "bert48": {16: 69_571_584, 8: 107_360_256, 4: 182_937_600, 2: 334_092_288},
     "gpt2-64": {64: 85_317_120, 32: 104_994_560, 16: 144_349_440, 8: 223_059_200},
@@ -32,7 +32,7 @@ def test_first_stages_with_equal_blocks_have_the_published_sizes(name: str) -> N
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_formula_has_the_parameters_of_the_modules(name: str) -> None:
+def test_the_formula_gives_the_parameters_of_the_modules(name: str) -> None:
     short = name if sizes_of(name).blocks < 7 else f"{name}/7"  # at most seven blocks
     model, sizes = preset(short, sequence_length=32), sizes_of(short)
     with torch.device("meta"):
@@ -42,7 +42,7 @@ def test_the_formula_has_the_parameters_of_the_modules(name: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 4, 8])
-def test_a_cnn_of_any_depth_maps_images_to_classes(blocks: int) -> None:
+def test_a_cnn_of_another_depth_maps_images_to_classes(blocks: int) -> None:
     model = cnn(f"cnn-digits/{blocks}")
     inputs, targets, _ = model.example(3)
     whole = model.build_stage(range(blocks + 2), seed=0)

@@ -24,14 +24,14 @@ def whole(model: LayeredModel) -> Stage:
 
 
 def copy(source: dict[str, Tensor], target: nn.Module) -> None:
-    """Load weights. Every parameter of the target gets one, and all are used."""
+    """Load the weights `source` into a module, and check that each of its parameters is given and that all weights are used."""
     missing, unexpected = target.load_state_dict(source, strict=False)
     buffers = {name for name, _ in target.named_buffers()}
     assert not unexpected and set(missing) <= buffers, (missing, unexpected)
 
 
 def moved(t: Tensor) -> Tensor:
-    """Return weights away from their initial values: biases are 0 and norms 1 at first, which would hide errors."""
+    """Return weights moved away from their initial values: biases are 0 and norms 1 at first, which would hide errors."""
     return t + 0.1 * torch.randn(t.shape, generator=torch.Generator().manual_seed(t.numel()))
 
 
@@ -117,7 +117,7 @@ def test_bert_is_that_of_hugging_face() -> None:
         names[f"{block}.output"] = f"{layer}.output.dense"
         names[f"{block}.norm_2"] = f"{layer}.output.LayerNorm"
     weights = {names[name.rpartition(".")[0]] + "." + name.rpartition(".")[2]: p for name, p in own.items()}
-    # Their model has a second name for the bias of the decoder. It is a parameter of its own where the decoder is not tied.
+    # Their model has a second name for the bias of the decoder. Without tied weights it is a parameter of its own.
     weights["cls.predictions.bias"] = own["heads.decoder.bias"]
     copy(weights, theirs)
     assert sum(p.numel() for p in theirs.parameters()) == sizes.parameters() + sizes.vocabulary

@@ -23,10 +23,10 @@ from chimerac.chimera_ir.numbers import number_text
         (2.0**60, str(2**60)),
     ],
 )
-def test_no_large_number_has_an_exponent(value: Fraction | float, text: str) -> None:
+def test_numbers_are_rounded_and_have_no_exponent(value: Fraction | float, text: str) -> None:
     assert number_text(value) == text
 
 
-def test_signs_and_commas() -> None:
+def test_signs_commas_and_more_digits() -> None:
     assert [number_text(x, flags="+,") for x in (12345, 12345.6, 0.25, -1234.5)] == ["+12,345", "+12,346", "+0.25", "-1,234"]
     assert number_text(1234.56, digits=6) == "1234.56"

@@ -1,4 +1,4 @@
-"""Parsing a text to a syntax tree: spans, and several errors in one run."""
+"""Parsing a text to a syntax tree: printing it again, spans, all errors in one run, their help, and limits of size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_statements_need_no_newline() -> None:
 def test_every_statement_with_an_error_is_reported() -> None:
     broken = text(param="param D = 2 +\nparam N = * 3", ranks="ranks )", rule1="F(s m) at s", rule2="B(s, m) at 2 $ 3")
     assert [(d.code, d.span.line if d.span else 0) for d in errors(broken)] == [
-        ("E102", 3),  # where the next statement begins
+        ("E102", 3),  # of the statement on line 2, whose missing operand is noticed where the next statement begins
         ("E102", 3),
         ("E102", 4),
         ("E102", 9),
@@ -64,7 +64,7 @@ def test_the_number_of_errors_is_limited() -> None:
     assert len(errors("schedule x\n" + "param D = = 4\n" * 50)) == MAX_SYNTAX_ERRORS
 
 
-def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
+def test_one_mistake_is_one_error() -> None:
     assert len(errors(text(ranks="ranks"))) == 1
     assert len(errors(text(extra="require 1 <= N <= 3"))) == 1
     assert len(errors(text(end=""))) == 1
@@ -83,7 +83,7 @@ def test_a_text_that_is_no_schedule_is_one_finding(source: str) -> None:
         "schedule x param é = 1",
         "schedule x param D = ４",
         "\ufeffschedule x",
-        # digits and letters that Python accepts and this language does not, beside those that it accepts
+        # characters that Python takes for digits or letters and this language does not, next to valid ones
         "schedule ²x",
         "schedule x param ²y = 1",
         "schedule x param D = ４(2)",
@@ -146,14 +146,14 @@ def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str)
     assert errors(text(**changes))[0].help.startswith(help)  # test_slips_text.py has many more
 
 
-def test_help_for_a_slip_is_given_only_where_there_is_one() -> None:
-    assert "'='" not in errors(text(param="param = 2"))[0].help
+def test_no_help_for_a_slip_where_there_is_none() -> None:
+    assert "'='" not in errors(text(param="param = 2"))[0].help  # the name is missing, and the '=' is right
     assert read(text(order="order listing for rank r {", rule1="repeat i in 0 .. 3 { F & B }", rule2=""))
 
 
 @pytest.mark.parametrize("digit", ["²", "٣", "½"])
-def test_digits_of_other_scripts_have_no_meaning(digit: str) -> None:
-    """Also between two names, where a digit of the language would be a factor without its operator."""
+def test_digits_other_than_0_to_9_have_no_meaning(digit: str) -> None:
+    """Neither in a name, nor in the place of one, nor before a parenthesis, where `2(3)` lacks an operator."""
     for broken in (text(param=f"param D{digit}s = 2"), text(param=f"param {digit} = 2"), text(param=f"param D = 2{digit}(3)")):
         (found,) = errors(broken)
         assert found.code == "E101" and digit in found.message

@@ -47,18 +47,20 @@ def test_equal_layers_are_cut_evenly() -> None:
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 10**6), min_size=9, max_size=40), st.data())
-def test_of_equal_cuts_the_later_stages_are_longer(costs: list[int], data: st.DataObject) -> None:
+def test_of_equally_good_cuts_the_later_stages_are_longer(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
     assert cut(costs, stages) == simple_cut(costs, stages)
 
 
 def simple_cut(costs: list[int], stages: int) -> tuple[range, ...]:
-    """Return the same cut by trying every end of every range: layers^2 x stages operations."""
+    """Return what `cut` must return, by trying all ranges: layers^2 x stages operations."""
     sums = [0, *itertools.accumulate(costs)]
     layers, infinity = len(costs), 10**30
+    # By the number of layers that are cut so far: the least possible largest sum of a range.
     largest = [0] + [infinity] * layers
     for _ in range(stages):
         largest = [min((max(largest[i], sums[j] - sums[i]) for i in range(j)), default=infinity) for j in range(layers + 1)]
+    # With no range above that sum: the least sum of squares, and where its last range begins, the earliest of equals.
     squares, choices = [0] + [infinity] * layers, []
     for _ in range(stages):
         rows = [

@@ -1,4 +1,4 @@
-"""Partitions as data: in program files, in runs, in memory; and the ties of a model under them."""
+"""Partitions as data: in program files, in runs, in the count of bytes; and the tied parameters of a model under them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ UNEVEN = Partition(MODEL.name, ((0, 3), (3, 4), (4, 5), (5, 6)))
 
 
 def uneven(p: Program) -> Program:
+    """Return the program with the partition UNEVEN."""
     return p.with_partition(UNEVEN)
 
 
-# --- the value ----------------------------------------------------------------------------------------------------------
+# --- partitions, and their forms in files -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def uneven(p: Program) -> Program:
 def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int, int], ...], fact: str) -> None:
     with pytest.raises(ValueError, match=fact):
         Partition("m", stages)
-    four_stages = [*stages, *[[8, 9]] * (4 - len(stages))]  # as many as the program has
+    four_stages = [*stages, *[[8, 9]] * (4 - len(stages))]  # as many as the program has; [8, 9] only fills up
     text = program_to_json(uneven(program("gpipe", D=4))).replace(json.dumps(UNEVEN.stages), json.dumps(four_stages))
     with pytest.raises(ChimeraError, match=f"E603: p.json: partition: {fact}"):
         program_from_json(text, "p.json")
@@ -60,7 +61,7 @@ def test_a_partition_has_a_stage() -> None:
         Partition("m", ())
 
 
-def test_too_few_layers_are_reported_rather_than_a_wrong_split() -> None:
+def test_too_few_layers_are_reported_before_a_wrong_number_of_counts() -> None:
     with pytest.raises(ChimeraError, match=r"E705: 8 stages cannot be cut from the 4 layers of m"):
         split_by_counts("m", layers=4, counts=[1] * 4, stages=8)
 
@@ -120,16 +121,17 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
     model, compiled = tmp_path / "m.json", tmp_path / "p.json"
     model.write_text(model_to_json(description_of(MODEL)))
     assert main(["gpipe", "-p", "D=4", "--model", str(model), "--emit", "json", "-o", str(compiled)]) == 0
-    found = program_from_json(compiled.read_text())
-    assert found.partition == balanced(description_of(MODEL), stages=4) and found == program("gpipe", D=4)
+    written = program_from_json(compiled.read_text())
+    assert written.partition == balanced(description_of(MODEL), stages=4)
+    assert written == program("gpipe", D=4)  # equality ignores the partition
     assert main([str(compiled), "--emit", "streams"]) == 0
-    assert program_from_text(capsys.readouterr().out).header == found.header
-    compiled.write_text(program_to_json(uneven(found)))
+    assert program_from_text(capsys.readouterr().out).header == written.header
+    compiled.write_text(program_to_json(uneven(written)))
     assert main([str(compiled), "--model", str(model), "--emit", "json"]) == 0
     assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "the partition of a file is kept"
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 0
     report = capsys.readouterr().out
-    for need in memory(uneven(found), description_of(MODEL)):
+    for need in memory(uneven(written), description_of(MODEL)):
         assert f"{need.peak:,}" in report
     model.write_text(model_to_json(replace(description_of(MODEL), name="other")))
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 1
@@ -150,8 +152,8 @@ def test_memory_counts_the_layers_of_the_partition() -> None:
 @pytest.mark.parametrize("name", ["gpipe", "chimera", "zb_h1"])
 def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str) -> None:
     p = uneven(program(name, D=4, N=4))
-    for found in run_and_compare(program_from_json(program_to_json(p)), MODEL, seed=1):
-        for s, stage in found.executor.stages.items():
+    for result in run_and_compare(program_from_json(program_to_json(p)), MODEL, seed=1):
+        for s, stage in result.executor.stages.items():
             assert len(stage.layers) == len(UNEVEN.layers[s])
 
 
@@ -186,8 +188,11 @@ class NamedFirst(First):
     tied: Mapping[str, str] = {"words": "table.weight"}
 
 
-def shared(first: type[First], middle: int = 2) -> Model:
-    """Return a model whose first and last layer have one parameter, as in GPT-2. middle: the number of layers between."""
+def tied_model(first: type[First], middle: int = 2) -> Model:
+    """Return a model whose first and last layer share one parameter, as in GPT-2.
+
+    first: the class of its first layer; middle: the number of layers between the two.
+    """
     table = nn.Embedding(10, 4)  # 40 parameters, 160 bytes
 
     def example(samples: int) -> Example:
@@ -199,31 +204,31 @@ def shared(first: type[First], middle: int = 2) -> Model:
 
     middles = [(f"linear {k}", lambda: nn.Linear(4, 4)) for k in range(middle)]
     layers = (("words", lambda: first(table)), *middles, ("logits", lambda: Last(table)))
-    return LayeredModel(name="shared", layers=layers, loss=loss, example=example)
+    return LayeredModel(name="toy", layers=layers, loss=loss, example=example)
 
 
 @pytest.mark.parametrize(("first", "name"), [(First, "words.table.weight"), (NamedFirst, "words")])
 def test_a_description_names_parameters_that_are_one_object(first: type[First], name: str) -> None:
-    found = describe(shared(first), samples=2)
-    (tied,) = found.tied
+    description = describe(tied_model(first), samples=2)
+    (tied,) = description.tied
     assert (tied.name, tied.layers, tied.parameters, tied.weight_bytes) == (name, (0, 3), 40, 160)
-    assert found.parameters == 40 + 2 * (4 * 4 + 4)
+    assert description.parameters == 40 + 2 * (4 * 4 + 4)
 
 
 def test_memory_counts_a_tied_parameter_once_on_a_rank() -> None:
-    found = describe(shared(First), samples=2)
-    separate = sum(layer.weight_bytes for layer in found.layers)
-    assert [need.weights for need in memory(program("gpipe", D=1), found)] == [separate - 160]
+    description = describe(tied_model(First), samples=2)
+    separate = sum(layer.weight_bytes for layer in description.layers)  # counts the shared 160 bytes twice
+    assert [need.weights for need in memory(program("gpipe", D=1), description)] == [separate - 160]
     # Each rank of chimera with two ranks has both stages.
-    for need in memory(program("chimera", D=2), found):
+    for need in memory(program("chimera", D=2), description):
         assert need.weights == separate - 160
 
 
 def test_ties_across_stages_that_the_program_does_not_have_are_refused() -> None:
-    model = shared(First)
+    model = tied_model(First)
     partitioned(program("gpipe", D=1), model, describe(model, 2))
     with pytest.raises(ChimeraError, match="E805") as error:
         partitioned(program("gpipe", D=2), model, describe(model, 2))
     (found,) = error.value.diagnostics
-    assert found.message == "the program ties words.table.weight on no stage, but shared on stages 0, 1"
+    assert found.message == "the program ties words.table.weight on no stage, but toy on stages 0, 1"
     assert found.help == "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"

@@ -17,7 +17,7 @@ from tests.helpers_trace import Event, events_of, phase
 
 
 def figures(events: list[Event], ranks: range) -> tuple[float, float]:
-    """Return the makespan in ms and the bubble ratio of some processes of a trace."""
+    """Return the makespan in ms and the bubble ratio of some processes of a trace. ranks: their ids."""
     slices = [e for e in phase(events, "X") if e["pid"] in ranks and e["cat"] in ("task", "all-reduce", "end")]
     makespan = max(e["ts"] + e["dur"] for e in slices)
     busy = sum(e["dur"] for e in slices if e["cat"] == "task")
@@ -37,6 +37,7 @@ def figures(events: list[Event], ranks: range) -> tuple[float, float]:
 def test_makespan_and_bubbles_follow_from_a_trace(
     name: str, sizes: dict[str, int], costs: dict[str, Any], tmp_path: Path
 ) -> None:
+    """sizes: the parameters of the schedule. A unit of cost is 1 ms in the trace."""
     program = compile_schedule(name, sizes).program
     s = simulate(program, {k: float(v) for k, v in costs.items()})
     path = tmp_path / "trace.json"
@@ -47,18 +48,18 @@ def test_makespan_and_bubbles_follow_from_a_trace(
     assert figures(events, range(program.world)) == pytest.approx((s.makespan / s.scale, s.bubble_ratio))
     names = [e["name"] for e in phase(events, "X") if e["cat"] == "task"]
     assert sorted(names) == sorted(program.text(row) for row in range(len(program)) if program.table.is_task[row])
-    arrows = {e["id"]: e for e in phase(events, "s")}
-    arrivals = {e["id"]: e for e in phase(events, "f")}
-    assert len(arrows) == len(s.waits.send)
-    hop = 1000 * float(costs.get("hop", 0))
-    assert all(arrivals[k]["ts"] >= arrows[k]["ts"] + hop - 1e-6 for k in arrows), "a value is read after it has arrived"
+    departures = {e["id"]: e for e in phase(events, "s")}  # the starts of arrows
+    arrivals = {e["id"]: e for e in phase(events, "f")}  # and their ends
+    assert len(departures) == len(s.waits.send)
+    hop_us = 1000 * float(costs.get("hop", 0))
+    assert all(arrivals[k]["ts"] >= departures[k]["ts"] + hop_us - 1e-6 for k in departures), "values are read after arrival"
 
 
 def test_a_measured_iteration_has_processes_of_its_own_after_the_predicted_ones(tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     s = simulate(program)
     t = s.timeline
-    # A unit of cost took 7 ms, and the end of the iteration 3 ms more.
+    # A unit of cost took 7 ms, and the iteration ended 3 ms after its last task.
     measured = replace(t, start=7000 * t.start, end=7000 * t.end, scale=1000, unit="ms", finish=7000 * s.makespan + 3000)
     path = tmp_path / "trace.json"
     path.write_text(trace_json(s, measured))

@@ -1,4 +1,4 @@
-"""The search for the fastest configuration: against brute force over programs whose width is expanded."""
+"""The search for the fastest configuration: compared with brute force, which compiles the programs of all replicas."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def problem(**changes: object) -> Problem:
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration that brute force has tried: its iteration in nanoseconds, and the memory of the rank with most.
+    """A configuration that brute force has tried, or the search (`as_tried`).
 
-    shared: the memory if the state of the optimizer is shared out.
+    sizes: the parameters of the schedule. makespan: in nanoseconds. memory: bytes of the rank that needs most; shared: the same
+    if the holders of a stage share out the optimizer's state. `shared` is not compared: `as_tried` does not set it.
     """
 
     schedule: str
@@ -59,15 +60,15 @@ class Tried:
 
 @cache
 def brute_force() -> list[Tried]:
-    """Return the configurations of `problem`."""
+    """Return every configuration of `problem()` that compiles."""
     return list(_brute_force(problem()))
 
 
 def _brute_force(p: Problem) -> Iterator[Tried]:
-    """Yield every configuration that compiles, from its verified program over all replicas."""
+    """Yield every configuration that compiles. Its time and memory are those of its verified program over all replicas."""
     for schedule in p.schedules:
-        letter = {"chimera": "f", "interleaved": "v"}.get(schedule)
-        own_sizes = [{letter: value} for value in (1, 2, 4)] if letter else [{}]
+        parameter = {"chimera": "f", "interleaved": "v"}.get(schedule)
+        own_sizes = [{parameter: value} for value in (1, 2, 4)] if parameter else [{}]
         for d, b, own, recompute in product(range(1, 5), range(1, 17), own_sizes, p.recompute):
             w = p.ranks // d
             if p.ranks % d or p.batch % (w * b):
@@ -87,12 +88,12 @@ def _brute_force(p: Problem) -> Iterator[Tried]:
 
 
 def parts_of(schedule: str) -> int:
-    """Return how many micro-batches of a schedule are one that a run is given."""
+    """Return how many micro-batches of a schedule make one of the size that a run is given."""
     return 2 if schedule == "chimera_halving" else 1
 
 
 def as_tried(c: Configuration, makespan: int | None, peak: int) -> Tried:
-    """Return a configuration of the search in the form of `brute_force`."""
+    """Return a configuration of the search in the form of `brute_force`. makespan, peak: of its outcome."""
     assert makespan is not None
     sizes = {"D": c.ranks, "N": c.micro_batches * parts_of(c.schedule), **dict(c.own)}
     return Tried(c.schedule, sizes, c.width, c.micro_batch, c.recompute, makespan, peak)
@@ -108,6 +109,7 @@ def test_the_best_is_that_of_brute_force_over_all_replicas() -> None:
     assert found.best.makespan == best.makespan
     tried = [as_tried(o.configuration, o.makespan, o.memory) for o in found.outcomes.values() if o.can_run]
     assert tried and all(x in known for x in tried)
+    # The search leaves out only what cannot be fastest for its D.
     assert found.too_slow > 0 and len(known) == len(tried) + found.too_slow
     for d, o in found.by_ranks.items():
         assert o.makespan == min(x.makespan for x in known if x.sizes["D"] == d)
@@ -124,8 +126,8 @@ def test_with_little_memory_the_best_is_that_of_brute_force_that_fits() -> None:
     assert d.code == "E718" and f"--memory {limits[0]}" in d.help
 
 
-def test_zero_counts_the_ranks_of_all_replicas() -> None:
-    """Where only a shared state fits, it is shared, and the memory is that of the program over all replicas."""
+def test_zero_shares_the_state_among_the_ranks_of_all_replicas() -> None:
+    """The search shares out the optimizer's state where it does not fit otherwise. Its memory is that over all replicas."""
     known = [x for x in brute_force() if x.schedule == "chimera"]
     chimera = {"chimera": find("chimera")}
     least = min(x.shared for x in known)
@@ -146,8 +148,8 @@ def test_the_number_of_processes_changes_no_result() -> None:
 def test_each_neighbour_differs_in_one_choice() -> None:
     found = search(problem())
     best = found.best.configuration
-    assert {what for what, _ in found.neighbours} >= {"D x W", "micro-batch", "recompute", "schedule"}
-    for what, o in found.neighbours:
+    assert {choice for choice, _ in found.neighbours} >= {"D x W", "micro-batch", "recompute", "schedule"}
+    for choice, o in found.neighbours:
         c = o.configuration
         same = {
             "D x W": c.ranks == best.ranks,
@@ -156,8 +158,8 @@ def test_each_neighbour_differs_in_one_choice() -> None:
             "schedule": c.schedule == best.schedule,
         }
         different = [name for name, is_same in same.items() if not is_same]
-        assert different == ([] if what == "parameter" else [what])
-        assert not o.can_run or o.key > found.best.key
+        assert different == ([] if choice == "parameter" else [choice])
+        assert not o.can_run or o.key > found.best.key  # a greater key is worse
 
 
 def test_only_given_values_are_tried() -> None:
@@ -168,16 +170,16 @@ def test_only_given_values_are_tried() -> None:
     assert {c.own for c in tried if c.schedule == "chimera"} <= {(("f", 1),)}
 
 
-def test_the_plan_prefers_the_measured_best_where_the_published_model_does_not() -> None:
-    """GPT-2 on 512 nodes: the model of the Chimera paper (SC'21) takes W=16, D=32, and the measured best is W=64, D=8."""
+def test_the_plan_prefers_the_measured_best_where_the_published_performance_model_does_not() -> None:
+    """GPT-2 on 512 ranks: the performance model of the Chimera paper (SC'21) takes W=16, D=32; measured, W=64, D=8 is best."""
     profile = find_profile("gpt2-64-p100", "gpt2-64")
     given = Problem({"chimera": find("chimera")}, "gpt2-64", profile, ranks=512, batch=512, limit=16 * 2**30)
-    both = search(replace(given, own={"D": [8, 32], "f": [1]}, sizes=[1])).by_ranks
-    assert both[8].makespan < both[32].makespan
+    best_by_ranks = search(replace(given, own={"D": [8, 32], "f": [1]}, sizes=[1])).by_ranks
+    assert best_by_ranks[8].makespan < best_by_ranks[32].makespan
 
 
-def test_a_search_goes_on_after_one_of_its_processes_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is evaluated in this process: a broken pool neither hangs nor loses a configuration."""
+def test_a_search_goes_on_after_processes_of_its_pool_were_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is evaluated in this process. The search neither hangs nor loses a configuration."""
     expected = search(problem())
     parent, original = os.getpid(), Evaluator.outcome
 

@@ -13,6 +13,7 @@ import pytest
 
 from chimerac.compiler.command import plan as command
 from chimerac.compiler.command.main import main
+from chimerac.compiler.plan import explore
 from chimerac.interpreter.launch.options import parse_options
 from tests.helpers import EXAMPLE_PROFILE
 
@@ -26,9 +27,10 @@ def words_of(given: Mapping[str, str]) -> list[str]:
 
 
 def check_that_counts_add_up(counts: Mapping[str, Any]) -> None:
-    """Check that every configuration is counted once. counts: the field `configurations` of the JSON form."""
-    others = sum(counts["impossible"].values()) + counts["too_large_before_compiling"]
-    assert counts["total"] == others + counts["slower_than_the_best_in_any_case"] + counts["compiled"]
+    """Check that a search to the end counts every configuration once. counts: the field `configurations` of its JSON form."""
+    left_out = sum(counts["impossible"].values()) + counts["too_large_before_compiling"]
+    left_out += counts["slower_than_the_best_in_any_case"]
+    assert counts["total"] == left_out + counts["compiled"]
 
 
 def test_the_command_prints_a_table_and_writes_a_plan_that_run_py_reads(
@@ -68,7 +70,7 @@ def test_an_order_that_gets_stuck_is_counted_once_as_impossible(tmp_path: Path, 
     check_that_counts_add_up(counts)
 
 
-def test_json_has_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_why_neighbours_of_the_best_lose(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "1f1b", "chimera", *words_of({"--processes": "1", "--emit": "json"})]
     assert main(words) == 0
     first = capsys.readouterr().out
@@ -131,6 +133,18 @@ def test_ctrl_c_prints_and_writes_the_best_so_far(
     assert re.search(r"^interrupted: the best so far; \d+ configurations were not tried$", output.err, re.MULTILINE)
     assert "not tried" in output.out and parse_options([str(path)]).model == "gpt-nano"
     assert not multiprocessing.active_children()
+
+
+def test_ctrl_c_while_the_neighbours_are_tried_prints_the_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explore, "_neighbours", interrupted)
+    assert main(["plan", *SCHEDULES, *words_of({"--processes": "1"})]) == 130
+    output = capsys.readouterr()
+    assert "interrupted: its neighbours were not tried" in output.err and "gpt-nano" in output.out
 
 
 def test_ctrl_c_before_anything_fits_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

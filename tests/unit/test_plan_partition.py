@@ -23,19 +23,22 @@ from chimerac.compiler.plan.partition import best_partition
 from tests.helpers import program
 
 ADAMW = OptimizerState(Fraction(2))
-SHARED = OptimizerState(Fraction(2), zero=True)
+ADAMW_ZERO = OptimizerState(Fraction(2), zero=True)
 
 
 def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescription:
-    """Return a model of random sizes, boundaries included. extras: with tied parameters and memory that layers share."""
+    """Return a model with so many layers of random sizes.
+
+    extras: with peaks, with parameters that the first and the last layer share, and with memory that layers share.
+    """
     dtypes = ("float32", "bool")
-    found = []
+    random_layers = []
     for k in range(layers):
         boundary = tuple(
             Tensor((rng.randint(1, 30),), rng.choice(dtypes), gradient=rng.random() < 0.8) for _ in range(rng.randint(1, 2))
         )
         weights = rng.randint(0, 100)
-        found.append(
+        random_layers.append(
             Layer(f"l{k}", weights, 4 * weights, kept_bytes=rng.randint(0, 300), weight_kept_bytes=rng.randint(0, 200),
                   boundary=boundary, cost=rng.randint(0, 20),
                   gradient_bytes=4 * weights, split_kept_bytes=rng.randint(0, 300),
@@ -43,13 +46,13 @@ def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescript
         )  # fmt: skip
     tied, shared = (), ()
     if extras:
-        size = min(found[0].parameters, found[-1].parameters)
+        size = min(random_layers[0].parameters, random_layers[-1].parameters)
         tied = (TiedLayers("t", (0, layers - 1), size, weight_bytes=4 * size, gradient_bytes=4 * size),)
         shared = tuple(
             Shared(rng.randint(1, 200), rng.choice([None, made]), **{name: tuple(sorted(rng.sample(range(made, layers), 2)))})
             for made, name in ((0, "kept"), (1, "split_kept"), (layers // 2 - 1, "weight_kept"))
         )
-    return ModelDescription("random", 1, tuple(found), tied, shared)
+    return ModelDescription("random", 1, tuple(random_layers), tied, shared)
 
 
 def every_partition(layers: int, stages: int) -> list[Partition]:
@@ -82,7 +85,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-@pytest.mark.parametrize("state", [NO_STATE, SHARED], ids=["", "zero"])
+@pytest.mark.parametrize("state", [NO_STATE, ADAMW_ZERO], ids=["", "zero"])
 def test_needs_are_the_peaks_of_memory(name: str, parameters: dict[str, int], state: OptimizerState) -> None:
     rng = random.Random(name)
     for width, extras in ((1, False), (2, True)):
@@ -98,15 +101,16 @@ def test_needs_are_the_peaks_of_memory(name: str, parameters: dict[str, int], st
 @given(seed=st.integers(0, 10**6), share=st.floats(0, 1))
 @settings(max_examples=5, deadline=None)
 def test_the_partition_is_the_best_of_all_that_fit(name: str, parameters: dict[str, int], seed: int, share: float) -> None:
+    """share: where the limit is among the sorted needs of all partitions; 0 for the least, 1 for the largest."""
     p, rng = program(name, **parameters), random.Random(seed)
     stages = p.header.stages
     layers = stages + rng.randint(0, 4)
     model = random_model(rng, layers, rng.random() < 0.5)
-    state = rng.choice([NO_STATE, ADAMW, SHARED])
-    all_of_them = [(needed(p, model, x, state), slowest(model, x)) for x in every_partition(layers, stages)]
-    needs = sorted({need for need, _ in all_of_them})
+    state = rng.choice([NO_STATE, ADAMW, ADAMW_ZERO])
+    of_partitions = [(needed(p, model, x, state), slowest(model, x)) for x in every_partition(layers, stages)]
+    needs = sorted({need for need, _ in of_partitions})
     limit = needs[int(share * (len(needs) - 1))] - rng.randint(0, 1)  # a need, or one byte less
-    fitting = [cost for need, cost in all_of_them if need <= limit]
+    fitting = [cost for need, cost in of_partitions if need <= limit]
     if not fitting:
         with pytest.raises(ChimeraError, match="E709") as error:
             best_partition(p, model, limit, state=state)
@@ -117,7 +121,7 @@ def test_the_partition_is_the_best_of_all_that_fit(name: str, parameters: dict[s
     assert (found.slowest, found.bound) == (min(fitting), min(fitting)) and slowest(model, found.partition) == found.slowest
 
 
-def test_measured_costs_take_the_place_of_the_description_s() -> None:
+def test_given_costs_take_the_place_of_those_of_the_description() -> None:
     p, model = program("1f1b", D=3, N=4), random_model(random.Random(1), 6, extras=False)
     assert best_partition(p, model, costs=[9, 1, 1, 1, 1, 1]).partition.cuts == [0, 1, 3, 6]
     most = needed(p, model, best_partition(p, model).partition, NO_STATE)
@@ -132,9 +136,9 @@ def test_the_state_of_an_optimizer_is_shared_by_the_holders_of_a_stage() -> None
     model = random_model(random.Random(2), 6, extras=False)
     for width in (1, 2):
         p = program("chimera", width, D=4, N=4)
-        without, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
-        for none, own, share in zip(without, whole, shared, strict=True):
-            assert own.optimizer == 2 * none.gradients and own.peak == none.peak + own.optimizer
-            assert share.peak == none.peak + share.optimizer
+        without, whole, shares = (memory(p, model, state) for state in (NO_STATE, ADAMW, ADAMW_ZERO))
+        for no_state, own, share in zip(without, whole, shares, strict=True):  # of one rank
+            assert own.optimizer == 2 * no_state.gradients and own.peak == no_state.peak + own.optimizer
+            assert share.peak == no_state.peak + share.optimizer
         one_copy = 2 * sum(layer.gradient_bytes or 0 for layer in model.layers)
-        assert one_copy <= sum(share.optimizer for share in shared) <= one_copy + 4 * p.world, "shares are rounded up"
+        assert one_copy <= sum(share.optimizer for share in shares) <= one_copy + 4 * p.world, "shares are rounded up"

@@ -1,10 +1,11 @@
-"""The playground under hostile input: other origins, paths, wrong and slow requests, texts, and what a worker may take."""
+"""The server of the playground: it answers as the compiler does, refuses hostile requests, and limits its workers."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -45,7 +46,7 @@ def server() -> Iterator[Playground]:
 
 
 def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, bytes]:
-    """Return status and body of the answer to these bytes; 0 where the connection is closed without one.
+    """Return the status and the body of the answer to these bytes; the status 0 if the connection is closed without an answer.
 
     more: keep the connection open, as if more were to be sent.
     """
@@ -64,7 +65,7 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
 
 
 def request(server: Playground, method: str, path: str, body: bytes = b"", **headers: str | None) -> bytes:
-    """Return a request as bytes. headers: in the place of the right ones, None to leave one out."""
+    """Return a request as bytes. headers: they replace those of the page, with _ for - in their names; None leaves one out."""
     given: dict[str, str | None] = {
         "Host": f"127.0.0.1:{server.server_port}",
         "Content_Length": str(len(body)) if body else None,
@@ -107,10 +108,10 @@ def test_a_timeline_is_that_of_the_compiler(server: Playground) -> None:
         ("N", 16, True),
         ("f", 1, False),
     ]
-    assert answer["parameters"][0]["values"] == [2, 4, 8, 16]  # those that divide N
+    assert answer["parameters"][0]["values"] == [2, 4, 8, 16]  # the even numbers that divide N
 
 
-def test_the_viewer_of_the_page_allows_only_its_own_script_and_frame(server: Playground) -> None:
+def test_the_viewer_runs_only_its_own_script_and_only_the_playground_may_embed_it(server: Playground) -> None:
     with socket.create_connection(server.server_address[:2]) as client:  # type: ignore[arg-type]
         client.sendall(request(server, "GET", f"/{server.token}/viewer.html"))
         received = b""
@@ -122,7 +123,7 @@ def test_the_viewer_of_the_page_allows_only_its_own_script_and_frame(server: Pla
     assert body == embedded_page()[0] and '"panels":[]' in body
 
 
-def test_costs_width_and_machine_are_those_of_the_command(server: Playground) -> None:
+def test_costs_width_and_machine_are_those_of_the_compiler(server: Playground) -> None:
     given = {"costs": {"hop": "0.5", "B": "1/3"}, "width": 2, "machine": "serial", "arrange": True}
     program = compile_source(find("chimera"), {}, width=2, machine="serial", arrange=True).program
     s = simulate(program, {"hop": Fraction(1, 2), "B": Fraction(1, 3)})
@@ -163,7 +164,7 @@ def test_a_machine_on_which_a_program_hangs_is_a_finding_of_its_field(server: Pl
     assert (found["code"], found["fields"]) == ("E440", ["machine"]) and "--for paired" in found["help"]
 
 
-def test_every_schedule_is_drawn_by_a_worker_that_opens_no_file(server: Playground) -> None:
+def test_every_schedule_is_drawn_by_a_worker_that_may_open_no_file(server: Playground) -> None:
     costs = {"F": "1.5", "R": "2", "hop": "1/7"}
     for name in names():
         status, answer = posted(server, "draw", text=find(name).text, parameters={}, costs=costs, width=2)
@@ -188,7 +189,15 @@ def test_a_finding_has_its_place_its_help_and_the_sliders(server: Playground) ->
     assert answer["parameters"][1] == {"name": "N", "value": 5, "given": True, "values": [4, 8, 12, 16, 20]}
 
 
-def test_every_product_is_what_the_command_prints(server: Playground) -> None:
+def test_a_parameter_without_a_value_is_a_finding_without_sliders(server: Playground) -> None:
+    text = re.sub("^param N = D ", "param N ", TEXT, flags=re.MULTILINE)
+    for changed in (text, text.replace("let unit = ", "let k = N + 1\nlet unit = ")):
+        assert changed != TEXT
+        _, answer = posted(server, "draw", text=changed, parameters={})
+        assert [x["code"] for x in answer["findings"]] == ["E204"] and answer["parameters"] is None
+
+
+def test_every_product_is_exported_and_the_json_is_that_of_the_compiler(server: Playground) -> None:
     for product in content(None).products:
         text = find("1f1b").text if product.emit == "torch-csv" else TEXT  # torch has one rank for each stage
         status, answer = posted(server, "export", text=text, parameters={}, emit=product.emit, suffix=product.suffix)
@@ -233,6 +242,7 @@ def test_requests_that_the_page_never_makes_are_refused(
     body = b'{"text": "", "parameters": {}}' if method == "POST" else b""
     found, answer = sent(server, request(server, method, path.replace("TOKEN", server.token), body, **headers), more=True)
     assert found == status
+    # Nothing of /etc/passwd, pyproject.toml or the token.
     assert b"root:" not in answer and b"[project]" not in answer and server.token.encode() not in answer
 
 
@@ -265,7 +275,7 @@ def test_a_product_that_is_not_offered_is_refused(server: Playground) -> None:
 def test_truncated_and_slow_requests_end(server: Playground) -> None:
     whole = request(server, "POST", f"/{server.token}/draw", b'{"text": "", "parameters": {}}')
     assert sent(server, whole[:-5])[0] == 400
-    assert sent(server, whole[:-5], more=True)[0] == 408  # it keeps the connection open and sends nothing
+    assert sent(server, whole[:-5], more=True)[0] == 408  # the client keeps the connection open and sends nothing more
     assert sent(server, whole[:40], more=True)[0] in (0, 408)
     assert sent(server, b"\x00\x01\x02 rubbish\r\n\r\n")[0] == 400
     assert sent(server, b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n")[0] in (0, 414)
@@ -281,7 +291,7 @@ def test_connections_without_a_request_are_limited_and_closed(server: Playground
 
 
 def bad_texts() -> Iterator[str]:
-    """Yield a hundred texts: extremes by hand, and texts of the library with a part changed."""
+    """Yield a hundred texts: extreme ones, written by hand, and texts of the library with a part changed."""
     base = "schedule x\nparam D = {}\nranks D\nstages D\npipe main {{ stage s on rank s   micro_batches {} }}\n"
     order = "order ticks {\n    F(s, m) at s + 2*m\n    B(s, m) at 2*D - s + 2*m\n}\n"
     yield from (
@@ -304,7 +314,7 @@ def bad_texts() -> Iterator[str]:
     yield from (f"schedule {word}\nranks 2\n" for word in ("\U0001f600", "日本", "é", "a\tb", "../../etc/passwd", "%s{0}"))
     drawn = random.Random(7)
     texts = [find(name).text for name in names()]
-    for _ in range(73):  # so that there are a hundred
+    for _ in range(73):  # with the 27 above there are a hundred
         text = drawn.choice(texts)
         at = drawn.randrange(len(text))
         part = drawn.choice(
@@ -314,7 +324,7 @@ def bad_texts() -> Iterator[str]:
 
 
 def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
-    """Each is a timeline or a finding. The worker's own time and memory are tested below."""
+    """Each answer is a timeline or findings. The limits of time and memory are tested below."""
     answered = 0
     for text in bad_texts():
         status, answer = posted(server, "draw", text=text, parameters={})
@@ -330,6 +340,7 @@ def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
         assert posted(server, "draw", text=TEXT, parameters={"D": value})[1]["findings"]
 
 
+# The program of a worker whose requests name one of these functions for a product. For a timeline it reads the file `text`.
 HOSTILE = """
 import os, signal, sys
 from chimerac.compiler.playground import limits, worker
@@ -352,7 +363,7 @@ worker.work(lambda request: does[request["do"]](request))
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """Workers whose requests try what the limits forbid."""
+    """A pool of one worker, whose requests try what the limits forbid. In the end its file is missing or empty."""
     path = tmp_path_factory.mktemp("worker") / "written"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "WORKERS", 1)
@@ -374,6 +385,7 @@ def test_a_worker_stops_what_exceeds_its_limits(pool: Pool) -> None:
     assert "1024 MiB of memory" in told(pool, "fill")
     assert "at most 65,536 are sent" in told(pool, "large")
     assert "ended without an answer" in told(pool, "save")
+    # What a request prints is not taken for its answer.
     assert json.loads(pool.ask(b'{"kind": "export", "do": "forge"}', 1.0)) == {"said": "this"}
     reading = json.dumps({"kind": "draw", "text": "/etc/passwd", "parameters": {}}).encode()
     assert "ended without an answer" in json.loads(pool.ask(reading, 1.0))["findings"][0]["message"]
@@ -394,7 +406,7 @@ def test_a_client_that_leaves_frees_its_worker(pool: Pool) -> None:
     assert json.loads(pool.ask(b'{"kind": "export", "do": "forge"}', 1.0)) == {"said": "this"}
 
 
-def test_the_command_says_its_address_and_ends_with_one_line() -> None:
+def test_the_command_says_its_address_refuses_a_wrong_port_and_ends_with_one_line() -> None:
     pipe = subprocess.PIPE
     command = [*COMMAND, "serve", "--no-browser", "--port"]
     process = subprocess.Popen([*command, "0"], stdout=pipe, stderr=pipe, text=True, preexec_fn=SIGINT_ON)

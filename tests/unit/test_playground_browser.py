@@ -48,12 +48,12 @@ def page(chromium: Any, server: Playground) -> Iterator[Any]:
 
 
 def figure(page: Any, words: str = "") -> Any:
-    """Return the drawing of the viewer, if its label has these words."""
+    """Return a locator of the viewer's drawing, which finds it only while its label has these words."""
     return page.frame_locator("#viewer").locator(f"#figure[aria-label*='{words}']" if words else "#figure")
 
 
 def pixels(viewer: Any) -> str:
-    """Return the drawing as it is now."""
+    """Return the pixels of the drawing as it is now, as the URL of an image."""
     return str(viewer.evaluate("(viewer.frame(), document.getElementById('lanes').toDataURL())"))
 
 
@@ -86,7 +86,7 @@ def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page:
 
 
 def test_an_underline_is_below_its_word_after_tabs_wide_characters_and_scrolling(page: Any) -> None:
-    """The layer with the underlines has the geometry of the textarea: its width and height of the text, and its scrolling."""
+    """The layer with the underlines is as wide and as high as the text in the textarea, and scrolls with it."""
     lines = "\n".join(f"# {k} \t\u65e5\u672c \U0001f600 {'x' * (k * 3)}" for k in range(60))
     select(page, "sync eager where idle")
     page.keyboard.insert_text(f"{lines}\n\t# \U0001f600\tw\u00fcrd\nsink")
@@ -122,7 +122,7 @@ def test_a_slider_changes_the_timeline_and_can_be_reset(page: Any) -> None:
     assert "-p" not in page.locator("#command").inner_text()
 
 
-def test_keywords_have_a_colour(page: Any) -> None:
+def test_keywords_are_marked(page: Any) -> None:
     words = page.locator("#layer .keyword").all_inner_texts()
     assert words[:4] == ["schedule", "param", "require", "and"]
 
@@ -137,10 +137,10 @@ def test_the_menu_opens_a_shipped_schedule_and_undo_leads_back(page: Any) -> Non
     assert page.locator("#text").input_value() == before
     page.reload()
     page.locator("#status", has_text="compiled and verified").wait_for()
-    assert page.locator("#text").input_value() == before  # nothing is lost by a reload
+    assert page.locator("#text").input_value() == before, "a reload keeps the text"
 
 
-def test_everything_can_be_downloaded(page: Any, tmp_path: Path) -> None:
+def test_the_text_and_the_json_can_be_downloaded(page: Any, tmp_path: Path) -> None:
     for label, name, expected in (
         ("the text (.sched)", "chimera.sched", find("chimera").text),
         ("json (.json)", "chimera.json", program_to_json(compile_schedule("chimera").program)),
@@ -192,7 +192,7 @@ def test_a_change_keeps_what_is_selected_shown_and_zoomed_to(page: Any) -> None:
             [viewer.instructionText(panels[0], selected.row), show.memory, view])(viewer.state)"""
     )
     assert kept == [text, True, {"from": 2, "to": 9}]
-    page.select_option("#schedules", "gpipe")  # it has no such instruction
+    page.select_option("#schedules", "gpipe")  # its program lacks the selected instruction
     figure(page, "gpipe").wait_for()
     assert viewer.evaluate("[viewer.state.selected, viewer.state.panels.length]") == [None, 1]
 
@@ -215,7 +215,7 @@ def test_costs_replicas_and_machine_are_those_of_the_command(page: Any) -> None:
     told = page.frames[1].evaluate("(({ makespan, scale, machine }) => [makespan / scale, machine])(viewer.state.panels[0])")
     assert told == [s.makespan / s.scale, "serial"]
     page.reload()
-    page.locator("#command", has_text=words).wait_for()  # kept by a reload
+    page.locator("#command", has_text=words).wait_for()  # the reload has kept the settings
     figure(page, "8 ranks").wait_for()
     assert page.get_by_label("Value of cost of B").input_value() == "1/3"
     page.get_by_label("Default of cost of B").click()
@@ -264,7 +264,7 @@ def test_only_the_start_of_a_large_program_is_drawn(page: Any) -> None:
     )
     assert 40_000 < size <= limits.ROWS and until < makespan
     told = page.frame_locator("#viewer").locator("#tables").inner_text()
-    assert f"before {until} are drawn, of {makespan}" in told
+    assert f"before {until} are drawn; the makespan is {makespan}" in told
     page.frames[1].evaluate("viewer.select(viewer.state.panels[0], viewer.state.panels[0].size - 1)")
     assert "rank 63" in page.frame_locator("#viewer").locator("#details").inner_text()
     page.frame_locator("#viewer").get_by_role("button", name="What a bubble is").click()
@@ -283,7 +283,7 @@ def test_a_hanging_program_is_told_at_the_field_of_the_machine(page: Any) -> Non
 
 
 def test_another_origin_reaches_nothing(chromium: Any, server: Playground) -> None:
-    """A page of another origin that knows even the token: the browser sends its origin, and the server refuses it."""
+    """The page of another origin knows even the token. The browser sends this origin, and the server refuses the request."""
     page = chromium.new_page()
     page.route("http://evil.example/", lambda route: route.fulfill(body="<p>evil", content_type="text/html"))
     page.goto("http://evil.example/")

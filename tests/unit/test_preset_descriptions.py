@@ -1,4 +1,4 @@
-"""The shipped descriptions of presets: equal to fresh measurements, for any size; `--model` takes their names."""
+"""The shipped descriptions of presets: equal to fresh measurements, at several sizes; `--model` takes the presets' names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_preset_has_a_description() -> None:
     assert set(preset_names()) == set(PRESETS)
 
 
-def test_a_description_is_fresh() -> None:
+def test_the_description_of_gpt_nano_is_fresh_and_can_be_read_back() -> None:
     assert preset_of("gpt-nano") == preset("gpt-nano")
     text = preset_to_json(preset("gpt-nano"))
     assert preset_to_json(preset_from_json(text)) == text
@@ -116,9 +116,12 @@ def test_a_description_file_has_the_sizes_with_which_it_was_measured(
         assert main(["chimera", "-p", "D=4", "--emit", "report", *words]) == 0
         reports.append(capsys.readouterr().out)
     assert len(set(reports)) == 1
-    for words in (["--micro-batch", "3"], ["--seq-len", "16"]):
+    for words, measured in (
+        (["--micro-batch", "3"], "micro-batches of 4 samples"),
+        (["--seq-len", "16"], "one sequence length"),
+    ):
         assert main(["chimera", "-p", "D=4", "--emit", "report", "--model", path, *words]) == 2
-        assert "measured for micro-batches of 4 samples" in capsys.readouterr().err
+        assert f"was measured for {measured}" in capsys.readouterr().err
 
 
 def test_halved_micro_batches_have_half_the_samples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,9 +28,10 @@ from tests.helpers_text import findings_of, small, tasks_of
 
 @pytest.mark.parametrize(("N", "early", "expected"), [(8, 0, 39), (8, 1, 36), (16, 0, 75), (16, 1, 68)])
 def test_recomputing_early_is_faster_than_in_the_backward(N: int, early: int, expected: int) -> None:  # noqa: N803
-    """Two pipes on four ranks, at F = 1 and B = 2: the makespans are known. Every stage but the last recomputes.
+    """The makespans are those in the header of schedules/chimera_recompute.sched, for D = 4, F = 1 and B = 2.
 
-    A rank holds at most D + 1 activations, and at most `early` micro-batches are recomputed before their backward.
+    Every stage but the last recomputes. A rank holds at most D + 1 activations. At any time, at most `early` of its
+    micro-batches have run an R and not yet their backward.
     """
     p = program("chimera_recompute", D=4, N=N, early=early)
     assert simulate(p).makespan == makespan(p) == expected
@@ -54,7 +55,7 @@ def test_recomputing_early_is_faster_than_in_the_backward(N: int, early: int, ex
 
 
 def test_the_scheduler_and_the_simulator_agree_on_recomputation() -> None:
-    """They have the same makespan without hops, also where backwards without an R run their forward again."""
+    """At a hop cost of 0 they have the same makespan, also where backwards without an R run their forward again."""
     text = """
         schedule agree  param early = 1  ranks 3  stages 6
         pipe main { stage s on rank s % 3 recompute when s != 4   micro_batches 5 }
@@ -92,9 +93,10 @@ def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int
         rule2="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert recomputing_stages(p) == expected
-    # A rank has two pipes of three micro-batches. Recomputation adds the cost of a forward to each of its backwards.
+    # Each rank runs one stage of each pipe, for three micro-batches. In a stage that recomputes, each backward takes longer by
+    # the cost of a forward, which is 1.
     without = 2 * 3 * (1 + 2)
-    assert simulate(p).busy == tuple(without + 3 * sum(s == rank for _, s in expected) for rank in range(2))
+    assert simulate(p).busy == tuple(without + 3 * len([s for _, s in expected if s == rank]) for rank in range(2))
     assert simulate(p).makespan == makespan(p)
     assert not recomputing_stages(evaluation_of(p))
 
@@ -109,7 +111,7 @@ def test_the_input_gradient_of_a_split_backward_runs_the_forward_again() -> None
     pipe = "pipe main { stage s on rank s recompute micro_batches N }"
     p = small(pipe=pipe, rule2=split)
     timeline = simulate(p).timeline
-    assert set((timeline.end - timeline.start)[p.table.op == Op.BWD_INPUT].tolist()) == {1 + 1}
+    assert set((timeline.end - timeline.start)[p.table.op == Op.BWD_INPUT].tolist()) == {1 + 1}  # F + I
     assert simulate(p).makespan == makespan(p)
 
 
@@ -120,7 +122,7 @@ LISTING = "order listing for rank r {{ if r == 1 {{ repeat 3 {{ F  B }} }} else 
 
 
 def order_of(actions: str) -> str:
-    """Return the tasks of rank 0 in a listing."""
+    """Return the tasks of rank 0 if a listing gives it these actions."""
     return tasks_of(compile_text(HEAD + LISTING.format(actions)).program, 0)
 
 
@@ -139,8 +141,8 @@ def test_a_listing_may_recompute_some_micro_batches(actions: str, tasks: str) ->
     assert order_of(actions) == tasks
 
 
-def test_a_backward_without_an_r_before_it_takes_as_much_longer_as_an_r() -> None:
-    for count in range(4):
+def test_a_backward_without_an_r_before_it_takes_longer_by_the_cost_of_an_r() -> None:
+    for count in range(4):  # how many of the three micro-batches have an R
         recomputations = "".join(f"R(0, {m}) " for m in range(count))
         order = LISTING.format(f"repeat 3 {{ F }} {recomputations} repeat 3 {{ B }}")
         p = compile_text(f"{HEAD} cost F = 10, B = 100, R = 7 {order}").program
@@ -167,7 +169,7 @@ def test_a_backward_without_an_r_before_it_takes_as_much_longer_as_an_r() -> Non
         ("order greedy { prefer B, F, R  limit F - R <= 1 }", "E202", "a limit counts F or R"),
     ],
 )  # fmt: skip
-def test_a_misplaced_r_is_refused(order: str, code: str, words: str) -> None:
+def test_a_wrong_use_of_r_is_refused(order: str, code: str, words: str) -> None:
     d = findings_of_call(compile_text, HEAD + order)[0]
     assert d.code == code and words in d.message and (d.help or d.notes)
 
@@ -188,7 +190,7 @@ def codes_of(p: Program) -> list[str]:
 
 
 def moved(m: int, before: Instruction | None) -> Program:
-    """Return the program with the RECOMPUTE of micro-batch m moved right before another task, or to the end of its rank."""
+    """Return EARLY with the RECOMPUTE of micro-batch m moved right before the task `before`; None: to the end of the stream."""
     changed, recompute = streams(EARLY), Recompute(pipe=0, stage=0, micro_batches=(m,))
     changed[0].remove(recompute)
     changed[0].insert(changed[0].index(before) if before else len(changed[0]), recompute)
@@ -240,9 +242,9 @@ def test_an_evaluation_has_no_recomputation() -> None:
     assert codes_of(with_streams(evaluation, changed)) == ["E401"]
 
 
-def test_a_cost_of_recomputation_is_written_only_if_it_is_given() -> None:
+def test_a_cost_of_recomputation_is_written_only_if_it_is_given_and_checked_when_read() -> None:
     given = compile_text(HEAD + "cost R = 3 " + LISTING.format("repeat 3 { F } repeat 3 { R  B }")).program
-    assert given == EARLY and given.digest == EARLY.digest
+    assert given == EARLY and given.digest == EARLY.digest  # neither depends on costs
     for write, read in ((program_to_text, program_from_text), (program_to_json, program_from_json)):
         assert "RECOMPUTE=" not in write(EARLY).split("pipe")[0] and '"RECOMPUTE"' not in write(EARLY).split("streams")[0]
         assert read(write(given)).costs == given.costs and given.costs.of(Op.RECOMPUTE) == (3, 3)
@@ -266,9 +268,9 @@ def test_a_given_cost_of_f_is_also_that_of_r_unless_r_has_its_own(given: dict[st
 
 
 def test_a_recomputation_keeps_what_a_forward_keeps() -> None:
-    """Stage 0 keeps 50 bytes and stage 1 keeps 7 (tests/unit/test_memory.py)."""
+    """For a micro-batch, stage 0 keeps 50 bytes and stage 1 keeps 7 (TOY in tests/helpers_by_hand.py)."""
     forwards = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
-    # r01, b01: of stage 0 and micro-batch 1
+    # r01, b01: the RECOMPUTE and the BWD of stage 0 and micro-batch 1
     r00, r01, r10, r11 = (f"RECOMPUTE main s{s} m{m}" for s in (0, 1) for m in (0, 1))
     b00, b01, b10, b11 = (f"BWD main s{s} m{m}" for s in (0, 1) for m in (0, 1))
     assert memory_of(*forwards, r00, r01, r10, r11, b10, b11, b00, b01).activations == 2 * 50 + 2 * 7
@@ -282,9 +284,9 @@ def test_a_recomputation_keeps_what_a_forward_keeps() -> None:
 
 @pytest.mark.parametrize("N", [8, 16])
 def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None:  # noqa: N803
-    """A rank keeps everything of one micro-batch at a time: during a backward, or from an R to its backward.
+    """A rank keeps everything of only one micro-batch at a time: during its backward, or from its R to the end of its backward.
 
-    Only with early = 2 it keeps everything of two micro-batches.
+    With early = 2 it keeps everything of two micro-batches at once.
     """
     first, last = TOY.layers
     four = replace(TOY, layers=(*(replace(first, name=f"layer {k}") for k in range(3)), last))
@@ -294,7 +296,7 @@ def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None: 
 
 
 def test_doubling_with_recomputation_keeps_only_inputs() -> None:
-    """An input is received, so it is no part of the activations. During its backward a micro-batch keeps all 50 bytes."""
+    """The inputs of stages do not count as activations. During its backward a micro-batch keeps all 50 bytes."""
     model = ModelDescription("four", 2, tuple(TOY.layers[0] for _ in range(4)))
     for p, kept in ((program("chimera_doubling", D=4, N=8), 50), (program("chimera_doubling", D=4, N=8, again=1), 0)):
         for alive, m in zip(peaks(p).activations, memory(p, model), strict=True):

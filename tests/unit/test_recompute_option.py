@@ -1,4 +1,4 @@
-"""The stages that recompute, chosen in the place of the schedule's text: --recompute, and recompute= in Python."""
+"""The stages that recompute, chosen by an option instead of the schedule's text: --recompute, and recompute= in Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOUR = {"D": 4, "N": 4}
 
 @pytest.mark.parametrize("name", SMALL)
 def test_chosen_stages_equal_the_text_that_names_them(name: str) -> None:
-    """The text is edited here as a user would: other conditions after every rank, in the place of those that it has."""
+    """The expected program is that of the text as a user would edit it, with this condition in every `stage` clause."""
     sizes, source = SMALL[name][1], find(name)
     stages = compile_schedule(source.name, sizes).program.header.stages
     plain = re.sub(r" recompute( when [^\n}]*?)?(?=\s+(micro_batches|stage)\b)", "", source.text)
@@ -91,7 +91,7 @@ def test_an_r_of_a_stage_that_does_not_recompute_names_the_option() -> None:
     assert "choose stage 0 too (--recompute)" in caught.value.diagnostics[0].help
 
 
-def test_a_compiled_program_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stages_of_a_compiled_program_cannot_be_chosen_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "p.json")
     assert main(["1f1b", "-p", "D=2", "--recompute", "1", "--emit", "json", "-o", path]) == 0
     assert main([path, "--recompute", "all"]) == 2
@@ -108,7 +108,7 @@ def test_a_compiled_program_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_report_and_partition_say_which_stages_recompute(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpipe", "-p", "D=4", "--recompute", "0,2..3", "--emit", "report"]) == 0
     assert "recomputed      stages 0,2..3 " in capsys.readouterr().out
-    words = ["partition", "gpipe", "-p", "D=2", "-p", "N=8", "--model", "gpt-nano"]
+    words = ["partition", "gpipe", "-p", "D=2", "-p", "N=8", "--model", "gpt-nano"]  # it fits in 6 MB only with recomputation
     assert main([*words, "--memory", "6MB"]) == 1
     assert main([*words, "--memory", "6MB", "--recompute", "all"]) == 0
     table = capsys.readouterr().out.splitlines()
@@ -117,7 +117,7 @@ def test_report_and_partition_say_which_stages_recompute(capsys: pytest.CaptureF
 
 
 def test_a_run_takes_the_option_from_the_command_line_and_from_a_file(tmp_path: Path) -> None:
-    """Ranks compare the digests of their programs, so ranks with different choices do not run."""
+    """The programs of different choices have different digests. Ranks compare these, so ranks with different choices stop."""
     config = tmp_path / "run.yaml"
     config.write_text("recompute: all\nparameters: {D: 2}\n")
     programs = [
@@ -130,7 +130,7 @@ def test_a_run_takes_the_option_from_the_command_line_and_from_a_file(tmp_path: 
 
 @pytest.mark.parametrize("recompute", ["all", [0]])
 def test_a_pipeline_recomputes_the_stages_that_it_is_given(recompute: Any) -> None:
-    """Fewer bytes are kept for backwards, and the gradients stay those of one process."""
+    """The loss and the gradients stay those of one process without recomputation."""
 
     def run(pipe: Pipeline) -> tuple[tuple[int, ...], float, dict[str, torch.Tensor]]:
         return pipe.program.recomputed_stages, pipe.step(*batch(0, micro_batches=4)), gradients(pipe)

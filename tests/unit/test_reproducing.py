@@ -1,4 +1,4 @@
-"""docs/reproducing.md is complete: this file follows it with numpy and torch only, and gets what real runs get."""
+"""docs/reproducing.md is complete: a program that follows it gets the losses of real runs. And the fields of a run's log."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
 from tools import ROOT
 
-# The letters are those of the page. S: the seed, L: tokens of a sample, N: micro-batches, T: iterations, P: dropout.
+# The page's letters, as capitals. S: the seed, L: tokens of a sample, N: micro-batches of a replica, T: iterations, P: dropout.
+# MICRO_BATCH: its samples, which the page calls b. EVALUATED: the value of --eval-samples.
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10
 D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the numbers of blocks and of attention heads
 TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode()
 
 
-# --- the page, without a line of the project ----------------------------------------------------------------------------
+# --- the page as a program, which uses torch and nothing of the project -------------------------------------------------
 
 
-def number(*words: int) -> int:
+def key(*words: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
 
 
-def mixed(x: int) -> int:
+def mix(x: int) -> int:
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
     return x ^ (x >> 31)
 
 
-def place(k: int, count: int) -> int:
+def window_of(k: int, count: int) -> int:
+    """Return the window that sample k reads, of a text with `count` windows."""
     epoch, x = divmod(k, count)
     half = 4
     while 4**half < count:
@@ -46,15 +48,16 @@ def place(k: int, count: int) -> int:
     while True:
         left, right = divmod(x, 2**half)
         for round in range(6):
-            left, right = right, left ^ mixed(right ^ number(S, epoch, round)) % 2**half
+            left, right = right, left ^ mix(right ^ key(S, epoch, round)) % 2**half
         x = left * 2**half + right
         if x < count:
             return x
 
 
 def samples(text: bytes, numbers: range) -> tuple[Tensor, Tensor]:
+    """Return the inputs and the targets of the samples with these numbers."""
     count = (len(text) - 1) // L
-    windows = [place(k, count) for k in numbers]
+    windows = [window_of(k, count) for k in numbers]
     rows = torch.tensor([list(text[w * L : w * L + L + 1]) for w in windows])
     return rows[:, :-1], rows[:, 1:]
 
@@ -62,7 +65,7 @@ def samples(text: bytes, numbers: range) -> tuple[Tensor, Tensor]:
 def layers() -> list[nn.ModuleDict]:
     built = []
     for layer in range(B + 2):
-        torch.manual_seed(number(S, layer))
+        torch.manual_seed(key(S, layer))
         if layer == 0:
             modules = {"byte": nn.Embedding(256, D), "position": nn.Embedding(L, D)}
             deviations = {"byte": 0.02, "position": 0.02}
@@ -85,17 +88,18 @@ def layers() -> list[nn.ModuleDict]:
     return built
 
 
-def dropped(x: Tensor, t: int, numbers: range, layer: int, site: int) -> Tensor:
-    if t < 0:  # an evaluation
+def dropped(x: Tensor, t: int | None, numbers: range, layer: int, site: int) -> Tensor:
+    """Return x after dropout. t: the iteration; None in an evaluation, which has no dropout."""
+    if t is None:
         return x
     masks = []
     for k in numbers:
-        generator = torch.Generator().manual_seed(number(S, t, k, layer, site))
+        generator = torch.Generator().manual_seed(key(S, t, k, layer, site))
         masks.append(torch.rand(x.shape[1:], generator=generator) >= P)
     return x * torch.stack(masks) / (1 - P)
 
 
-def loss_of(model: list[nn.ModuleDict], text: bytes, t: int, numbers: range) -> Tensor:
+def loss_of(model: list[nn.ModuleDict], text: bytes, t: int | None, numbers: range) -> Tensor:
     inputs, targets = samples(text, numbers)
     first, *blocks, last = model
     x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, layer=0, site=0)
@@ -117,6 +121,7 @@ def rate_of(t: int, highest: float, floor: float, warm_up: int, kind: str) -> fl
 
 
 def expected(width: int, kind: str) -> list[dict[str, float]]:
+    """Return the line of each iteration, by the page. The numbers below are the values of the options in `logged_run`."""
     held_out = max(len(TEXT) // 20, L + 1)
     train, rest = TEXT[:-held_out], TEXT[-held_out:]
     model, batch = layers(), width * N * MICRO_BATCH
@@ -137,7 +142,7 @@ def expected(width: int, kind: str) -> list[dict[str, float]]:
         optimizer.step()
         lines.append({"loss": loss.item(), "gradient_norm": norm, "rate": group["lr"]})
     with torch.no_grad():
-        lines[-1]["held_out_loss"] = float(loss_of(model, rest, -1, range(min(EVALUATED, (len(rest) - 1) // L))))
+        lines[-1]["held_out_loss"] = float(loss_of(model, rest, None, range(min(EVALUATED, (len(rest) - 1) // L))))
     return lines
 
 
@@ -176,5 +181,5 @@ def test_the_page_about_training_lists_the_fields_of_the_log_and_no_others(tmp_p
         for part in (first, second)
     )
     assert of_run == about.keys()
-    sometimes = {"oversubscribed", "held_out_accuracy"}
+    sometimes = {"oversubscribed", "held_out_accuracy"}  # with too few processors for the ranks; of classifiers
     assert of_iteration - sometimes == {name for line in lines for name in line} - sometimes

@@ -1,4 +1,4 @@
-"""Resolving: parameters, placements, costs, and formulas bound to their names."""
+"""Resolving: parameters, the names in formulas, placements, costs, sizes and limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_failed_requirement_suggests_values_that_meet_it() -> None:
     assert d.notes == ("N was given: -p N=8",)
     assert d.help == "give -p N=7 or -p N=9"
     small({"N": 9}, param=param)
-    # Every requirement that fails has a finding, but consequences of a failure have none.
+    # Every requirement that fails has a finding. One that cannot be computed because another one failed has none.
     assert len(findings_of({"N": 2, "D": 0}, param=param)) == 1
     assert len(findings_of({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
@@ -111,7 +111,9 @@ def test_a_pipe_without_micro_batches_places_its_stages_and_has_no_tasks() -> No
 
 def test_a_cost_is_a_number_or_a_formula_of_the_stage() -> None:
     assert small().costs == Costs.default(2)
-    assert small(extra="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
+    assert small(extra="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs(
+        FWD=(3, 3), BWD=(7, 8), BWD_INPUT=(2, 2), BWD_WEIGHT=(5, 6), hop=4
+    )
     assert small(extra="cost B(s) = 9 - s").costs.BWD == (9, 8)
     assert codes(extra="cost F = 0 - 1") == ["E211"]
     assert codes(extra="cost hop(s) = 1") == ["E202"]
@@ -178,7 +180,7 @@ def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> N
 
 
 def test_trying_a_change_that_divides_by_zero_does_not_hide_the_finding() -> None:
-    """The search for a help also tries a range or a branch that is changed by one. Here some of them divide by zero."""
+    """To find a help, the compiler also tries ranges and branches changed by one. Here some of these divide by zero."""
     for pipe, message in (
         (
             "pipe main { stage s in 1 .. 6 on rank 12 // s   micro_batches 2 }",
@@ -194,8 +196,8 @@ def test_trying_a_change_that_divides_by_zero_does_not_hide_the_finding() -> Non
 
 
 def test_the_help_for_a_placement_is_about_its_pipe() -> None:
-    right = "pipe b { stage s on rank if s < 9 then s else 0   micro_batches 2 }"
-    [d] = findings_of(pipe=f"pipe a {{ stage s on rank 7 - s   micro_batches 2 }} {right}")
+    correct = "pipe b { stage s on rank if s < 9 then s else 0   micro_batches 2 }"
+    [d] = findings_of(pipe=f"pipe a {{ stage s on rank 7 - s   micro_batches 2 }} {correct}")
     assert (d.code, d.help) == ("E220", "write '(7 - s) % D' instead of '7 - s'; stages then wrap around")
 
 

@@ -1,4 +1,4 @@
-"""The search over orders: its results beside brute force and published placements."""
+"""The search over orders: its results are those of brute force, and for two opposite pipes they are proved optimal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def least_makespan(problem: Problem) -> int:
     def orders(r: int) -> Iterator[tuple[Task, ...]]:
         """Yield the orders of a rank within its limit. On each stage a micro-batch has its tasks in the order of `kinds`."""
         for order in permutations(tasks[r]):
-            place = {x: i for i, x in enumerate(order)}
+            place = {task: i for i, task in enumerate(order)}
             if any(place[p, s, m, a] > place[p, s, m, b] for p, s, m, _ in order for a, b in pairwise(kinds)):
                 continue
             held, limit = 0, problem.limits[r]
@@ -78,19 +78,19 @@ def least_makespan(problem: Problem) -> int:
             progress = False
             for r, order in enumerate(chosen):
                 while done[r] < len(order):
-                    p, s, m, k = x = order[done[r]]
+                    p, s, m, k = task = order[done[r]]
                     waits = [] if k == "F" else [(p, s, m, kinds[kinds.index(k) - 1])]
                     if k == "F" and s > 0:
                         waits.append((p, s - 1, m, "F"))
                     if k == kinds[1] and s + 1 < problem.stages:
                         waits.append((p, s + 1, m, k))
-                    if any(y not in end for y in waits):
+                    if any(earlier not in end for earlier in waits):
                         break
                     ready = [clock[r]]
-                    for y in waits:
-                        source = pipes[p].placement[y[1]]
-                        ready.append(end[y] + (problem.links[source][r] if source != r else 0))
-                    clock[r] = end[x] = max(ready) + problem.durations[kinds.index(k)][s]
+                    for earlier in waits:
+                        source = pipes[p].placement[earlier[1]]
+                        ready.append(end[earlier] + (problem.links[source][r] if source != r else 0))
+                    clock[r] = end[task] = max(ready) + problem.durations[kinds.index(k)][s]
                     done[r], progress = done[r] + 1, True
             if not progress:
                 return 10**9
@@ -100,7 +100,7 @@ def least_makespan(problem: Problem) -> int:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_tiny_problems_are_solved_and_proved_as_by_brute_force(seed: int) -> None:
+def test_the_search_proves_the_optimum_that_brute_force_finds(seed: int) -> None:
     problem = tiny(seed)
     optimum = least_makespan(problem)
     state = search(problem, known=[], seconds=20, seed=seed)
@@ -117,10 +117,10 @@ def test_tiny_problems_are_solved_and_proved_as_by_brute_force(seed: int) -> Non
         (two_pipes(ranks=4, total=4, kinds="FIW", hop=1, unit=10), 135),
         (two_pipes(ranks=8, total=16, kinds="FIW", hop=1, unit=10), 520),
     ],
-    ids=["fused", "split", "small", "hop"],
+    ids=["fused", "split", "four ranks and a hop", "eight ranks and a hop"],
 )
-def test_published_placements_are_proved_optimal(problem: Problem, makespan: int) -> None:
-    """1F1B takes 117 at the first setting, and Chimera by concatenation 126."""
+def test_orders_for_the_placement_of_chimera_are_proved_optimal(problem: Problem, makespan: int) -> None:
+    """For comparison: with the ranks and micro-batches of "fused", 1F1B takes 117, and Chimera by concatenation 126."""
     state = search(problem, known=[], seconds=60)
     assert state.best is not None
     assert (state.best.makespan, state.bound) == (makespan, makespan)

@@ -45,7 +45,8 @@ def test_a_result_is_simulated_as_certified(written: Path, capsys: pytest.Captur
     text = (written / "best.sched").read_text()
     compiled = compile_text(text)
     assert simulate(compiled.program).makespan == certificate["makespan"]
-    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265  # tenths: bound of the ranks, first order
+    # In tenths: 254 is the bound of the ranks, and 265 the makespan of the first order.
+    assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265
     assert check.main([str(written / "best.json"), str(written / "best.sched")]) == 0
     assert "both hold" in capsys.readouterr().out
     assert main(["fmt", "--check", str(written / "best.sched")]) == 0
@@ -101,7 +102,7 @@ def test_what_is_no_certificate_is_refused(written: Path, tmp_path: Path, capsys
 
 
 def test_a_bound_of_the_solver_is_proved_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two pipes with four micro-batches at a hop of 0.1. The solver proves 135 tenths, one above the bound of the ranks."""
+    """Two pipes, four micro-batches in all, a hop of 0.1. The solver proves 135 tenths, one more than the ranks' bound."""
     paths = [str(tmp_path / "best.json"), str(tmp_path / "best.sched")]
     arguments = ["chimera_zb", "-p", "D=4", "--hop", "0.1", "--time", "60", "-o", paths[1]]
     assert main(["search", *arguments]) == 0
@@ -189,7 +190,7 @@ def test_bad_input_is_refused(
 
 
 def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each stage and link takes as long as in the simulation of the given schedule with the same profile."""
+    """Forwards, and the slowest link, take as long as in the simulation of the given schedule with the same profile."""
     path = tmp_path / "my x.sched"
     words = ["1f1b", "-p", "D=4", "-p", "N=8", "--model", "bert48", "--profile", "p100", "--time", "1", "-o", str(path)]
     assert main(["search", *words]) == 0
@@ -202,12 +203,13 @@ def test_times_come_from_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture
     model = find_model("bert48", program.header.samples, seq_len=profile.seq_len)
     program = program.with_partition(partition_for(None, model, stages=4))
     durations = profiled_durations(program, model, profile)
-    found = problem_of(program, given_from_durations(program, durations))
+    problem = problem_of(program, given_from_durations(program, durations))
     certificate = json.loads((tmp_path / "my x.json").read_text())
-    assert certificate["costs"]["F"] == list(found.durations[0])
-    assert found.durations[0] == tuple(int(x * found.scale / durations.scale) for x in durations.costs.FWD)
+    assert certificate["costs"]["F"] == list(problem.durations[0])
+    scale = problem.scale / durations.scale
+    assert problem.durations[0] == tuple(int(x * scale) for x in durations.costs.FWD)
     sends = program.table.op == Op.SEND
-    assert max(map(max, found.links)) == (durations.latency + durations.occupied)[sends].max() * found.scale / durations.scale
+    assert max(map(max, problem.links)) == (durations.latency + durations.occupied)[sends].max() * scale
 
 
 def test_a_profile_in_half_precision_needs_the_same_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,14 +225,17 @@ def test_a_profile_in_half_precision_needs_the_same_precision(tmp_path: Path, ca
 def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     surplus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1F1B needs 4,183,040 bytes. surplus: by how much the first limits are too high. Then lower ones are tried."""
+    """1F1B needs 4,183,040 bytes. surplus: by how many bytes the limits of the first search are too high.
+
+    With a surplus, the found order needs too much, and the command searches again with lower limits.
+    """
     exact = search_memory.memory_limits
     monkeypatch.setattr(search_memory, "memory_limits", lambda *given: exact(*given).lowered([-surplus] * 4))
     most_bytes, path = 4_000_000, tmp_path / "x.sched"
     words = ["1f1b", "-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--memory", str(most_bytes), "--optimizer", "adamw"]
     assert main(["search", *words, "--time", "0.5", "-o", str(path)]) == 0
     shown = capsys.readouterr().err
-    assert ("searching again with lower limits" in shown) == bool(surplus)
+    assert ("searching again with lower limits" in shown) == (surplus > 0)
     assert check.main([str(tmp_path / "x.json"), str(path)]) == 0
     program = compile_schedule(path).program
     model = find_model("gpt-nano", program.header.samples)
@@ -240,7 +245,7 @@ def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     assert any(excess(given, model, state_of("adamw", zero=False), most_bytes))
 
 
-def test_without_the_extra_the_command_says_what_to_install(
+def test_without_numba_and_ortools_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("chimerac.compiler.command.search.find_spec", lambda name: None)

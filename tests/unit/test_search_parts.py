@@ -17,9 +17,9 @@ from tests.helpers_search import two_pipes, uniform
 
 
 def test_the_limit_raises_the_bound_if_there_are_hops() -> None:
-    """The first micro-batch reaches a middle rank after (D/2 - 1) forwards and hops.
+    """On D ranks, the first micro-batch reaches a middle rank after D/2 - 1 forwards and as many hops.
 
-    The rank then idles for (D - 1) hops more, since it may run no more than D forwards before its first W.
+    Before its first W, the rank idles for D - 1 hops more, since it may run no more than D forwards until then.
     """
     for ranks, hop in ((8, 1), (8, 5), (16, 1)):
         problem = two_pipes(ranks, total=2 * ranks, kinds="FIW", hop=hop, unit=10)
@@ -57,11 +57,12 @@ def test_incremental_times_are_those_of_the_whole_order(seed: int) -> None:
     order = one_after_another(problem)
     for k in range(20):
         last, best = anneal(problem, order, moves=500, hot=6.0, cold=0.1, target=0, seed=seed * 100 + k)
-        assert best.makespan <= order.makespan  # the best one is chosen by its incremental time
-        for found in (last, best):
-            again = Order.of(problem, found.sequence, found.length)
-            assert again is not None and again.makespan == found.makespan
-            assert sorted(np.concatenate([found.rows(x) for x in range(4)]).tolist()) == list(range(len(problem.tasks)))
+        assert best.makespan <= order.makespan  # `anneal` chooses the best one by incremental times
+        for annealed in (last, best):
+            again = Order.of(problem, annealed.sequence, annealed.length)
+            assert again is not None and again.makespan == annealed.makespan
+            tasks = np.concatenate([annealed.rows(rank) for rank in range(4)])
+            assert sorted(tasks.tolist()) == list(range(len(problem.tasks)))
         order = last
 
 
@@ -71,16 +72,16 @@ def test_a_higher_limit_makes_the_best_greedy_order_no_slower() -> None:
         down = tuple(range(4))
         problem = uniform([down, down[::-1]], counts=[4, 4], kinds="FIW", hop=1, limit=limit, unit=5)
         orders = [one_after_another(problem), *greedy_orders(problem, seed=0, tries=40)]
-        assert len(orders) == 41  # no list scheduler got stuck
+        assert len(orders) == 1 + 40  # no list scheduler got stuck
         makespans.append(min(x.makespan for x in orders))
     assert makespans == sorted(makespans, reverse=True)
 
 
-def test_an_order_of_few_micro_batches_is_continued() -> None:
+def test_an_order_of_few_micro_batches_is_extended_to_many() -> None:
     problem = two_pipes(ranks=4, total=32, kinds="FIW", hop=1, unit=10)
     small = periodic.smaller(problem)
     assert small is not None and [p.micro_batches for p in small.pipes] == [4, 4]
     state = search(small, known=[], seconds=0.5)
     assert state.best is not None
-    found = list(periodic.extended(small, state.best, problem))
-    assert found and min(x.makespan for x in found) < one_after_another(problem).makespan / 2
+    orders = list(periodic.extended(small, state.best, problem))
+    assert orders and min(order.makespan for order in orders) < one_after_another(problem).makespan / 2

@@ -20,7 +20,7 @@ from chimerac.compiler.search.text import schedule_text
     ("name", "parameters"), [("chimera_any", {"D": 2, "N": 1}), ("gems", {"D": 4, "N": 4}), ("1f1b", {"D": 1, "N": 3})]
 )
 def test_unusual_placements_are_searched(name: str, parameters: dict[str, int]) -> None:
-    """A pipe without micro-batches, a limit of one micro-batch, one rank."""
+    """In this order: a pipe without micro-batches, a limit of one micro-batch, one rank."""
     problem = problem_of(compile_schedule(name, parameters).program, Given())
     state = search(problem, known=[], seconds=0.5)
     assert state.best is not None
@@ -30,24 +30,25 @@ def test_unusual_placements_are_searched(name: str, parameters: dict[str, int]) 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "gpipe", "zb_v", "gems"])
 def test_a_text_compiles_to_its_order(name: str) -> None:
-    """A schedule of the library is read as an order and written as a listing: it has the same order and is no slower."""
+    """The order of a schedule of the library is written as a listing. The listing has this order and is no slower."""
     program = compile_schedule(name, {"D": 4, "N": 8}).program
     problem = problem_of(program, Given(hop=Fraction(1, 2)))
     order = order_of(problem, program)
     assert order is not None
     text, compiled = schedule_text(problem, order, "again", comment=["a comment"], statements=["sync eager"])
-    assert len(text) < 6000
+    assert len(text) < 6000  # repeated tasks are loops
     before = simulate(program, {"hop": 0.5})
     assert Fraction(simulate(compiled.program).makespan) / problem.scale <= Fraction(before.makespan, before.scale)
     assert order_of(problem_of(compiled.program, Given()), compiled.program) is not None
-    found = order_of(problem, compiled.program)
-    assert found is not None and (found.sequence == order.sequence).all() and found.makespan == order.makespan
+    again = order_of(problem, compiled.program)
+    assert again is not None and (again.sequence == order.sequence).all() and again.makespan == order.makespan
 
 
-def test_the_library_gives_first_orders() -> None:
+def test_schedules_of_the_library_that_keep_the_limits_are_known_orders() -> None:
     program = compile_schedule("1f1b", {"D": 4, "N": 8}).program
+    # The limit is the peak of 1f1b, which is four activations. gpipe and zb_h2 hold more.
     names = [name for name, _ in library_orders(problem_of(program, Given(split=True)))]
-    assert {"1f1b", "zb_h1"} <= set(names) and not {"gpipe", "zb_h2"} & set(names)  # more than four activations
+    assert {"1f1b", "zb_h1"} <= set(names) and not {"gpipe", "zb_h2"} & set(names)
     chimera = compile_schedule("chimera", {"D": 4, "N": 8}).program
     assert {"chimera", "chimera_zb"} <= {name for name, _ in library_orders(problem_of(chimera, Given(split=True)))}
 

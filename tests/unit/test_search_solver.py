@@ -18,22 +18,25 @@ from tools import ROOT
 
 
 def hard_problem() -> Problem:
-    """Return a problem for which the solver proves no higher bound than UNPROVED in an hour."""
+    """Return a problem for which the solver proves no higher bound than RANK_BOUND in an hour."""
     return two_pipes(ranks=4, total=16, kinds="FIW", hop=1, unit=10)
 
 
-UNPROVED = 494  # the bound of the ranks for this problem
+RANK_BOUND = 494  # the highest of the bounds of its ranks (compiler/search/bounds.py)
 
 
 def test_the_solver_returns_a_bound_only_if_it_is_higher_than_the_given_one() -> None:
     problem = two_pipes(ranks=4, total=4, kinds="FB", hop=0)
     optimum = search(problem, known=[], seconds=20)
     assert optimum.best is not None and optimum.best.makespan == optimum.bound
-    assert solve(problem, optimum.best, optimum.bound, seconds=20, seed=0).bound == 0
+    assert solve(problem, optimum.best, optimum.bound, seconds=20, seed=0).bound == 0  # it proved none
 
 
 def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the solver has begun: `solve` ends at once, although it may take an hour."""
+    """The first call of `wait` raises KeyboardInterrupt, maybe before the solver has begun.
+
+    `solve` then stops the solver, although it may run for an hour, and waits until it has ended.
+    """
     problem = hard_problem()
     calls = []
 
@@ -45,7 +48,7 @@ def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("chimerac.compiler.search.solver.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        solve(problem, one_after_another(problem), UNPROVED, seconds=3600, seed=0)
+        solve(problem, one_after_another(problem), RANK_BOUND, seconds=3600, seed=0)
     assert len(calls) > 1
 
 
@@ -53,20 +56,20 @@ INTERRUPTED = """
 import os, signal, threading
 from chimerac.compiler.search.sequences import one_after_another
 from chimerac.compiler.search.solver import solve
-from tests.unit.test_search_solver import UNPROVED, hard_problem
+from tests.unit.test_search_solver import RANK_BOUND, hard_problem
 
 problem = hard_problem()
 order = one_after_another(problem)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    solve(problem, order, UNPROVED, seconds=3600, seed=0)
+    solve(problem, order, RANK_BOUND, seconds=3600, seed=0)
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
 def test_a_signal_stops_the_solver() -> None:
-    """In a process of its own, where the test is in the main thread: the solver catches no signals itself."""
+    """In a process of its own, which gets the signal while its main thread waits for the solver."""
     command = [sys.executable, "-c", INTERRUPTED]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=SIGINT_ON, timeout=100)
     assert completed.stdout.split() == ["interrupted"], completed.stderr

@@ -37,22 +37,24 @@ def test_no_schedule_is_below_its_bound(name: str) -> None:
 
 @pytest.mark.parametrize(("D", "hop"), [(4, 0), (8, 0), (8, 1), (16, 2)])
 def test_the_bound_of_two_pipes(D: int, hop: int) -> None:  # noqa: N803
-    """The middle ranks wait for D/2 - 1 tasks and transfers, and for D - 1 transfers more until the first backward."""
+    """The middle ranks wait for D/2 - 1 forwards and as many transfers, and for D - 1 transfers more until a first backward."""
     p = library_program("chimera_zb", (("D", D), ("N", 2 * D), ("hop", hop)))
     idle = (D // 2 - 1) * (1 + hop) + (D - 1) * hop
-    assert lower_bound(p.header, p.costs, D) == 6 * D + idle
+    busy = 2 * D * 3  # F, I and W of 2D micro-batches
+    assert lower_bound(p.header, p.costs, D) == busy + idle
 
 
+# "": no limit. chimera_zb has no limit of its own, so None becomes the default, D.
 @pytest.mark.parametrize(("given", "formula", "limit"), [(None, "D", 4), ("2*D", "2*D", 8), ("", "", None)])
-def test_a_given_limit_replaces_that_of_the_schedule(given: str | None, formula: str, limit: int | None) -> None:
-    source, found = limited(find("chimera_zb"), given)
+def test_the_text_has_the_given_limit_or_the_default(given: str | None, formula: str, limit: int | None) -> None:
+    source, used = limited(find("chimera_zb"), given)
     limits = compile_text(source.text, {"D": 4, "N": 8}).program.header.limits
-    assert (found, limits.get("activations")) == (formula, limit)
+    assert (used, limits.get("activations")) == (formula, limit)
 
 
 def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:
     assert limited(find("chimera_fill"), None) == (find("chimera_fill"), "D")
-    assert limited(Source("x", FILLED), None)[1] == "D"  # it has none, so the default is added
+    assert limited(Source("x", FILLED), None)[1] == "D"  # FILLED has none, so it gets the default
 
 
 def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> EvaluatedText:
@@ -93,7 +95,7 @@ order ticks {
 
 
 def test_the_formulas_of_an_order_of_ticks_are_changed() -> None:
-    """The fill of this order leaves a rank idle for one task. Several changes, such as another start, avoid this."""
+    """The fill makes a rank idle for the time of one task. Several changes avoid this, such as another start of the fill."""
     size = {"D": 4, "N": 6}
     assert simulate(compile_text(FILLED, size).program).makespan == 20
     found, _ = search(Source("filled", FILLED), [size], hops=[Fraction(0)], activations="", tries=20, seed=4)
@@ -101,8 +103,8 @@ def test_the_formulas_of_an_order_of_ticks_are_changed() -> None:
     assert "order ticks" in found.text and simulate(compile_text(found.text, size).program).makespan == 19
 
 
-def test_costs_of_stages_stay() -> None:
-    """A text may scale all costs, but their ratios are those of the schedule."""
+def test_the_ratios_of_costs_stay() -> None:
+    """A tried text may scale all costs, but their ratios are those of the schedule."""
     text = """schedule x  ranks 2  stages 2  cost F(s) = 1 + s, B = 5
     pipe p { stage s on rank s   micro_batches 4 }
     order greedy { prefer B, F }"""
@@ -153,6 +155,10 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
         (["dualpipe"], "has an order listing, which has no formulas to change"),
         (["chimera_zb", "--limit", "1", "--tries", "5"], "none of the 5 texts compiles at every size with at most 1"),
         (["zb_h1", "--memory", "1GB"], "--memory is for a search of orders, not with --texts"),
+        (["zb_h1", "--zero"], "--zero is for a search of orders, not with --texts"),
+        (["zb_h1", "--precision", "bfloat16"], "--precision is for a search of orders, not with --texts"),
+        (["zb_h1", "--micro-batch", "2"], "--micro-batch is for a search of orders, not with --texts"),
+        (["zb_h1", "--link", "1us,1GB/s"], "--link is for a search of orders, not with --texts"),
         (["nothing"], "nothing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The simulated times on each machine, and the values that a cost may have (docs/semantics.md, "Times")."""
+"""The simulated times on each machine (docs/semantics.md, "Times"), and which costs, sizes and machines are accepted."""
 
 from __future__ import annotations
 
@@ -59,13 +59,16 @@ rank 2:
 """
 
 
-@pytest.mark.parametrize(("machine", "time"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
-def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, time: int) -> None:
-    """The all-reduce of stage 1 is launched by rank 2 at 4, and by rank 0 at 6. On `serial` the grad is sent only then."""
+@pytest.mark.parametrize(("machine", "start"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
+def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, start: int) -> None:
+    """The all-reduce of stage 1 is launched by rank 2 at 4, and by rank 0 at 6. On `serial` rank 2 sends the grad only at 6.
+
+    start: when the backward that needs this grad starts.
+    """
     p = verify(program_from_text(WITH_ALL_REDUCES.format(machine=machine)))
     s = simulate(p)
     (row,) = (row for row in range(len(p)) if p.text(row) == "BWD b s0 m2")
-    assert s.timeline.start[row] == time and s.makespan == makespan(p) == 8
+    assert s.timeline.start[row] == start and s.makespan == makespan(p) == 8
 
 
 def test_a_compiled_program_has_the_times_of_the_machine_it_is_arranged_for() -> None:
@@ -83,7 +86,7 @@ P = program("chimera", D=2)
 @pytest.mark.parametrize(
     "tenth", [0.1, Fraction(1, 10), Decimal("0.1"), np.float64(0.1), np.float32(0.1), np.float16(0.1), np.longdouble("0.1")]
 )
-def test_a_tenth_is_exact_in_every_notation(tenth: Any) -> None:
+def test_a_tenth_is_exact_in_each_type_of_number(tenth: Any) -> None:
     s = simulate(P, {"hop": tenth, "F": np.int64(1)})
     assert (s.scale, s.costs.hop, s.costs.FWD) == (10, 1, (10, 10))
     assert s.makespan == simulate(P, {"hop": Fraction(1, 10)}).makespan
@@ -129,16 +132,16 @@ def test_an_invalid_cost_is_a_finding(costs: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("value", [4.0, np.float64(4), Decimal(4), Fraction(4), "4", None, True, np.bool_(True), float("nan")])
-def test_a_size_is_an_integer(value: Any) -> None:
+def test_a_size_that_is_no_integer_is_refused(value: Any) -> None:
     with pytest.raises(ChimeraError, match=r"E002: parameter D is .*: expected an integer"):
         compile_schedule("chimera", {"D": value})
     with pytest.raises(ChimeraError, match=r"E002: width is .*: expected an integer"):
         compile_schedule("chimera", {"D": 4}, width=value)
 
 
-def test_any_type_of_integers_is_accepted() -> None:
-    found = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))
-    assert found.program == program("chimera", D=4, width=2)
+def test_integers_of_numpy_are_accepted() -> None:
+    compiled = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))
+    assert compiled.program == program("chimera", D=4, width=2)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +173,12 @@ def test_given_costs_replace_those_of_the_program() -> None:
     assert simulate(p, {"I": 3, "B": 1}).makespan == 4 * (1 + 1)
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
-    assert half.time(half.makespan) == "4.667"
+    assert half.time(half.makespan) == "4.667"  # a time is written with four digits, or all digits before the point
     large = simulate(p, {"F": Decimal("12345.4")})
     assert large.time(large.costs.FWD[0]) == "12345"
 
 
-def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
+def test_a_window_of_one_delays_a_program_more_than_a_window_of_two() -> None:
     """With a window of one a SEND waits until the message before it has arrived, at a hop of 3."""
     p = program("gpipe", D=2, N=6)
     with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))

@@ -1,4 +1,4 @@
-"""Names that are bound by position: if s, m, p or r would not have their usual meaning, the schedule is refused."""
+"""Names in wrong places: s, m, p or r where its place gives it another meaning, and names that are known only elsewhere."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ FAMILY = "number the pipes of a family with another name, such as i"
         ("listing", "w { F }", "s in 0 .. w - 1 { F(r, s) }", "9: s", "'s' means the stage", TASK),
     ],
 )
-def test_a_name_that_means_something_else(base: str, right: str, wrong: str, where: str, message: str, help: str) -> None:
+def test_a_name_without_its_usual_meaning_is_refused(
+    base: str, right: str, wrong: str, where: str, message: str, help: str
+) -> None:
     [finding] = findings_of(slip(base, (right, wrong)))
     assert (finding.code, location(finding)) == ("E207", where)
     assert finding.message.startswith(message) and help in finding.help
 
 
-def test_the_index_of_a_rule_means_no_rank() -> None:
+def test_a_rule_may_not_call_the_index_of_a_family_r() -> None:
     [finding] = findings_of(slip("gpipe", ("pipe main", "pipe main[i in 0 .. 0]"), ("F(s, m)", "F main[r](s, m)")))
     assert (finding.code, location(finding), finding.help) == ("E207", "8: r", FAMILY)
 
@@ -79,6 +81,6 @@ def test_other_names_and_names_with_their_usual_meaning_are_accepted(base: str, 
         ("listing", "D - r", "D - s", "write the stage as a formula of the rank"),
     ],
 )
-def test_a_name_that_is_known_elsewhere(base: str, right: str, wrong: str, help: str) -> None:
+def test_a_name_that_is_known_only_elsewhere_gets_a_help_for_its_place(base: str, right: str, wrong: str, help: str) -> None:
     finding = findings_of(slip(base, (right, wrong)))[0]
     assert finding.code == "E201" and help in finding.help, finding.help

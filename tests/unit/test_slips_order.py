@@ -1,7 +1,6 @@
-"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. The help has the intended text,
-or another one with the same program.
+"""Slips in ticks, conditions, ranges, placements, counts and listings. Most of these texts parse.
 
-slips_order.txt has one slip per line.
+slips_order.txt has one slip per line. The help for it has the intended text, or another one with the same program.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def test_a_listing_with_a_missing_iteration_is_one_finding() -> None:
     assert finding.help.startswith("slip.sched:10:12: write 'N - w' instead of 'N - w - 1'; tried with D=4 N=8")
 
 
-def test_a_gap_that_no_edit_closes_names_the_conditions() -> None:
+def test_for_a_gap_that_no_edit_closes_the_help_names_the_conditions() -> None:
     rules = "\n    ".join(f"F(s, m) when m % 5 == {k} at s + m" for k in range(3))
     [finding] = findings_of(slip("gpipe", ("F(s, m) at s + m", rules)))
     assert finding.code == "E301" and location(finding) == "8: F(s, m) when m % 5 == 0 at s + m"
@@ -84,7 +83,7 @@ def test_a_rank_that_is_a_sum_of_ten_thousand_terms_gets_the_ordinary_finding() 
 @pytest.mark.parametrize("word", ["F2", "B2", "W11"])
 def test_a_task_written_as_in_a_timeline_gets_the_form_with_its_micro_batch(word: str) -> None:
     [finding] = findings_of(slip("listing", ("w { F }", f"w {{ {word} }}")))
-    form = f"{word[0]}(STAGE, {word[1:]})"
+    form = f"{word[0]}(STAGE, {word[1:]})"  # F(STAGE, 2)
     assert finding.help == f"a micro-batch is written with its stage: {form}; {word[0]} alone is the next micro-batch"
     assert compile_text(slip("listing", ("repeat w { F }", "F(r, 0)  repeat w - 1 { F }"))).program == right_program("listing")
 

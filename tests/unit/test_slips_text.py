@@ -23,34 +23,34 @@ from tests.helpers_slips import RIGHT, findings_of, location, right_program, sli
 @pytest.mark.parametrize("line", slip_lines("slips_corrected.txt"))
 def test_the_help_restores_the_intended_text(line: str) -> None:
     base, text = with_slip(line)
-    found = findings_of(text)
-    assert len(found) == 1, [d.message for d in found]  # one finding for one slip
-    corrected = compile_text(with_edits(text, found[0])).program
+    findings = findings_of(text)
+    assert len(findings) == 1, [d.message for d in findings]  # one finding for one slip
+    corrected = compile_text(with_edits(text, findings[0])).program
     assert corrected.with_header(schedule=right_program(base).header.schedule) == right_program(base)
 
 
-ADVISED = slip_lines("slips_advised.txt")
+ADVISED = slip_lines("slips_advised.txt")  # two lines for each slip: the slip, and `line: marked text => help`
 
 
 @pytest.mark.parametrize(("line", "advice"), list(zip(ADVISED[::2], ADVISED[1::2], strict=True)))
 def test_the_help_explains_what_to_write(line: str, advice: str) -> None:
-    found = findings_of(with_slip(line)[1])
+    finding = findings_of(with_slip(line)[1])[0]
     where, _, help = advice.strip().partition(" => ")
-    assert found[0].code in ("E101", "E102")
-    assert (location(found[0]).strip(), found[0].help) == (where.strip(), help)
+    assert finding.code in ("E101", "E102")
+    assert (location(finding).strip(), finding.help) == (where.strip(), help)
 
 
 @pytest.mark.parametrize(
-    ("line", "findings"),
+    ("line", "places"),
     [
         ("listing: repeat w { F } ==> repeat w { F, F }\\n    repeat w { F; F }", ["9: ,", "10: ;"]),
         ("gpipe: param D = 4 ==> param D: 4   ranks = D", ["2: :", "2: ="]),
         ("gpipe: F(s, m) at s + m ==> F(s, m) = s + m mod 3", ["8: =", "8: 3"]),
     ],
 )
-def test_several_slips_are_all_found(line: str, findings: list[str]) -> None:
-    """The edit of one slip does not hide the next, and each is marked at its place in the original text."""
-    assert [location(d) for d in findings_of(with_slip(line)[1])] == findings
+def test_several_slips_are_all_found(line: str, places: list[str]) -> None:
+    """One slip does not hide the next, and each is marked at its place in the text."""
+    assert [location(d) for d in findings_of(with_slip(line)[1])] == places
 
 
 def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
@@ -77,11 +77,12 @@ def test_nothing_is_suggested_if_no_change_lets_the_parser_continue() -> None:
         assert "write '" not in findings_of(text)[0].help
 
 
+# Words to insert, besides the keywords of the language.
 SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "for", "while", "range", "F", "B", "s", "m", "4"]
 
 
-def test_help_never_fails_on_unexpected_text() -> None:
-    """Random texts: words are left out, inserted, replaced or exchanged, and texts are cut off."""
+def test_no_random_change_of_a_text_makes_the_help_fail() -> None:
+    """Words are left out, inserted, replaced or exchanged, and texts are cut off."""
     r = random.Random(7)
     inserted_words = sorted(keywords()) + SIGNS
     for _ in range(400):
@@ -113,13 +114,13 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 @pytest.mark.parametrize(
     "text", ["schedule x\npipe a[#] {", f"{LISTING}for i in range(#) {{ F }}\n}}", f"{LISTING}for i in 0 until # {{ F }}\n}}"]
 )
-def test_digits_that_the_language_does_not_allow_are_no_number(text: str, number: str) -> None:
-    found = findings_of(text.replace("#", number))
-    assert found and not any(".. 2'" in d.help for d in found)  # the Arabic ٣ is not read as 3
+def test_other_digits_and_a_huge_number_are_findings(text: str, number: str) -> None:
+    findings = findings_of(text.replace("#", number))
+    assert findings and not any(".. 2'" in d.help for d in findings)  # the Arabic ٣ is not read as 3
 
 
 def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+    calls = []  # of closing_bracket: their number does not grow with that of the commas
     closing_bracket = Place.closing_bracket
     monkeypatch.setattr(Place, "closing_bracket", lambda p, k: calls.append(k) or closing_bracket(p, k))
     for commas in (1, 100):
@@ -140,7 +141,7 @@ order ticks {{ F(s, m) at s + ) }}
     assert [location(d).split(":")[0] for d in findings_of(text)] == ["5", "6"]
 
 
-def test_a_wrong_statement_ends_at_the_first_word_of_any_statement() -> None:
-    """The parser says which words may begin a statement, and `_STARTS` has all of them."""
+def test_a_wrong_statement_ends_before_the_first_word_of_the_next_one() -> None:
+    """`_STARTS` has all words that may begin a statement, as the parser knows them."""
     names = terminals_after("schedule x", len("schedule x")) - {"$END"}
     assert names and all(texts._STARTS.fullmatch(terminal_texts()[name]) for name in names)

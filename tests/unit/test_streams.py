@@ -1,4 +1,4 @@
-"""The reader of streams accepts exactly the instructions that the types accept, and reads them as equal instructions."""
+"""Reading streams: exactly the instructions that the types accept are accepted, and how micro-batches are numbered."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ wrong_types = st.sampled_from([True, False, None, 1.0, 1.5, "0", "", [], [0], {}
 integer_or_wrong = integers | wrong_types
 list_or_wrong = st.lists(integer_or_wrong, max_size=3) | wrong_types | integers
 boolean_or_wrong = st.booleans() | wrong_types
+# By field: values to draw, valid ones and others.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "op": st.sampled_from([*Op.__members__, "FWD ", "fwd", ""]) | wrong_types,
     "value": st.sampled_from(["act", "grad", "Act"]) | wrong_types,
@@ -37,6 +38,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "overlap": boolean_or_wrong,
     "more": integer_or_wrong,
 }
+# By operation: the fields that it needs.
 SHAPES = {
     "FWD": ("pipe", "stage", "micro_batches"),
     "BWD": ("pipe", "stage", "micro_batches"),
@@ -45,12 +47,13 @@ SHAPES = {
     "FREE": ("value", "pipe", "stage", "micro_batches"),
     "ALLREDUCE": ("group", "stage", "ranks"),
 }
+# By field: a valid value.
 RIGHT = {"value": "act", "pipe": 0, "stage": 1, "micro_batches": [0], "peer": 1, "group": "t", "ranks": [0, 1]}
 
 
 @st.composite
 def objects(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw an instruction with up to three fields changed, added or left out."""
+    """Draw the JSON object of an instruction with up to three fields changed, added or left out."""
     op = draw(st.sampled_from(list(SHAPES)))
     fields = {"op": op} | {name: RIGHT[name] for name in SHAPES[op]}
     for name in draw(st.lists(st.sampled_from(list(VALUES)), max_size=3)):
@@ -72,12 +75,12 @@ def test_the_reader_accepts_exactly_the_instructions_that_the_types_accept(field
     rows.begin()
     is_added = rows.add_if_valid(fields)
     try:
-        value = _instruction_adapter().validate_json(json.dumps(fields))
+        instruction = _instruction_adapter().validate_json(json.dumps(fields))
     except ValidationError:
         assert not is_added and not rows.last_length
         return
     assert is_added and rows.last_length == 1
-    assert program_of_rows(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
+    assert program_of_rows(rows).stream(0) == program_of(HEADER, [[instruction]]).stream(0) == (instruction,)
 
 
 def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
@@ -100,6 +103,6 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
 
 
 def operands_of(a: Program, b: Program) -> list[tuple[int, int]]:
-    """Return, for every instruction on micro-batches, the number of their list in each of two equal programs."""
+    """Return, for every instruction that names micro-batches, the number of its list in `a` and in `b`, two equal programs."""
     rows = np.flatnonzero(a.table.op != Op.ALLREDUCE)
     return list(zip(a.table.operand[rows].tolist(), b.table.operand[rows].tolist(), strict=True))

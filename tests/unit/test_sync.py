@@ -1,4 +1,4 @@
-"""The place of the all-reduces of gradients: at the end, eager, or eager where idle. With width they include all replicas."""
+"""The all-reduces of gradients: their place (at the end, eager, eager where idle), and the ranks that join them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chimerac.compiler.command.main import main
 from tests.helpers import program, streams
 from tests.helpers_text import small
 
-# Two pipes on two ranks, two micro-batches each:
-#   rank 0  Fa0 Fa1 Fb2 Bb2 Fb3 Bb3 Ba0 Ba1     b ends early with stage 1, a late with stage 0
+# Two pipes on two ranks, two micro-batches each. On rank 0, pipe b ends early, with stage 1, and pipe a late, with stage 0:
+#   rank 0  Fa0 Fa1 Fb2 Fb3 Bb2 Bb3 Ba0 Ba1
 PIPES = "pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches N }"
 TICKS = {"rule1": "F(s, m) at 2*m + 3*s", "rule2": "B(s, m) at 20 + 2*m - 10*s"}
 
@@ -78,21 +78,21 @@ def test_a_tied_set_with_one_holder_has_no_all_reduce() -> None:
     assert not small(extra="tied shared on stages 0, 1", pipe=pipe, **ticks).collectives
 
 
-def test_every_replica_has_the_streams_of_the_program_of_width_one() -> None:
+def test_a_replica_has_the_streams_of_width_one_but_all_reduces_include_all_replicas() -> None:
     p = program("chimera", width=3, D=4)
     narrow = program("chimera", D=4)
     assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(narrow))
     for w in range(3):
         for r in range(4):
-            for a, b in zip(narrow.stream(r), p.stream(4 * w + r), strict=True):
-                if isinstance(a, AllReduce):
-                    assert isinstance(b, AllReduce) and b.group == a.group
-                    assert b.ranks == tuple(x + 4 * k for k in range(3) for x in a.ranks)
-                elif hasattr(a, "peer"):
-                    assert b.peer == a.peer + 4 * w
-                    assert b.micro_batches == a.micro_batches
+            for of_one, of_replica in zip(narrow.stream(r), p.stream(4 * w + r), strict=True):
+                if isinstance(of_one, AllReduce):
+                    assert isinstance(of_replica, AllReduce) and of_replica.group == of_one.group
+                    assert of_replica.ranks == tuple(rank + 4 * k for k in range(3) for rank in of_one.ranks)
+                elif hasattr(of_one, "peer"):
+                    assert of_replica.peer == of_one.peer + 4 * w
+                    assert of_replica.micro_batches == of_one.micro_batches
                 else:
-                    assert a == b
+                    assert of_one == of_replica
 
 
 def test_a_width_of_one_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:

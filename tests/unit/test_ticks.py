@@ -1,4 +1,4 @@
-"""Ticks determine the order of tasks; their values have no other effect."""
+"""`order ticks`: ticks determine only the order of tasks, a fill places weight gradients, and wrong formulas are findings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_task_needs_one_formula() -> None:
     assert [d.code for d in findings_of(rule2="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     both = "B(s, m) at 90 + m  I(s, m) at 190 + m  W(s, m) at 290 + m"
     assert [d.code for d in findings_of(rule2=both)] == ["E302"]
-    for kind in "IW":  # no finding for the missing half: with it there would still be two backwards
+    for kind in "IW":  # the other half is missing too, but has no finding: with it there would still be two backwards
         assert [d.code for d in findings_of(rule2=f"B(s, m) at 9 + m  {kind}(s, m) at 99 + m")] == ["E302"]
     [d] = findings_of(rule1="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 1")
@@ -92,7 +92,7 @@ def test_a_deadlock_names_the_formulas_that_ordered_it() -> None:
 
 
 def test_formulas_that_place_a_task_often_are_the_only_finding() -> None:
-    """Placing stops when there are more tasks than can be right, so the tasks of later formulas are not missing."""
+    """Placing stops when there are more tasks than can be right. The tasks of later formulas are not reported as missing."""
     [d] = findings_of(rule1="F(s, m) at s + 2*m " + "F(s, m) when m == 0 at 77 " * 20)
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 0")
     assert len(d.notes) == 9 and d.notes[-1] == "..."
@@ -128,12 +128,12 @@ def test_a_fill_is_a_rule_for_the_weight_gradients_of_a_rank() -> None:
 
 def test_a_weight_gradient_is_not_before_its_input_gradient() -> None:
     assert filled("k - 99") == ["F0 F1 I0 W0 F2 I1 W1 I2 W2", "F0 I0 W0 F1 I1 W1 F2 I2 W2"]
-    same_tick = filled("3*D - 2 - 2*r + 3*k")  # that of its input gradient
+    same_tick = filled("3*D - 2 - 2*r + 3*k")  # the tick of the input gradient
     assert same_tick == filled("k - 99")
 
 
 def test_the_numbers_of_a_fill_count_all_pipes_and_stages_of_a_rank() -> None:
-    """Each rank has four weight gradients. The first two of them come at once, the others at the end."""
+    """Each rank has four weight gradients. Two come right after their input gradients, two at the end, in reverse."""
     text = """schedule x  ranks 2  stages 4
     pipe a { stage s on rank s % 2      micro_batches 1 }
     pipe b { stage s on rank 1 - s % 2  micro_batches 1 }
@@ -165,7 +165,7 @@ def test_a_fill_may_use_lets_of_the_order() -> None:
     assert reverse == ["F0 F1 I0 F2 I1 I2 W0 W1 W2", "F0 I0 F1 I1 F2 I2 W2 W1 W0"]
 
 
-def test_a_tick_of_a_fill_that_another_task_has_is_found() -> None:
+def test_a_fill_on_the_tick_of_another_task_is_a_finding() -> None:
     [d] = findings_of(rule1="F(s, m) at s + 3*m", rule2=f"{INPUT_GRADIENTS}   fill W(r, k) at 6 + 2*k")
     assert d.code == "E303"
     assert d.message == "rank 0 has two tasks on tick 6: FWD main s0 m2 and BWD_WEIGHT main s0 m0"
@@ -193,7 +193,7 @@ def test_a_wrong_fill_is_refused(backward: str, code: str, message: str) -> None
     assert found[0].message.startswith(message)
 
 
-def test_a_let_that_only_a_fill_uses_is_used() -> None:
+def test_a_let_that_only_a_fill_uses_counts_as_used_and_is_checked() -> None:
     lets = "order ticks { let far = 99"
     assert filled("far + k", order=lets) == filled("99 + k")
     [d] = findings_of(order="order ticks { let far = 99  let near = s", rule1="F(s, m) at s + 3*m",

@@ -1,4 +1,4 @@
-"""Timelines as files: what is written is read again, and everything else is refused with one finding."""
+"""Timelines as files: what is written is read again, and wrong files are refused. And measured times beside predicted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = timeline_to_json(PROGRAM, simulate(PROGRAM).timeline, "simulated")
 
 
 def measured(program: Program, **costs: int) -> Timeline:
-    """Return what a run would measure where a unit of these costs takes 7 ms. The iteration ends 3 ms after its last task."""
+    """Return what a run would measure if a unit of these costs took 7 ms, and the iteration ended 3 ms after its last task."""
     s = simulate(program, costs)
     t = s.timeline
     return replace(t, start=7000 * t.start, end=7000 * t.end, scale=1000, unit="ms", finish=7000 * s.makespan + 3000)
@@ -32,10 +32,10 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
     timeline = measured(PROGRAM)
     mixed = timeline.take(np.random.default_rng(1).permutation(len(timeline)))
     file = timeline_from_json(timeline_to_json(PROGRAM, mixed, "measured"), "t.json")
-    found = file.of(PROGRAM)
-    assert (file.source, file.schedule, found.unit, found.scale) == ("measured", "chimera", "ms", 1000)
-    assert found.makespan == timeline.finish
-    assert all((getattr(found, name) == getattr(timeline, name)).all() for name in COLUMNS)
+    again = file.of(PROGRAM)
+    assert (file.source, file.schedule, again.unit, again.scale) == ("measured", "chimera", "ms", 1000)
+    assert again.makespan == timeline.finish
+    assert all((getattr(again, name) == getattr(timeline, name)).all() for name in COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -62,29 +62,30 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
         (PROGRAM.digest, "0" * 64, "E614", rf"digest 0{{64}}(.|\n)*chimera with digest {PROGRAM.digest}"),
     ],
 )
-def test_a_wrong_timeline_is_refused_with_one_finding(old: str, new: str, code: str, says: str) -> None:
+def test_a_wrong_timeline_is_refused(old: str, new: str, code: str, says: str) -> None:
     assert old in TEXT
     with pytest.raises(ChimeraError) as error:
         timeline_from_json(TEXT.replace(old, new, 1), "t.json").of(PROGRAM)
-    found = error.value.diagnostics
-    assert found[0].code == code and re.search(says, str(error.value)) and "t.json" in found[0].message
-    assert len(found) == 1 or new == '"rows": ['  # a field is missing, and another one unknown
+    findings = error.value.diagnostics
+    assert findings[0].code == code and re.search(says, str(error.value)) and "t.json" in findings[0].message
+    assert len(findings) == 1 or new == '"rows": ['  # a field is missing, and another one unknown
 
 
 def test_the_figures_of_a_run_are_beside_the_predicted_ones() -> None:
+    # Each rank computes for 9 units: F and B of three micro-batches. The last task ends at 12.
     program = compile_schedule("1f1b", {"D": 2, "N": 3}).program
-    found = beside(simulate(program), measured(program))
-    assert found.unit_of_cost == pytest.approx(7) and found.unit == "ms"
-    assert found.predicted.makespan == found.measured.last_task_end == pytest.approx(7 * 12)
-    assert found.measured.makespan == pytest.approx(7 * 12 + 3)
-    assert found.measured.busy == found.predicted.busy == pytest.approx((7 * 9, 7 * 9))
-    assert found.measured.bubble_ratio == pytest.approx(1 - 7 * 9 / (7 * 12 + 3))
+    figures = beside(simulate(program), measured(program))
+    assert figures.unit_of_cost == pytest.approx(7) and figures.unit == "ms"
+    assert figures.predicted.makespan == figures.measured.last_task_end == pytest.approx(7 * 12)
+    assert figures.measured.makespan == pytest.approx(7 * 12 + 3)
+    assert figures.measured.busy == figures.predicted.busy == pytest.approx((7 * 9, 7 * 9))
+    assert figures.measured.bubble_ratio == pytest.approx(1 - 7 * 9 / (7 * 12 + 3))
     # Slower backwards make a unit of cost longer, so forwards take less than predicted.
     slower = beside(simulate(program), measured(program, B=3)).kinds
     assert {(k.op.name, k.count, k.difference > 0) for k in slower} == {("BWD", 3, True), ("FWD", 3, False)}
 
 
-WORDS = ["chimera", "-p", "D=2", "-p", "N=2"]  # of PROGRAM
+WORDS = ["chimera", "-p", "D=2", "-p", "N=2"]  # of a command that compiles PROGRAM
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_the_command_shows_what_was_measured_beside_what_was_predicted(path: str
     assert "measured beside predicted, in ms" in capsys.readouterr().out
 
 
-def test_the_command_refuses_a_timeline_of_another_program_and_emitters_that_show_none(
+def test_the_command_refuses_another_program_an_emitter_without_measured_times_and_an_output_over_the_timeline(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["chimera", "--emit", "report", "--measured", path]) == 1

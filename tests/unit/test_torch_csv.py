@@ -1,4 +1,4 @@
-"""torch's CSV: programs and CSV both ways, what torch cannot express, and hostile files."""
+"""torch's CSV: writing and reading programs, what torch cannot express, and wrong files. Also programs as listings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from chimerac.compiler.exchange.torch_csv import program_from_csv, program_to_cs
 from tests.helpers import CASES, library_program
 from tests.helpers_cost import lines
 
+# The schedules of the library with one copy of each stage.
 EXPRESSIBLE = ("gpipe", "1f1b", "dapple", "interleaved", "looped_bfs", "hanayo", "zb_h1", "zb_h2", "zb_v", "dualpipev")
 
 
@@ -39,17 +40,27 @@ def test_a_program_is_the_same_after_csv_or_is_refused(name: str, parameters: tu
         return
     arranged = compile_schedule(name, dict(parameters), machine="serial", arrange=True).program
     for given, with_communication in ((program, False), (arranged, True)):
-        found = read(program_to_csv(given, with_communication))
+        again = read(program_to_csv(given, with_communication))
         assert (
-            text_of_streams(found) == text_of_streams(given)
-            and found.header.pipes[0].placement == program.header.pipes[0].placement
+            text_of_streams(again) == text_of_streams(given)
+            and again.header.pipes[0].placement == program.header.pipes[0].placement
         )
-    assert found.header.schedule == "own_order", "the name of the file, as a name of the language"
+        assert again.header.schedule == "own_order", "the name of the file, as a name of the language"
+
+
+@pytest.mark.parametrize(
+    ("width", "message"), [(0, "at least one replica, and the width is 0"), (10**9, "own-order.csv asks for")]
+)
+def test_a_width_that_no_program_has_is_refused(width: int, message: str) -> None:
+    with pytest.raises(ChimeraError, match=f"E211: .*{message}"):
+        read("0F0,0B0\n", width=width)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v", "hanayo", "zb_h2"])
 def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> None:
-    """Its simulator executes the messages of a rank one after another. It does not know overlapped pairs."""
+    """torch's simulator executes the messages of a rank one after another. These schedules have no overlapped pairs, which it
+    does not know.
+    """
     from torch.distributed.pipelining import schedules  # 2.6 s, for this test only
 
     program = compile_schedule(name, {"D": 4, "N": 8}, machine="serial", arrange=True).program
@@ -60,12 +71,12 @@ def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> N
     )
     ranks = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
     assert [ranks[s] for s in range(h.stages)] == list(h.pipes[0].placement)
-    shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
-    messages = {r: [a for a in line if a.computation_type not in shards] for r, line in enumerate(with_messages)}
-    schedules._simulate_comms_compute(messages, ranks.__getitem__, h.stages)
+    of_shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
+    simulated = {r: [a for a in line if a.computation_type not in of_shards] for r, line in enumerate(with_messages)}
+    schedules._simulate_comms_compute(simulated, ranks.__getitem__, h.stages)
     lowered = schedules._add_send_recv(dict(enumerate(tasks)), ranks.__getitem__, h.stages)
     text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
-    assert len(read(text)) == len(program), "the same tasks and messages, verified"
+    assert len(read(text)) == len(program), "as many tasks and messages, which `read` verifies"
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
@@ -103,6 +114,7 @@ def test_messages_that_would_hang_over_nccl_are_refused() -> None:
         program_to_csv(compile_schedule("1f1b", {"D": 2, "N": 4}).program, with_communication=True)
 
 
+# code: what the codes of all findings begin with.
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
@@ -121,13 +133,13 @@ def test_messages_that_would_hang_over_nccl_are_refused() -> None:
         ("0F0,0B0,0I0,0W0", "E622", "as backward: 0B0 and 0I0 and 0W0"),
         ("0B0,0F0", "E622", "rank 0 never reaches 0B0"),
         ("(0F0;0B0)OVERLAP_F_B", "E622", "deadlocks"),
-        ("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0", "E4", ""),
-        ("0F0,5SEND_F0,0B0", "E4", ""),
-        ("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),
-        ("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),
+        ("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0", "E4", ""),  # stage 1 sends no gradient
+        ("0F0,5SEND_F0,0B0", "E4", ""),  # there is no stage 5
+        ("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),  # sent before it is computed
+        ("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0", "E42", ""),  # read before it is received
     ],
 )
-def test_a_file_that_is_no_schedule_is_refused(text: str, code: str, says: str) -> None:
+def test_a_file_that_is_no_correct_schedule_is_refused(text: str, code: str, says: str) -> None:
     with pytest.raises(ChimeraError, match=re.escape(says) or None) as error:
         read(text)
     assert all(d.code.startswith(code) for d in error.value.diagnostics)
@@ -135,12 +147,16 @@ def test_a_file_that_is_no_schedule_is_refused(text: str, code: str, says: str) 
 
 def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
     plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
-    other = '0UNSHARD,"0F0", 0F1 ,,,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1,,\n\n'
-    assert read(plain) == read(other)
+    decorated = '0UNSHARD,"0F0", 0F1 ,,,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1,,\n\n'
+    assert read(plain) == read(decorated)
+
+
+def test_a_csv_is_read_for_a_width_and_a_machine() -> None:
+    plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     assert read(plain, width=2).world == 4 and read(plain, machine="serial", arrange=True).header.machine == "serial"
 
 
-def test_reading_writing_and_listing_are_linear() -> None:
+def test_reading_writing_listing_and_comparing_are_linear() -> None:
     """Lines of Python are counted. N grows by 96 and then by 384, so linear work grows by 4 times as much the second time."""
     programs = [compile_schedule("zb_v", {"D": 2, "N": n}, machine="serial", arrange=True).program for n in (32, 128, 512)]
     texts = [program_to_csv(p, with_communication=True) for p in programs]
@@ -150,7 +166,7 @@ def test_reading_writing_and_listing_are_linear() -> None:
         [lines(lambda p=p: program_to_listing(p)) for p in programs],  # type: ignore[misc]
         [lines(lambda p=p: diff(p, p)) for p in programs],  # type: ignore[misc]
     ):
-        assert counts[2] - counts[1] < 1.3 * 4 * (counts[1] - counts[0]), counts
+        assert counts[2] - counts[1] < 1.3 * 4 * (counts[1] - counts[0]), counts  # 1.3: some tolerance
 
 
 def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +175,7 @@ def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.Capture
     assert main([path, "--emit", "report"]) == 0
     report = capsys.readouterr().out
     assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "report"]) == 0
+    # The first three lines differ: they have the schedule's name and parameters, and the digest.
     assert report.splitlines()[3:] == capsys.readouterr().out.splitlines()[3:]
     assert main([path, "--emit", "sched", "-o", str(tmp_path / "zb.sched")]) == 0
     assert main([str(tmp_path / "zb.sched")]) == 0

@@ -1,4 +1,4 @@
-"""`chimerac tour`: each part runs alone, what is drawn can be counted, questions are asked on a terminal only."""
+"""`chimerac tour`: each part runs alone, the idle slots that it draws can be counted, and it asks only on a terminal."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from chimerac.compiler import compile_schedule, simulate
 from chimerac.compiler.command.main import main
 from chimerac.compiler.command.verbs import TOUR_PARTS
 from chimerac.compiler.draw.slots import draw_slots
+from chimerac.compiler.tour.guide import Guide
 
 NEED_NO_TORCH = [name for name in TOUR_PARTS if name != "train"]
 Answer = Callable[[str], str]
@@ -24,7 +25,10 @@ Answer = Callable[[str], str]
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[str]]:
-    """Return a function that makes stdin and stdout a terminal, with these answers, and returns the list of the questions."""
+    """Return a function that makes stdin and stdout a terminal.
+
+    Its argument computes the answer to each question. It returns a list, which gets the questions as they are asked.
+    """
 
     def make(answer: Answer) -> list[str]:
         questions: list[str] = []
@@ -42,7 +46,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[str]]:
 
 
 @pytest.mark.parametrize("part", NEED_NO_TORCH)
-def test_each_part_runs_alone_without_questions(
+def test_each_part_without_torch_runs_alone_and_without_questions(
     part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(prompt: str = "") -> str:
@@ -69,7 +73,7 @@ def prose(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("ranks", [2, 4, 6])
 def test_the_idle_slots_can_be_counted(ranks: int, capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
-    """2(D - 1) idle slots of GPipe and 1F1B and D - 2 of Chimera, as published, counted in the drawing."""
+    """In the drawing each rank has 2(D - 1) idle slots with GPipe and 1F1B, and D - 2 with Chimera, as published."""
     questions = terminal(lambda prompt: str(ranks) if "How many ranks" in prompt else "")
     assert main(["tour", "schedule"]) == 0
     text = capsys.readouterr().out
@@ -98,7 +102,7 @@ def test_slots_are_drawn_only_if_every_task_takes_one_unit() -> None:
 
 
 def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
-    """The tour shows the command with -o, too. If nothing fits, it says so and shows no such command."""
+    """If something fits, the tour also shows the command with -o. If nothing fits, it says so and shows no such command."""
     for batch, memory in (("16", "3GiB"), ("32", "1GiB")):
         terminal(
             lambda prompt, batch=batch, memory=memory: batch if "samples" in prompt else memory if "memory" in prompt else ""
@@ -109,6 +113,12 @@ def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[
         assert f"--batch {batch} --memory {memory}" in command
         assert ("Nothing fits" in output.out) == ("error[E718]" in output.err) == (memory == "1GiB")
         assert (f"chimerac {command} -o plan.yaml" in output.out) == (memory != "1GiB")
+
+
+def test_ctrl_c_in_the_plan_of_the_tour_ends_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guide, "command", lambda self, *words: 130)
+    assert main(["tour", "autotune"]) == 130
+    assert "Nothing fits" not in capsys.readouterr().out
 
 
 def test_wrong_answers_are_asked_again_and_q_ends_the_tour(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
@@ -144,7 +154,7 @@ def test_without_torch_the_last_part_says_how_to_get_it(
     assert "pip install 'chimerac[train]'" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_last_part_trains_on_two_ranks(tmp_path: Path) -> None:
+def test_the_last_part_trains(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chimerac", "tour", "train", "--yes"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Transfers: first in, first out; RECVs are as early as the allowance permits, or earlier if the window requires it."""
+"""Transfers are first in, first out. RECVs are as early as the allowance permits, or earlier for the window or a hop."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
 
 
 def test_the_allowance_bounds_the_number_of_posted_values() -> None:
-    """Like gpipe, with 8 micro-batches: `ahead` is the most values of a channel that are posted and not yet read."""
+    """The order is that of gpipe. ahead: the allowance, the most values of a channel that are posted and not yet read."""
     compiled = compile_text(text(rule1="F(s, m) at s + m", rule2="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
@@ -69,7 +69,7 @@ def test_the_allowance_bounds_the_number_of_posted_values() -> None:
 
 
 def without_the_rule_for_windows(compiled: Compiled) -> Program:
-    """Return the program as lowering without the rule for windows would make it."""
+    """Return the program as it is lowered for a window that is never full, with the schedule's own window in its header."""
     unbounded = compiled.ordered.program.with_header(window=NEVER_FULL)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
     complete = insert(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
@@ -103,12 +103,12 @@ def test_a_larger_window_posts_no_receive_earlier() -> None:
     assert verify(without_the_rule_for_windows(compiled))
     stream = compiled.program.stream(0)
     first_read = next(k for k, i in enumerate(stream) if i.op == "FWD" and i.pipe == 1)
-    assert sum(isinstance(i, Recv) and i.value == "act" for i in stream[:first_read]) == 2
+    assert sum(isinstance(i, Recv) and i.value == "act" for i in stream[:first_read]) == AHEAD
 
 
 @given(st.integers(1, 9), st.integers(0, 4))
-def test_the_rule_is_needed_exactly_where_the_allowance_does_not_reach(count: int, window: int) -> None:
-    """AHEAD RECVs are posted at the start, and the window allows `window` more SENDs. Further SENDs need the rule."""
+def test_the_rule_for_windows_is_needed_exactly_where_the_allowance_does_not_reach(count: int, window: int) -> None:
+    """AHEAD RECVs are posted at the start, and the window allows `window` more SENDs. Only further SENDs need the rule."""
     source = FORCED.replace("order", f"window {window}\norder").replace("micro_batches 6", f"micro_batches {count}")
     compiled = compile_text(source)
     assert not findings(compiled.program)
@@ -122,7 +122,7 @@ def test_tasks_keep_their_order() -> None:
         assert list(tasks(compiled.program.stream(g))) == list(compiled.ordered.program.stream(g))
 
 
-# Rank 1 reads values that rank 0 has computed earlier, so more than two values are sent before the first is read.
+# A message takes 2, and a forward 1. So rank 0 sends a third value before rank 1 has ended the forward that reads the first.
 SLOW = text(
     extra="cost F = 1, B = 2, hop = 2",
     rule1="F(s, m) at s + m",
@@ -140,7 +140,8 @@ def test_a_receive_is_posted_by_the_time_of_its_send() -> None:
     compiled = compile_text(SLOW)
     ends = int(compiled.timing.end.max())
     assert simulate(compiled.program).makespan == ends == 57
-    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most AHEAD are posted and unread
+    # Compiled with a hop of 0, a program need not post a RECV by the time of its SEND, and posts some later.
+    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program
     assert simulate(late, {"hop": 2}).makespan == 62
     assert max(peaks(compiled.program).receive_buffers) == max(peaks(late).receive_buffers) + 1 == 15
 
@@ -159,13 +160,13 @@ def test_no_receive_delays_a_program(source: str) -> None:
     assert makespan_without_window(compiled.program) == compiled.timing.end.max()
 
 
-@pytest.mark.parametrize(("window", "ends"), [(0, 14), (1, 22), (2, 16), (3, 14)])
-def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
+@pytest.mark.parametrize(("window", "makespan"), [(0, 14), (1, 22), (2, 16), (3, 14)])
+def test_a_full_window_delays_a_send(window: int, makespan: int) -> None:
     """Three values are computed within a hop of 3. With a window of 2 the SEND of the third one waits from 3 to 4, until the
-    first one has arrived. With a window of 0 a SEND waits until its RECV is posted, which is always so here.
+    first one has arrived. With a window of 0 a SEND waits until its RECV is posted. Here every RECV is posted before its SEND.
     """
     source = text(
         extra=f"window {window}  cost F = 1, B = 1, hop = 3", rule1="F(s, m) at s + m", rule2="B(s, m) at 100 - s + m"
     )
     p = compile_text(source).program
-    assert (simulate(p).makespan, makespan_without_window(p)) == (ends, 14)
+    assert (simulate(p).makespan, makespan_without_window(p)) == (makespan, 14)

@@ -1,6 +1,6 @@
-"""Each check of the verifier is tested with a change to a correct program that only this check can find.
+"""The verifier: changes to correct programs, with the findings that refuse them, and unusual programs that are accepted.
 
-test_verify_collectives.py has the tests of all-reduces.
+test_verify_collectives.py has most tests of all-reduces, and test_recompute.py those of recomputations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from typing import get_args
 import pytest
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.instructions import (
+    AllReduce,
+    Bwd,
+    BwdInput,
+    BwdWeight,
+    Free,
+    Fwd,
+    Instruction,
+    Recv,
+    Send,
+    stage_group,
+)
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of, verify
@@ -83,14 +94,14 @@ def test_groups_and_split_backwards_are_accepted() -> None:
          "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
-def test_a_wrong_task_is_refused(code: str, old: str, new: str, message: str) -> None:
+def test_a_wrong_instruction_is_refused(code: str, old: str, new: str, message: str) -> None:
     diagnostics = findings_of(changed((old, new), text=SPLIT_PIPES))
     assert diagnostics[0].code == code
     assert any(message in d.message for d in diagnostics)
 
 
 def test_a_backward_for_a_wrong_micro_batch_is_refused_though_the_number_of_backwards_is_right() -> None:
-    """Micro-batch 1 has no backward and micro-batch 0 has two."""
+    """On stage 0, micro-batch 1 has no backward and micro-batch 0 has two."""
     p = changed(("BWD main s0 m1", "BWD main s0 m0"))
     assert {d.code for d in findings_of(p)} == {"E410", "E411"}
 
@@ -111,16 +122,18 @@ def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
         ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "once more than it is"),
     ],
 )
-def test_a_message_of_a_wrong_rank_or_number_is_refused(code: str, replacements: list[tuple[str, str]], message: str) -> None:
-    three = program_to_text(program("1f1b", D=3, N=2))
-    diagnostics = findings_of(changed(*replacements, text=three))
+def test_a_transfer_that_is_missing_or_repeated_or_names_a_wrong_rank_is_refused(
+    code: str, replacements: list[tuple[str, str]], message: str
+) -> None:
+    three_ranks = program_to_text(program("1f1b", D=3, N=2))
+    diagnostics = findings_of(changed(*replacements, text=three_ranks))
     assert diagnostics[0].code == code
     assert message in diagnostics[0].message
 
 
-def test_a_message_from_a_rank_that_does_not_make_it_is_refused() -> None:
-    three = program_to_text(program("1f1b", D=3, N=2))
-    p = changed(("; SEND act main s1 m0 -> 1", ""), ("rank 2:\n", "rank 2:\n  SEND act main s1 m0 -> 1\n"), text=three)
+def test_a_value_that_is_sent_from_a_rank_that_does_not_make_it_is_refused() -> None:
+    three_ranks = program_to_text(program("1f1b", D=3, N=2))
+    p = changed(("; SEND act main s1 m0 -> 1", ""), ("rank 2:\n", "rank 2:\n  SEND act main s1 m0 -> 1\n"), text=three_ranks)
     assert findings_of(p)[0].message.endswith("act main s1 m0 is sent from a rank that does not make it")
 
 
@@ -129,10 +142,10 @@ def test_a_message_from_a_rank_that_does_not_make_it_is_refused() -> None:
     [
         ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is freed too early"),
         ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is freed twice"),
-        ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
+        ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),  # on rank 0; the buffer is on rank 1
     ],
 )
-def test_a_buffer_that_is_freed_too_early_or_twice_is_refused(where: str, free: str, message: str) -> None:
+def test_a_buffer_that_is_freed_too_early_or_twice_or_on_another_rank_is_refused(where: str, free: str, message: str) -> None:
     first = findings_of(changed((where, where + free)))[0]
     assert first.code == "E426" and message in first.message
 
@@ -154,6 +167,7 @@ def test_an_exceeded_or_unknown_limit_is_refused() -> None:
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
     [d] = findings_of(RIGHT.with_header(limits={"activation": 1}))
     assert (d.code, d.message, d.help) == ("E401", "unknown limit 'activation'", "did you mean 'activations'?")
+    # At most 100 findings are about a header, here one that has 500 unknown limits.
     assert len(findings_of(RIGHT.with_header(limits={f"limit{k}": 1 for k in range(500)}))) == 100
 
 
@@ -177,11 +191,12 @@ def test_a_wrong_header_is_refused(changes: dict[str, object], message: str) -> 
     assert any(message in d.message for d in diagnostics)
 
 
-def test_the_micro_batches_of_the_pipes_are_each_listed_once() -> None:
+def test_a_micro_batch_that_the_pipes_omit_or_repeat_or_that_does_not_exist_is_named() -> None:
     p = program("1f1b", D=2, N=3)
     (pipe,) = p.header.pipes
 
     def message(*ids: int) -> str:
+        """Return the message about the program if its pipe lists these micro-batches."""
         [d] = findings_of(p.with_header(pipes=(replace(pipe, micro_batches=ids),)))
         return d.message
 
@@ -213,9 +228,11 @@ def test_a_wrong_micro_batch_of_an_instruction_is_refused(ids: str, fact: str, h
         (Fwd(-1, 0, (9,)), "rank 0, instruction 0: FWD of pipe -1: pipes are 0 .. 0"),
         (Fwd(0, -1, (0,)), "rank 0, instruction 0: FWD main s-1 m0: stages are 0 .. 1"),
         (Send("act", 0, 1, (0,), -1), "rank 0, instruction 0: SEND act main s1 m0 -> -1: ranks are 0 .. 1"),
+        (Fwd(0, 0, ()), "rank 0, instruction 0: FWD main s0 m: it names no micro-batch"),
+        (AllReduce(stage_group(0), 0, ()), "rank 0, instruction 0: ALLREDUCE s0 over : it names no rank"),
     ],
 )
-def test_ids_below_0_of_a_program_built_in_python_are_refused(wrong: Instruction, message: str) -> None:
+def test_ids_that_only_a_program_built_in_python_can_have_are_refused(wrong: Instruction, message: str) -> None:
     s = streams(RIGHT)
     s[0][0] = wrong
     [d] = findings_of(with_streams(RIGHT, s))
@@ -225,7 +242,7 @@ def test_ids_below_0_of_a_program_built_in_python_are_refused(wrong: Instruction
 EVALUATION = evaluation_of(RIGHT)
 
 
-def test_an_evaluation_program_has_forwards_only() -> None:
+def test_forwards_and_their_transfers_are_an_evaluation_program() -> None:
     kept = [[i for i in s if isinstance(i, Fwd) or getattr(i, "value", "") == "act"] for s in streams(RIGHT)]
     p = with_streams(RIGHT, kept).with_header(kind="evaluation")
     assert verify(p) and verify(EVALUATION)
@@ -243,17 +260,20 @@ def test_an_evaluation_program_has_forwards_only() -> None:
         [[AllReduce("stage 0", 0, (0, 1))], []],
     ],
 )
-def test_an_evaluation_program_has_no_gradients(more: list[list[Instruction]]) -> None:
-    """These values are never computed, so every such instruction is refused before other checks or analyses use it."""
+def test_an_evaluation_program_with_an_instruction_about_gradients_is_refused(more: list[list[Instruction]]) -> None:
+    """No gradient is ever computed, so the first check refuses these instructions, before other checks or analyses use them.
+
+    more: by rank, the instructions that are added at its end.
+    """
     for machine in get_args(Machine):
-        p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
+        p = with_streams(EVALUATION, [s + added for s, added in zip(streams(EVALUATION), more, strict=True)])
         [d] = findings_of(p.with_header(machine=machine))
         assert d.code == "E401" and f"forwards and their transfers; {sum(map(len, more))} of its instructions" in d.message
         assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
 
 
-def test_an_evaluation_program_may_have_everything_else() -> None:
-    """Overlapped pairs, groups, FREE, recompute, limits and tied sets have their usual meaning or no effect."""
+def test_an_evaluation_program_may_have_pairs_groups_frees_recompute_limits_and_tied_sets() -> None:
+    """FREE and limits are checked as in a training program."""
     s = streams(EVALUATION)
     s[0] = [Fwd(0, 0, (0, 1), recompute=True), Send("act", 0, 1, (0, 1), 1)]
     s[1] = [
@@ -271,7 +291,7 @@ def test_an_evaluation_program_may_have_everything_else() -> None:
     assert findings_of(with_streams(p, s))[0].code == "E426"
 
 
-def test_crossing_sends_deadlock_only_on_machines_where_a_send_waits_for_its_recv() -> None:
+def test_the_machines_on_which_a_program_terminates_are_found() -> None:
     assert machines(ProgramIndex(RIGHT)) == {
         "posted": True,
         "window": True,
@@ -279,6 +299,10 @@ def test_crossing_sends_deadlock_only_on_machines_where_a_send_waits_for_its_rec
         "paired": False,
         "serial": False,
     }
+
+
+def test_crossing_sends_deadlock_where_a_send_waits_for_its_recv() -> None:
+    # Rank 0 sends act m1 before it posts its RECV of grad m0, and rank 1 sends grad m0 before it posts its RECV of act m1.
     crossing = changed(
         ("  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n", ""),
         ("  BWD main s0 m0", "  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n  BWD main s0 m0"),
@@ -303,8 +327,8 @@ TASKS = ["FWD main s0 m0", "FWD main s1 m0", "BWD_INPUT main s1 m0", "BWD_WEIGHT
 
 
 @pytest.mark.parametrize(("tasks", "pair"), [(TASKS, 0), (TASKS, 1), (TASKS, 2), ([*TASKS[:3], TASKS[4], TASKS[3]], 2)])
-def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair: int) -> None:
-    """pair: the number of the first task of the pair."""
+def test_the_second_task_of_an_overlapped_pair_may_not_need_the_first(tasks: list[str], pair: int) -> None:
+    """pair: the index of the first task of the pair."""
     text = ONE_RANK + "".join(f"  {t}{' overlap' if k == pair else ''}\n" for k, t in enumerate(tasks))
     assert verify(program_from_text(text.replace(" overlap", "")))
     [d] = findings_of(program_from_text(text))
@@ -316,6 +340,6 @@ def test_an_overlapped_pair_is_two_adjacent_tasks() -> None:
     assert verify(changed((f"{TASKS[3]}\n", f"{TASKS[3]} overlap\n"), text=text))
     assert findings_of(changed((f"{TASKS[4]}\n", f"{TASKS[4]} overlap\n"), text=text))[0].code == "E403"  # no task follows
     three = changed((f"{TASKS[2]}\n", f"{TASKS[2]} overlap\n"), (f"{TASKS[3]}\n", f"{TASKS[3]} overlap\n"), text=text)
-    assert findings_of(three)[0].code == "E403"
+    assert findings_of(three)[0].code == "E403"  # the task in the middle would be in two pairs
     sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
     assert findings_of(sent)[0].code == "E403"  # a transfer is between the two tasks

@@ -1,4 +1,6 @@
-"""All-reduces of gradients: each once on every holder, after its last weight gradient, in an order common to all streams."""
+"""How the verifier checks all-reduces of gradients: each must be once on every holder, after the last weight gradient of its
+group, and all of them in an order common to all streams.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from tests.helpers import findings_of_call, program, streams, with_move, with_st
 
 
 def three_ranks(*orders: tuple[int, int]) -> Program:
-    """Return a program with two pipes over three stages and ranks. orders: by rank, the two stages that it all-reduces."""
+    """Return a program with two pipes over three stages and ranks.
+
+    orders: by rank, the two stages whose gradients the rank all-reduces, in the order of its all-reduces.
+    """
     placements = [(0, 1, 2), (1, 2, 0)]
     pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))
     h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes)
@@ -70,7 +75,7 @@ def test_two_orders_that_differ_are_named() -> None:
     changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
     d = first_finding(with_streams(p, changed))
     assert d.code == "E453" and len(d.notes) == 2
-    # The help suggests undoing the change, on one of the two ranks.
+    # The help suggests a move on one of the two ranks, after which their orders are the same.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
     found = re.fullmatch(move, d.help.splitlines()[0])
     assert found
@@ -80,7 +85,9 @@ def test_two_orders_that_differ_are_named() -> None:
 
 
 def test_a_collective_may_have_to_move_after_the_other() -> None:
-    """Each ALLREDUCE comes right after the last backward of its stage. So none can move before the other one."""
+    """On each rank, the last backward of the second ALLREDUCE's stage comes after the first ALLREDUCE. So the second one cannot
+    move before the first one.
+    """
     pipes = Pipe("a", (0, 1), (0,)), Pipe("b", (1, 0), (1,))
     h = Header("two", {}, ranks=2, stages=2, micro_batches=2, pipes=pipes)
     result = []
@@ -119,14 +126,14 @@ def test_without_a_move_that_helps_only_arranging_is_suggested(monkeypatch: pyte
     assert help.startswith("use --for window,") and help.count("tried") == 1
 
 
-def test_the_cycle_that_is_named_is_the_shortest() -> None:
+def test_of_the_groups_of_a_cycle_the_shortest_cycle_is_named() -> None:
     # Rank 0: A X B, rank 1: B Y A. The cycle A X B Y has four members, but A and B alone are a cycle too.
-    rows = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}  # by collective and rank
+    rows = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}  # by group and rank, the row of the ALLREDUCE
     assert sorted(shortest(rows)) == [(0, 2), (10, 12)]
 
 
 def all_reduces(p: Program, rank: int) -> list[int]:
-    """Return the places of the all-reduces in the stream of a rank."""
+    """Return the indices of the all-reduces in the stream of a rank."""
     return [k for k, i in enumerate(p.stream(rank)) if isinstance(i, AllReduce)]
 
 

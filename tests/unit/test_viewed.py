@@ -1,4 +1,4 @@
-"""The data and the page of the viewer, without a browser (tests/browser has one)."""
+"""The data and the page of the viewer, without a browser. tests/browser tests the page in a browser."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from chimerac.compiler.draw.viewer.page import SCRIPTS, page
 from chimerac.compiler.playground.server import SCRIPTS as PLAYGROUND_SCRIPTS
 from tests.helpers import CASES, library_program
 
-TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}
+TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}  # of JavaScript and of numpy
 
-COLUMNS = ("op", "value", "pipe", "stage", "operand", "peer", "flags", "start", "end")
+COLUMNS = ("op", "value", "pipe", "stage", "operand", "peer", "flags", "start", "end")  # a number for each instruction
 
 
-def numbers(found: dict[str, str]) -> np.ndarray[Any, Any]:
+def numbers(encoded: dict[str, str]) -> np.ndarray[Any, Any]:
     """Return the numbers of a column of the page's data."""
-    return np.frombuffer(b64decode(found["bytes"]), TYPES[found["type"]])
+    return np.frombuffer(b64decode(encoded["bytes"]), TYPES[encoded["type"]])
 
 
 @pytest.mark.parametrize("values", [[], [0, 255], [-1, 256], [2**31 - 1], [2**31], [0.5], [-(2**31)], [2**60, 3]])
@@ -71,18 +71,18 @@ def test_idle_bars_fill_all_time_in_which_a_rank_does_not_compute(
 @pytest.mark.parametrize("schedule", ["chimera", "zb_v", "dualpipe", "chimera_doubling"])
 def test_each_row_has_the_line_that_findings_name(schedule: str) -> None:
     compiled = compile_schedule(schedule, {"D": 4, "N": 8}, width=2)
-    found = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
-    lines = [found["lines"][k][0] for k in numbers(found["of"])]  # the line number of each row
+    text = viewed(simulate(compiled.program), schedule, ordered=compiled.ordered)["text"]
+    lines = [text["lines"][k][0] for k in numbers(text["of"])]  # the line number of each row
     program, ordered = compiled.program, compiled.ordered
     assert lines == [span.line for span in order_spans(ordered, program, range(len(program)))]
     for rank in range(program.world):
         own = lines[program.offsets[rank] : program.offsets[rank + 1]]
         tasks = [k for k, i in enumerate(program.stream(rank)) if isinstance(i, Task)]
-        local = rank % ordered.program.world
+        local = rank % ordered.program.world  # the rank within its replica
         assert [own[k] for k in tasks] == [ordered.span(row).line for row in range(*ordered.program.offsets[local : local + 2])]
         for k, i in enumerate(program.stream(rank)):
             before, after = [x for x in tasks if x < k], [x for x in tasks if x > k]
-            if k not in tasks:
+            if k not in tasks:  # a RECV has the line of the next task, another instruction that of the task before it
                 assert own[k] == own[after[0] if isinstance(i, Recv) else before[-1]]
 
 
@@ -97,8 +97,9 @@ def test_the_tasks_of_an_overlapped_pair_follow_each_other() -> None:
 
 def test_a_measured_iteration_ends_with_its_all_reduces() -> None:
     s = simulate(compile_schedule("1f1b", {"D": 2, "N": 2}).program)
-    begun = 10
+    begun = 10  # the start of the first measured bar
     bars = replace(s.timeline, start=s.timeline.start + begun, end=s.timeline.end + begun)
+    # finish: when the last all-reduce ended; with None, the iteration ends with the last bar.
     for finish, makespan in ((None, s.makespan), (begun + s.makespan + 5, s.makespan + 5)):
         assert viewed(s, "1f1b", measured=replace(bars, finish=finish))["measured"]["makespan"] == makespan
 
@@ -114,37 +115,41 @@ def test_the_start_of_a_program_has_the_same_data_as_the_whole(schedule: str) ->
 
     columns_of = [(part[name], whole[name]) for name in COLUMNS]
     columns_of += [(part["memory"][name], whole["memory"][name]) for name in ("during", "after")]
-    for mine, all_of in [*columns_of, (part["text"]["of"], whole["text"]["of"])]:
-        assert np.array_equal(numbers(mine), numbers(all_of)[kept])
+    for column_of_part, column_of_whole in [*columns_of, (part["text"]["of"], whole["text"]["of"])]:
+        assert np.array_equal(numbers(column_of_part), numbers(column_of_whole)[kept])
     rank_of = np.repeat(np.arange(s.program.world), np.diff(numbers(part["offsets"])))
     assert np.array_equal(rank_of, s.program.rank_of[kept])
 
-    def pairs(found: Any, *names: str) -> set[tuple[int, ...]]:
-        return set(zip(*(numbers(found[name]).tolist() for name in names), strict=True))
+    def entries(table: Any, *columns: str) -> set[tuple[int, ...]]:
+        """Return the entries of a table of the data, each with its numbers in these columns."""
+        return set(zip(*(numbers(table[name]).tolist() for name in columns), strict=True))
 
-    def of_kept(found: set[tuple[int, ...]], rows: int) -> set[tuple[int, ...]]:
-        """Return those of the whole whose first `rows` columns are all kept, with the numbers of the part."""
+    def of_kept(of_whole: set[tuple[int, ...]], rows: int) -> set[tuple[int, ...]]:
+        """Return the entries of the whole whose first `rows` numbers are rows that the part has, with their numbers there."""
         number = {row: k for k, row in enumerate(kept.tolist())}
-        return {(*(number[x] for x in y[:rows]), *y[rows:]) for y in found if set(y[:rows]) <= set(number)}
+        return {(*(number[row] for row in x[:rows]), *x[rows:]) for x in of_whole if set(x[:rows]) <= set(number)}
 
-    assert pairs(part["edges"], "source", "target") == of_kept(pairs(whole["edges"], "source", "target"), 2)
+    assert entries(part["edges"], "source", "target") == of_kept(entries(whole["edges"], "source", "target"), 2)
     columns = ("send", "receive", "leaves", "arrives")
-    assert pairs(part["messages"], *columns) == of_kept(pairs(whole["messages"], *columns), 2)
+    assert entries(part["messages"], *columns) == of_kept(entries(whole["messages"], *columns), 2)
 
-    def read(found: Any) -> set[tuple[int, ...]]:
+    def reads(data: Any) -> set[tuple[int, ...]]:
         """Return the SEND and the RECV of each value, and the row that reads it."""
-        k = numbers(found["values"]["message"])
-        ends = [numbers(found["messages"][name])[k].tolist() for name in ("send", "receive")]
-        return set(zip(*ends, numbers(found["values"]["consumer"]).tolist(), strict=True))
+        messages = numbers(data["values"]["message"])
+        ends = [numbers(data["messages"][name])[messages].tolist() for name in ("send", "receive")]
+        return set(zip(*ends, numbers(data["values"]["consumer"]).tolist(), strict=True))
 
-    assert read(part) == of_kept(read(whole), 3) != set()
-    assert pairs(part["path"], "row", "start", "end") == of_kept(pairs(whole["path"], "row", "start", "end"), 1)
-    idle = pairs(whole["idle"], "rank", "start", "end", "cause")
-    assert pairs(part["idle"], "rank", "start", "end", "cause") == {x for x in idle if x[1] < part["until"]}
+    assert reads(part) == of_kept(reads(whole), 3) != set()
+    assert entries(part["path"], "row", "start", "end") == of_kept(entries(whole["path"], "row", "start", "end"), 1)
+    idle = entries(whole["idle"], "rank", "start", "end", "cause")
+    assert entries(part["idle"], "rank", "start", "end", "cause") == {x for x in idle if x[1] < part["until"]}
 
 
 class Elements(HTMLParser):
-    """Collects the attributes and the texts of a page's elements."""
+    """Collects the elements of a page and their texts.
+
+    found: the tag of each element, with its attributes. texts: by tag, the texts of its elements.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -173,11 +178,12 @@ def test_the_page_is_one_file_that_can_load_nothing() -> None:
     elements = Elements(text)
     tags = [tag for tag, _ in elements.found]
     assert tags.count("script") == 2 and not {"img", "link", "iframe"} & set(tags)
-    assert not [given for _, given in elements.found if {"src", "style"} & set(given) or any(k.startswith("on") for k in given)]
-    assert all((given.get("href") or "#").startswith("#") for _, given in elements.found)
+    for _, attributes in elements.found:
+        assert not {"src", "style"} & set(attributes) and not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
     data, script = elements.texts["script"]
     assert json.loads(data)["command"] == ["chimerac", hostile] and not set("<>&") & set(data)
-    policy = next(given["content"] for _, given in elements.found if given.get("http-equiv") == "Content-Security-Policy")
+    policy = next(x["content"] for _, x in elements.found if x.get("http-equiv") == "Content-Security-Policy")
     assert policy and "default-src 'none'" in policy and "unsafe" not in policy
     for kind, body in (("script", script), ("style", "".join(elements.texts["style"]))):
         assert f"{kind}-src 'sha256-{b64encode(sha256(body.encode()).digest()).decode()}'" in policy

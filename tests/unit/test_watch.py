@@ -1,4 +1,4 @@
-"""`chimerac watch`: a file that changes, is wrong, disappears and comes back."""
+"""`chimerac watch`: a file that changes, is wrong, disappears and comes back; the display in a terminal; refused arguments."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def test_it_follows_a_file_until_it_is_interrupted(tmp_path: Path) -> None:
     assert found.startswith("--- mine.sched  ") and "error[E201]" in found
     path.unlink()
     until("there is no file mine.sched now; waiting for it")
-    with path.open("w") as file:  # written in parts: only the whole text has a drawing
+    with path.open("w") as file:  # written line by line: only the whole text has a drawing
         for part in TEXT.splitlines(keepends=True):
             file.write(part)
             file.flush()
     until("F forward;")
-    other = tmp_path / "other"
-    other.write_text(TEXT.replace("N = 2*D", "N = 3*D"))
-    other.replace(path)  # as editors do
+    new_file = tmp_path / "new"
+    new_file.write_text(TEXT.replace("N = 2*D", "N = 3*D"))
+    new_file.replace(path)  # as editors do
     until("F forward;")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[1] == "\nno longer watching\n"
     assert process.returncode == 130
 
 
-def test_a_terminal_is_cleared_and_not_exceeded(tmp_path: Path) -> None:
+def test_a_terminal_is_cleared_and_the_drawing_fits_into_it(tmp_path: Path) -> None:
     (tmp_path / "mine.sched").write_text(TEXT)
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "60", "LINES": "9", "NO_COLOR": "1", "TERM": "xterm"}

@@ -1,4 +1,4 @@
-"""Edits of the text of an order that its author may have meant. Each is tried before it is suggested.
+"""Edits that may turn the text of a schedule into what its author meant. Each is tried before it is suggested.
 
 Edits of constants come before edits of signs, and small edits before large ones.
 """

@@ -22,7 +22,11 @@ from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
 
 def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return edits of a listing whose ranks wait for each other: of constants, then of signs and of the order of tasks."""
+    """Return edits of a listing whose ranks wait for each other, in two groups.
+
+    The first group changes numbers. The second changes signs, counts ranks or stages from the other end, and groups tasks in
+    another way or swaps them.
+    """
     other_edits = chain(
         _sign_and_rank_edits(schedule, listing), _regroup_edits(listing.actions), _reversed_stage_edits(listing.actions)
     )
@@ -30,16 +34,19 @@ def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edi
 
 
 def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return edits of a listing that has too many or too few tasks: of its counts and conditions."""
+    """Return edits of a listing that has too many or too few tasks, in two groups.
+
+    The first group changes numbers, conditions and counts. The second changes signs, and counts ranks from the other end.
+    """
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
-    constants = chain(
+    first_edits = chain(
         _count_changes(listing),
         (((c.span, new),) for c in _conditions(listing.actions) for new in changed_strictness(c)),
         (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
         (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in first_parameters(schedule)),
     )
-    return [constants, _sign_and_rank_edits(schedule, listing)]
+    return [first_edits, _sign_and_rank_edits(schedule, listing)]
 
 
 def _nested(actions: tuple[n.Action, ...]) -> Iterator[n.Action]:
@@ -56,7 +63,7 @@ def _nested(actions: tuple[n.Action, ...]) -> Iterator[n.Action]:
 
 
 def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield the counts of loops and the values of lets that are on one line."""
+    """Yield the counts and upper bounds of loops, and the values of lets, that are on one line. All are called counts here."""
     counts = (a.value if isinstance(a, n.Let) else a.count for a in _nested(actions) if isinstance(a, n.Let | n.Repeat))
     return filter(is_on_one_line, counts)
 
@@ -67,7 +74,10 @@ def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _count_changes(listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits of the constants in counts and lower bounds, then edits that make one of them one more or one less."""
+    """Yield edits of counts: one of their numbers is changed, then a whole count is 1 more or 1 less.
+
+    Then yield the same edits of lower bounds.
+    """
     for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
         yield from (((e.span, new),) for e in counts for new in changed_constants(e))
         for amount in (1, -1):
@@ -80,14 +90,17 @@ def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits of counts: the rank r becomes ranks - 1 - r or ranks - r, in one count or in all, or a sign is changed."""
+    """Yield edits of counts: the rank r becomes ranks - 1 - r or ranks - r, in one count or in all that have it.
+
+    Then yield edits that change a sign.
+    """
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
-    for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
-        edits = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), {rank: other})) != as_written(e))
-        yield from ((edit,) for edit in edits)
-        if len(edits) > 1:
-            yield edits
+    for new_rank in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
+        in_all = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), {rank: new_rank})) != as_written(e))
+        yield from ((in_one,) for in_one in in_all)
+        if len(in_all) > 1:
+            yield in_all
     for e in counts:
         yield from (((e.span, new),) for new in flipped_signs(e))
 
@@ -95,8 +108,8 @@ def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[E
 def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
     """Yield edits that group tasks in another way.
 
-    A loop `repeat N { F  B }` becomes two, `repeat N { F }  repeat N { B }`, or two loops of this kind become one. An
-    overlapped pair becomes two tasks. Two tasks on one line are swapped.
+    A loop `repeat N { F  B }` becomes two, `repeat N { F }  repeat N { B }`. Two neighbouring loops with the same head become
+    one. An overlapped pair becomes two tasks. Two neighbouring tasks on one line are swapped.
     """
     for a in actions:
         match a:
@@ -129,7 +142,10 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
 
 
 def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
-    """Yield edits that make the stage of a task decrease with the index of a loop around it. around: these loops, if any."""
+    """Yield edits that reverse the direction in which the stage of a task counts with the index of a loop around it.
+
+    around: the loops around the actions, the outermost first.
+    """
     for a in actions:
         match a:
             case n.Repeat():
@@ -149,7 +165,7 @@ def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat,
 
 
 def _parts(loop: n.Repeat) -> tuple[str, str, str]:
-    """Return the text of a loop on one line in three parts: up to its brace, its actions, the rest."""
+    """Return the text of a loop on one line in three parts: the head with the opening brace, the actions, and the rest."""
     text, begin = loop.span.text, loop.span.column
     if not loop.body:
         return text[:-1], "", text[-1:]

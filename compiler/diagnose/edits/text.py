@@ -11,8 +11,8 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import names_in, subexpressions
 
-MAX_PARAMETERS = 3  # of a schedule, that edits write
-Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
+MAX_PARAMETERS = 3  # edits write the names of at most so many parameters of a schedule
+Edit = tuple[tuple[Span, str], ...]  # pairs: a place on one line, and what to write there
 
 
 def edited(edit: Edit) -> str:
@@ -35,7 +35,7 @@ def parameters(schedule: n.Schedule) -> list[str]:
 
 
 def first_parameters(schedule: n.Schedule) -> list[str]:
-    """Return the names of the parameters that edits write: the first few, so that the number of edits is bounded."""
+    """Return the names of the first MAX_PARAMETERS parameters. Edits write no others, so the number of edits is bounded."""
     return parameters(schedule)[:MAX_PARAMETERS]
 
 
@@ -60,8 +60,8 @@ def is_on_one_line(node: n.Expr | n.Action) -> bool:
 def changed_constants(e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one number changed.
 
-    A number that is added, subtracted or compared with is changed by 1 or 2, and one that would be 0 is left out with its sign.
-    An expression that is only a number is changed by 1.
+    A number that is an operand of +, - or a comparison is changed by 1 or 2. If it becomes 0 after + or -, it is left out with
+    this sign. No number becomes negative. An expression that is only a number is changed by 1.
     """
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):
@@ -83,8 +83,8 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
 def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
 
-    constants: the names of parameters. fixed: whether to scale the terms that contain only these, and so are the same for all
-    tasks, or the others.
+    constants: the names of parameters. fixed: scale only the terms that have no other names, which are the same for all tasks;
+    otherwise scale only the terms that have other names.
     """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]
@@ -105,22 +105,21 @@ def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[st
                 continue
         first, end = term.span.column - begin, term.span.end_column - begin
         if isinstance(term, n.Binary) and text[first - 1 : first] == "(" and text[end : end + 1] == ")":
-            first, end = first - 1, end + 1
+            first, end = first - 1, end + 1  # the parentheses around the term are replaced too
         yield from (text[:first] + x + text[end:] for x in new)
 
 
 def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with // and % exchanged, or with another parameter as divisor."""
+    """Yield the text of an expression with one // changed to % or one % to //, with a parameter as its divisor, or both."""
     text, begin = as_written(e), e.span.column
     for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in ("//", "%"):
             first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
             at = text.find(part.op, first)
             divisor = as_written(part.right)
-            for op, other in product(("//", "%"), dict.fromkeys([divisor, *first_parameters(schedule)])):
-                new = f"{text[:at]}{op} {other}{text[end:]}"
-                if (op, other) != (part.op, divisor):
-                    yield new
+            for new_op, new_divisor in product(("//", "%"), dict.fromkeys([divisor, *first_parameters(schedule)])):
+                if (new_op, new_divisor) != (part.op, divisor):
+                    yield f"{text[:at]}{new_op} {new_divisor}{text[end:]}"
 
 
 def flipped_signs(e: n.Expr) -> Iterator[str]:
@@ -137,7 +136,7 @@ _OTHER_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 def changed_strictness(e: n.Expr) -> Iterator[str]:
-    """Yield the text of a condition with one < changed to <= or <= to <, and the same for >."""
+    """Yield the text of a condition with one < changed to <= or one <= to <, and the same for > and >=."""
     text, begin = as_written(e), e.span.column
     for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in _OTHER_STRICTNESS:

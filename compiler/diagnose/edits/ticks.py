@@ -25,7 +25,8 @@ from chimerac.compiler.diagnose.edits.text import (
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
-# Amounts by which the ticks of a rule are shifted, as text. `4*` means 4 times the stage, in a fill 4 times the rank.
+# Amounts by which the tick of a rule or a fill is shifted, as text. `4*` means 4 times the stage in a rule, and 4 times the
+# rank in a fill.
 SMALL_AMOUNTS = ("1", "2")
 STAGE_AMOUNTS = ("1*", "2*")
 FAR_AMOUNTS = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
@@ -34,9 +35,12 @@ R = TypeVar("R", bound=n.Rule | n.Fill)
 
 
 def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], directions: str) -> list[Iterator[Edit]]:
-    """Return edits of formulas in two groups: of constants; and of signs, of directions of counting and of placements.
+    """Return edits of formulas in two groups.
 
-    moved: the rules and fills whose ticks are shifted; directions: '+' for later, '-' for earlier, '+-' for both.
+    The first group changes numbers and coefficients, and adds amounts to ticks. The second changes signs, the direction of
+    counting, divisions and placements, and adds multiples of the stage to ticks.
+    moved: the rules and fills to whose ticks amounts are added; the other edits do not depend on it. directions: '+' for later
+    ticks, '-' for earlier ones, '+-' for both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if is_on_one_line(let.value)]
@@ -62,7 +66,9 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
 
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], directions: str) -> list[Iterator[Edit]]:
-    """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage.
+    """Return one group of edits that shift ticks by large amounts.
+
+    The amounts are multiples of a parameter, then numbers, then multiples of the stage in a rule and of the rank in a fill.
 
     moved, directions: as in `tick_edits`.
     """
@@ -71,16 +77,20 @@ def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], d
 
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of `when`: another comparison, a constant changed by 1 or 2, or the negation of another rule's condition."""
+    """Yield edits of `when`.
+
+    They exchange < and <=, or > and >=, or change a number, or give a rule the negated condition of another rule with the same
+    kind of task and the same pipe.
+    """
     conditions = [(rule, rule.condition) for rule in rules if rule.condition and is_on_one_line(rule.condition)]
     for _, condition in conditions:
         yield from (((condition.span, new),) for new in changed_strictness(condition))
         yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
         for other_rule in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
-            # A rule has its own names for stage and micro-batch.
-            own = {rule.stage.name: other_rule.stage.name, rule.micro_batch.name: other_rule.micro_batch.name}
-            opposite = renamed(negated(condition), own)
+            # Each rule has its own names for stage and micro-batch.
+            new_names = {rule.stage.name: other_rule.stage.name, rule.micro_batch.name: other_rule.micro_batch.name}
+            opposite = renamed(negated(condition), new_names)
             if other_rule.condition is not None and is_on_one_line(other_rule.condition):
                 yield ((other_rule.condition.span, opposite),)
             elif other_rule.condition is None and other_rule.span.line == other_rule.tick.span.line:
@@ -100,19 +110,19 @@ def _sign_and_end_edits(schedule: n.Schedule, order: n.Ticks, rules: Sequence[n.
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name
         yield from (((tick.span, new),) for new in flipped_signs(tick))
-        others = [renamed(as_written(tick), {stage: from_the_end(setting(schedule, "stages"), stage)})]
-        others += [
+        reversed_ticks = [renamed(as_written(tick), {stage: from_the_end(setting(schedule, "stages"), stage)})]
+        reversed_ticks += [
             renamed(as_written(tick), {let.name.name: f"({name} - 1 - {let.name.name})"})
             for let in order.lets
             for name in first_parameters(schedule)
         ]
-        yield from (((tick.span, other),) for other in dict.fromkeys(others) if other != as_written(tick))
+        yield from (((tick.span, new),) for new in dict.fromkeys(reversed_ticks) if new != as_written(tick))
 
 
 def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
-    """Yield edits of pipes that place stages on other ranks: counted from the other end, or with // and % exchanged.
+    """Yield edits of pipes that place stages on other ranks: counted from the other end, or with another division.
 
-    The only pipe of a schedule is not counted from the other end: its tasks would wait for each other as before.
+    If a schedule has only one pipe statement, the ranks are not counted from the other end: tasks would wait as before.
     """
     last_rank = f"{as_term(setting(schedule, 'ranks'))} - 1"
     pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]

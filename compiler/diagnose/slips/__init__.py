@@ -1,6 +1,6 @@
 """Common mistakes in schedules, many of them habits of other languages: for each a change to try, or advice.
 
-A change is suggested only if the changed text can be read beyond the place of the error (unexpected.py).
+A change is suggested only if the parser gets further in the changed text than in the original one (unexpected.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from chimerac.compiler.diagnose.slips.values import brackets, conditional_expres
 
 __all__ = ["Answer", "Change", "answers"]
 
-# A rule yields answers to the mistakes that its docstring names, or to mistakes in the correct form that it gives.
-_RULES = (
+# Each function yields answers to the mistakes that its docstring names. The most specific functions come first.
+_MISTAKES = (
     wrong_blocks,
     heads,
     at_and_when,
@@ -38,6 +38,6 @@ _RULES = (
 
 
 def answers(p: Place) -> Iterator[Answer]:
-    """Yield what the author of a text may have meant; the most specific rules come first."""
-    for rule in _RULES:
-        yield from rule(p)
+    """Yield what the author of a text may have meant, the most specific answers first."""
+    for answers_to in _MISTAKES:
+        yield from answers_to(p)

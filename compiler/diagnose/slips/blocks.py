@@ -10,7 +10,7 @@ from chimerac.compiler.syntax.kinds import KINDS
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
 _NO_LOOP_IN_GREEDY = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
-# word -> the block that it belongs in, and the advice if it is somewhere else
+# word -> the kind of the block that it belongs in, and the advice if it is somewhere else
 _BLOCK_OF = {
     "prefer": ("greedy", "'prefer' is a line of order greedy"),
     "group": ("greedy", "'group' is a line of order greedy; in order ticks a group is written F(s, m = 2*g .. 2*g + 1) at ..."),
@@ -20,7 +20,7 @@ _BLOCK_OF = {
 _NO_FORMULAS_IN_GREEDY = "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost"
 _LIMIT_ADVICE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
 _COST_ADVICE = "costs belong outside of the order"
-# (kind of the block, '' outside of all, and a word in it) -> advice
+# (kind of a block, or '' outside of all blocks; a word that does not belong there) -> advice
 _ADVICE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
     **dict.fromkeys([("greedy", task) for task in KINDS], _NO_FORMULAS_IN_GREEDY),
@@ -39,7 +39,7 @@ _ADVICE = {
     ("", "repeat"): "loops belong in order listing for rank r { ... }",
     ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
-# kind of a block -> words that belong in it; right after its end, one of them shows that it ended too early
+# kind of a block -> words that belong in it; outside of all blocks, one of them shows that the last block ended too early
 _WORDS_OF_BLOCK = {
     "ticks": tuple(KINDS),
     "greedy": ("prefer", "then", "group", "limit"),
@@ -49,9 +49,9 @@ _WORDS_OF_BLOCK = {
 
 
 def wrong_blocks(p: Place) -> Iterator[Answer]:
-    """Statements and words in a block to which they do not belong.
+    """Statements and words in a block to which they do not belong, and blocks that end too early.
 
-    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, the rest of it at the first word.
+    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, its other advice only at the first word.
     """
     text = p.text()
     kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
@@ -76,7 +76,7 @@ _ORDER_ADVICE = "write which form it has: order ticks { ... }, order greedy { ..
 
 
 def pipes(p: Place) -> Iterator[Answer]:
-    """`pipe NAME[i in LOW .. HIGH] { stage s on rank EXPR   micro_batches EXPR }`."""
+    """Mistakes in `pipe NAME[i in LOW .. HIGH] { stage s on rank EXPR   micro_batches EXPR }`."""
     text = p.text()
     if p.text(-1) == "pipe" and text == "{":
         yield Change(p.at, p.at + 1, "main {", "a pipe has a name")
@@ -92,7 +92,8 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"i in 0 .. {last}", "the pipes of a family are numbered by a name")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
-    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.allowed and ".." in [p.text(k) for k in range(2, 8)])
+    range_follows = ".." in [p.text(k) for k in range(2, 8)]  # stage s = 0 .. D - 1
+    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.allowed and range_follows)
     if expects_in and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
     if "{" in p.allowed and text == ":" and p.text(-2) == "pipe":
@@ -103,7 +104,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.kind != "pipe":
         return
     colon = next((k for k in range(p.at, p.end_of_line(p.at)) if p.tokens[k].text == ":"), None)
-    if text == "for" and colon is not None and p.between(colon + 1, colon + 2) == "stage":
+    if text == "for" and colon is not None and p.between(colon + 1, colon + 2) == "stage":  # for s in 0 .. 3: stage s on
         yield Change(p.at, colon + 3, f"stage {p.between(p.at + 1, colon)}")
     if p.text(-1) in ("stage", "stages") and is_number(text):
         yield Change(p.at, p.at + 1, f"s in {text}")
@@ -113,7 +114,7 @@ def pipes(p: Place) -> Iterator[Answer]:
         yield "a pipe first places its stages: stage s on rank s; after that comes recompute"
     on = next((k for k in range(p.at, p.end_of_line(p.at)) if p.tokens[k].text == "on"), p.at)
     to = next((k for k in range(p.at, on) if p.tokens[k].text in ("to", "..", "...", "until")), None)
-    if {"in", "on"} <= p.allowed and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
+    if {"in", "on"} <= p.allowed and to is not None and text in ("from", "=", ":", "of", "between", "<-"):  # from 0 to 3 on
         yield Change(p.at, on, f"in {p.between(p.at + 1, to)} .. {p.between(to + 1, on)}")
     if {"in", "on"} <= p.allowed and text in (*COMPARISONS, "when", "if", "where", "for"):
         yield "the stages of a clause are a range: stage s in 0 .. D - 1 on rank ..."
@@ -138,7 +139,7 @@ def pipes(p: Place) -> Iterator[Answer]:
         if text in ("batches", "microbatch", "mb", "m"):
             yield Change(p.at, p.at + 1, "micro_batches")
         if text == "}":
-            yield "write how many micro-batches flow through it, after its stages: micro_batches N"
+            yield "write how many micro-batches flow through the pipe, after its stages: micro_batches N"
     if text == "micro_batches" and p.allows_only("stage"):
         yield "the stages come first: stage s on rank s   micro_batches N"
     if text == "stage" and "}" in p.allowed:
@@ -152,7 +153,7 @@ def missing_openings(p: Place) -> Iterator[Answer]:
 
 
 def orders(p: Place) -> Iterator[Answer]:
-    """`order ticks {`, `order greedy {`, `order listing for rank r {`."""
+    """Mistakes in `order ticks {`, `order greedy {` and `order listing for rank r {`."""
     text = p.text()
     if text in ("ticks", "greedy", "listing") and not p.blocks and p.text(-1) != "order":
         yield Change(p.at, p.at + 1, f"order {text}")

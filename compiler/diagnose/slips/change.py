@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from chimerac.compiler.diagnose.place import Place
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
-_MAX_DIGITS = 20  # of a number that is lowered by one; the language has no longer ones
+_MAX_DIGITS = 20  # only a number with fewer digits is lowered by one; the language allows no larger ones
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Write `new` instead of the tokens first .. end - 1, which are on one line. why: the reason, for the help."""
+    """Write `new` instead of the tokens first .. end - 1. It is suggested only if these are on one line.
+
+    why: the reason for the change, for the help; '' if the help gives none.
+    """
 
     first: int
     end: int
@@ -39,7 +42,7 @@ def minus_one(p: Place, first: int, end: int) -> str:
 
 
 def begins_value(p: Place, k: int) -> bool:
-    """Return whether token k begins an expression."""
+    """Return whether an expression can begin with token k."""
     text = p.text_at(k)
     return text in ("(", "-") or is_number(text) or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
@@ -50,7 +53,7 @@ def _is_boundary(p: Place, text: str) -> bool:
 
 
 def value_before(p: Place, k: int) -> int:
-    """Return the index of the first token of the expression that ends right before token k."""
+    """Return the index of the first token of the expression that ends right before token k; k if there is none."""
     depth = 0
     while k > 0:
         text = p.tokens[k - 1].text
@@ -65,7 +68,10 @@ def value_before(p: Place, k: int) -> int:
 
 
 def value_after(p: Place, k: int) -> int:
-    """Return the index after the last token of the expression that begins at token k, on its line."""
+    """Return the index after the last token of the expression that begins at token k; k if there is none.
+
+    The expression ends with the line of token k at the latest.
+    """
     depth, line = 0, p.tokens[k].line if k < len(p.tokens) else 0
     while k < len(p.tokens) and p.tokens[k].line == line:
         text = p.tokens[k].text
@@ -85,7 +91,10 @@ def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | Non
 
 
 def start_of_line(p: Place) -> int:
-    """Return the index of the first token on the line of the place, after the last brace before the place on this line."""
+    """Return the index of the first token on the line of the error.
+
+    If braces come before the error on this line, return the index of the first token after the last of them.
+    """
     k = min(p.at, len(p.tokens) - 1)
     line = p.tokens[k].line
     while k and p.tokens[k - 1].line == line and p.tokens[k - 1].text not in "{}":

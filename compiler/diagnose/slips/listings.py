@@ -1,4 +1,4 @@
-"""Common mistakes in `order listing` blocks: loops of other languages, and blocks without braces."""
+"""Common mistakes in `order listing` blocks, such as loops of other languages and blocks without braces; and in ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXCLUSIVE = ("until", "..<")  # the range words whose range does not include HI
 
 
 def loops(p: Place) -> Iterator[Answer]:
-    """Loops of other languages."""
+    """Loops of other languages, in listings and in `order ticks`."""
     text = p.text()
     if p.kind == "ticks" and text in _LOOP_WORDS:
         yield NO_LOOP
@@ -51,36 +51,34 @@ def loops(p: Place) -> Iterator[Answer]:
 
 
 def ranges(p: Place) -> Iterator[Answer]:
-    """Ranges as other languages write them, for LOW .. HIGH."""
+    """Ranges as other languages write them, in place of LOW .. HIGH."""
     text = p.text()
     if text in ("...", "..=", "..<") or (".." in p.allowed and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_after(p, p.at + 1)
         if text in _EXCLUSIVE and p.at + 1 < end:
             yield Change(p.at, end, f".. {minus_one(p, p.at + 1, end)}", "a range includes both ends")
         yield Change(p.at, p.at + 1, "..")
-    if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
+    if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:  # in [0, 3]
         comma = next((k for k in range(p.at, close) if p.tokens[k].text in (",", "..")), None)
         if comma is not None:
             yield Change(p.at, close + 1, f"{p.between(p.at + 1, comma)} .. {p.between(comma + 1, close)}")
-    if text == ".." and p.open_brackets("(") and p.tokens[p.open_brackets("(")[-1] - 1].text == "in":
+    if text == ".." and p.open_brackets("(") and p.tokens[p.open_brackets("(")[-1] - 1].text == "in":  # in (0 .. 3)
         bracket = p.open_brackets("(")[-1]
         close = p.closing_bracket(bracket)
         if close is not None:
             yield Change(bracket, close + 1, p.between(bracket + 1, close))
-    before = last_of(p, ("range",), start_of_line(p), p.at)
-    if (
-        before is not None
-        and p.text_at(before + 1) == "("
-        and (close := p.closing_bracket(before + 1)) is not None
-        and close < p.at
-    ):
-        yield Change(before, close + 1, _range_of(p, before + 1, close))
+    name = last_of(p, ("range",), start_of_line(p), p.at)  # range(4)
+    if name is not None and p.text_at(name + 1) == "(" and (close := p.closing_bracket(name + 1)) is not None and close < p.at:
+        yield Change(name, close + 1, _range_of(p, name + 1, close))
     if p.allows_only("..") and text in ("on", "{", "]"):
         yield "a range has a first and a last value, both included: LOW .. HIGH"
 
 
 def _range_of(p: Place, bracket: int, close: int) -> str:
-    """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH). bracket, close: the indices of its brackets."""
+    """Return `0 .. STOP - 1` for Python's range(STOP), and `START .. STOP - 1` for range(START, STOP).
+
+    bracket, close: the indices of its brackets.
+    """
     depth, comma = 0, None
     for k in range(bracket + 1, close):
         text = p.tokens[k].text
@@ -88,15 +86,18 @@ def _range_of(p: Place, bracket: int, close: int) -> str:
         if text == "," and not depth:
             comma = k
             break
-    low = p.between(bracket + 1, comma) if comma else "0"
-    return f"{low} .. {minus_one(p, (comma or bracket) + 1, close)}"
+    start = p.between(bracket + 1, comma) if comma else "0"
+    return f"{start} .. {minus_one(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
-    """Yield `repeat` for a loop that begins with a word like `for`. k: the index of this word; end: that after its line."""
-    tokens, first = p.tokens, p.tokens[k].text
+    """Yield answers that write a loop with `repeat`.
+
+    k: the index of the word that begins the loop, such as `for`; end: the index after the last token of its line.
+    """
+    tokens, loop_word = p.tokens, p.tokens[k].text
     texts = [w.text for w in tokens[k + 1 : end]]
-    if first == "while":
+    if loop_word == "while":
         yield "a loop has a count: repeat COUNT { ... }, or repeat i in LOW .. HIGH { ... }"
     closing = p.closing_bracket(k + 1) if texts[:1] == ["("] else None  # repeat (i in 0 .. 3) { ... }
     if closing is not None and "in" in texts and closing < end:
@@ -113,19 +114,19 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
             last = minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.between(to + 1, stop)
             head = f"repeat {texts[0]} in {p.between(name + 2, to)} .. {last}"
             yield from _loop_with_head(p, k, stop, end, head)
-    if first in ("for", "loop", "do", "times") and "in" not in texts:
+    if loop_word in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
-    if first == "repeat" and texts[:1] == ["{"]:
+    if loop_word == "repeat" and texts[:1] == ["{"]:
         yield "write the count: repeat N { ... }"
-    if first == "repeat" and p.text() in ("times", "x") and p.text(1) == "{":
+    if loop_word == "repeat" and p.text() in ("times", "x") and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "")
 
 
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
-    """Yield a loop with this head. Its body follows in braces, or on the same line after a colon.
+    """Yield answers that give a loop the head `head`. If a colon ends its present head, they also put its body in braces.
 
-    first: the index of the loop's first token; stop: the index after its head; end: the index after the last token of its
-    line.
+    first: the index of the loop's first token; stop: the index after its present head; end: the index after the last token of
+    its line.
     """
     if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:
@@ -136,7 +137,7 @@ def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Ite
 
 
 def bodies(p: Place) -> Iterator[Answer]:
-    """Blocks without braces."""
+    """Blocks without braces, and symbols between tasks or around them."""
     text, end = p.text(), p.end_of_line(p.at)
     if p.kind != "listing":
         return
@@ -158,12 +159,12 @@ def bodies(p: Place) -> Iterator[Answer]:
         if symbols.count("{") < symbols.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
     if text in ("then", ":", *KINDS, "do", "repeat"):  # if r == 0 then F else B
-        first = p.at if text in (*KINDS, "repeat") else p.at + 1  # of the body
+        first = p.at if text in (*KINDS, "repeat") else p.at + 1  # where the body begins
         otherwise = next((k for k in range(first, end) if p.tokens[k].text == "else"), None)
         if first < (otherwise or end) and p.tokens[first].text != "{":
             new = f"{{ {p.between(first, otherwise or end)} }}"
             if otherwise is not None:
-                second = otherwise + 2 if p.text_at(otherwise + 1) == ":" else otherwise + 1  # of the body of else
+                second = otherwise + 2 if p.text_at(otherwise + 1) == ":" else otherwise + 1  # where the body of else begins
                 if second < end:
                     new += f" else {{ {p.between(second, end)} }}"
             yield Change(p.at, end, new, "the body of repeat, if and else is written in braces")

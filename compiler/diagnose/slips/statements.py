@@ -13,17 +13,18 @@ _WORDS_FOR_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending",
     "first", "oldest", "old", "increasing", "smallest", "low")  # fmt: skip
 _WORDS_FOR_LARGER = ("higher", "highest", "greater", "greatest", "max", "descending",
     "bigger", "decreasing", "largest", "last", "high")  # fmt: skip
-# What separates the kinds of tasks of `prefer`; the language has the comma only.
+# What authors write between the kinds of tasks after `prefer`; in the language it is a comma.
 _SEPARATORS = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
-# Words that begin a key of `then`; letters to write for the words in a key or a limit; keywords to write for others.
-_KEYS = ("smaller", "larger", "earlier", "later")
-_LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}
+_KEYS = ("smaller", "larger", "earlier", "later")  # words that begin a key of `then`
+_LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}  # what the language writes for these words in a key or a limit
+_ONE_HOP = "the hop cost is one number, not one per stage"
+# word of another language -> keyword to write instead
 _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
            "var": "let", "def": "let", "define": "let"}  # fmt: skip
 
 
 def names(p: Place) -> Iterator[Answer]:
-    """`schedule NAME`, `param NAME = EXPR`, `let NAME = EXPR`."""
+    """Mistakes in `schedule NAME`, `param NAME = EXPR` and `let NAME = EXPR`, and keywords of other languages."""
     text = p.text()
     if text in ('"', "'", "`"):
         close = next((k for k in range(p.at + 1, p.end_of_line(p.at)) if p.tokens[k].text == text), None)
@@ -67,7 +68,7 @@ def names(p: Place) -> Iterator[Answer]:
 
 
 def settings(p: Place) -> Iterator[Answer]:
-    """sync, tied, size, limit, cost."""
+    """Mistakes in the statements sync, tied, size, limit and cost."""
     text = p.text()
     parts = text.split("_")
     if len(parts) > 1 and set(parts) <= p.keywords:
@@ -109,24 +110,30 @@ def settings(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"<= {text}")
     if p.text(-1) in KINDS and p.text(-2) == "limit" and not p.blocks:
         yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
-    line = p.tokens[start_of_line(p)].text if p.tokens else ""
-    if line == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
-        close = p.closing_bracket(p.open_brackets("(")[-1])
-        if close is not None:
+    first_word = p.tokens[start_of_line(p)].text if p.tokens else ""
+    if first_word == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
+        bracket = p.open_brackets("(")[-1]
+        close = p.closing_bracket(bracket)
+        if close is not None and p.text_at(bracket - 1) == "hop":
+            yield Change(bracket, close + 1, "", _ONE_HOP)
+        elif close is not None:
             yield Change(p.at, close + 1, ")", "a cost may differ by stage only")
-    if line == "cost" and is_number(text) and p.text(-1) == "(":
-        yield f"a cost that differs by stage is one formula: {p.text(-2)}(s) = if s == {text} then ... else ..."
+    if first_word == "cost" and is_number(text) and p.text(-1) == "(":
+        if p.text(-2) == "hop":
+            yield _ONE_HOP
+        else:
+            yield f"a cost that differs by stage is one formula: {p.text(-2)}(s) = if s == {text} then ... else ..."
     if p.text(-1) == "cost" and text in ("{", ":"):
         yield "costs are on one line, with commas: cost F = 1, B = 2"
-    if "." in text and text not in ("..", "...") and line == "cost":
+    if "." in text and text not in ("..", "...") and first_word == "cost":
         yield "costs are integers: multiply all of them by the same number"
 
 
 def greedy_lines(p: Place) -> Iterator[Answer]:
-    """`prefer B, F` and `then smaller m, later s`."""
+    """Mistakes in the lines of order greedy, such as `prefer B, F` and `then smaller m, later s`."""
     text = p.text()
-    line = p.tokens[start_of_line(p)].text if p.tokens else ""
-    if line == "prefer":
+    first_word = p.tokens[start_of_line(p)].text if p.tokens else ""
+    if first_word == "prefer":
         first = start_of_line(p) + 1
         end = p.end_of_line(first)
         end = next((k for k in range(first, end) if p.tokens[k].text not in (*KINDS, *_SEPARATORS)), end)
@@ -141,7 +148,7 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "F by")
     if "per" in p.allowed and text == "for" and p.text(1) in ("each", "every", "all"):
         yield Change(p.at, p.at + 2, "per")
-    if line == "limit" and "COMPARE" in p.terminals and text in ("at", "to", "by", "of", "is", "max", "most"):
+    if first_word == "limit" and "COMPARE" in p.terminals and text in ("at", "to", "by", "of", "is", "max", "most"):
         yield Change(p.at, p.at + 1, "<=")
     if "per" in p.allowed and text in ("each", "every", "for", "on", "at", "by"):
         yield Change(p.at, p.at + 1, "per")
@@ -165,6 +172,6 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
             has_value = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
             yield Change(p.at, p.at + 1, word if has_value else f"{word} m")
         elif begins_value(p, p.at):
-            why = "a key begins with smaller or larger, which comes first"
+            why = "a key begins with smaller or larger"
             yield Change(p.at, p.at + 1, f"smaller {text}", why)
             yield f"{why}, as in: then smaller m, larger s"

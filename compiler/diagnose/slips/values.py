@@ -19,7 +19,7 @@ from chimerac.compiler.diagnose.slips.change import (
 
 
 def conditional_expressions(p: Place) -> Iterator[Answer]:
-    """c ? a : b, a if c else b, if c { a } else { b }, elif."""
+    """Conditional expressions of other languages, such as c ? a : b, a if c else b, if c { a } else { b } and elif."""
     text, tokens = p.text(), p.tokens
     question = next((k for k in range(p.at, p.end_of_line(p.at)) if tokens[k].text == "?"), None)
     if question is not None:
@@ -64,7 +64,7 @@ def conditional_expressions(p: Place) -> Iterator[Answer]:
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
           "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
           "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
-_REASONS = {  # by the right symbol
+_REASONS = {  # symbol of the language -> reason for writing it
     "and": "conditions are joined with 'and'",
     "or": "conditions are joined with 'or'",
     "//": "a quotient is written //, and rounds down",
@@ -147,8 +147,8 @@ def brackets(p: Place) -> Iterator[Answer]:
     # A comment of another language may be read as code, with the error at the first word of the next line. It is looked for
     # among the 30 tokens before the error.
     last_read = p.at - 1 if p.starts_line else p.at
-    on_line = p.tokens[last_read].line if p.at else 0
-    for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.tokens))) if p.tokens[k].line == on_line):
+    line = p.tokens[last_read].line if p.at else 0
+    for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.tokens))) if p.tokens[k].line == line):
         prose = [w.text for w in p.tokens[k + 1 : p.end_of_line(k)] if w.text not in ",.:;'"]
         if p.between(k, k + 2) == "/*" or (p.tokens[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
             yield Change(k, k + 1 + (p.tokens[k].text == "/"), "#", "a comment begins with #")

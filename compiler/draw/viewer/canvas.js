@@ -13,7 +13,7 @@ const CAUSE_PATTERNS = {
   drain: "falling",
 };
 
-// The colours that viewer.css defines for drawings. in, out: of arrows to what an instruction waits for, and to what waits for it.
+// The colours that viewer.css defines for drawings. in, out: of arrows from what an instruction waits for, and to what waits for it.
 const COLOUR_NAMES = [
   "back", "lane", "line", "text", "dim", "accent", "path", "in", "out", "select", "late", "early", "memory", "message",
   ...Object.keys(CAUSE_PATTERNS).map((cause) => `idle-${cause.replace("_", "-")}`),
@@ -27,7 +27,7 @@ function themeColours() {
 
 const patterns = new Map();
 
-/** Return a pattern as a fill style of a canvas. kind: one of PIPE_PATTERNS or CAUSE_PATTERNS, except "none". */
+/** Return a pattern as a fill style of a canvas. kind: a value of PIPE_PATTERNS or CAUSE_PATTERNS, except "none". */
 function pattern(context, kind, colour) {
   const key = `${kind} ${colour}`;
   if (!patterns.has(key)) {

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Column = dict[str, str]
-# Of each type the name of its typed array in JavaScript, its name in numpy, its least and its greatest number; smallest first.
+# Of each type of integers, the smallest first: its typed array in JavaScript, its name in numpy, its least and greatest number.
 _TYPES: tuple[tuple[str, str, int, int], ...] = (
     ("Uint8Array", "<u1", 0, 2**8 - 1),
     ("Int16Array", "<i2", -(2**15), 2**15 - 1),
@@ -20,8 +20,8 @@ _TYPES: tuple[tuple[str, str, int, int], ...] = (
 def column(numbers: npt.NDArray[Any]) -> Column:
     """Return numbers as {"type": name of a typed array, "bytes": base64}.
 
-    Numbers that are no 32-bit integers become 64-bit floats, as all numbers of JavaScript are. An integer above 2^53 is
-    rounded.
+    If not all numbers are 32-bit integers, the column has 64-bit floats, as JavaScript's numbers are. Integers above 2^53 may
+    be rounded.
     """
     if numbers.dtype.kind in "iub" or numbers.dtype == object:
         low, high = (int(f(numbers)) if len(numbers) else 0 for f in (np.min, np.max))

@@ -13,20 +13,21 @@ function decode(column) {
 }
 
 /**
- * Return the lists of values that have the same key. keys, values: columns of one length, keys from 0 to n - 1; values null: the
- * indices of the columns. `of(key)`: its values in the order of the columns; `all`: all lists, one after another.
+ * Return the lists of values that have the same key, as {of, all}. keys, values: columns of one length; the keys are from 0 to n - 1;
+ * values null: the values are the indices of the keys. of(key): the list of a key, in the order of the columns; all: the lists of all
+ * keys, one after another.
  */
 function grouped(n, keys, values) {
   const first = new Int32Array(n + 1);
   for (const key of keys) first[key + 1]++;
   for (let k = 0; k < n; k++) first[k + 1] += first[k];
   const at = first.slice(0, n);
-  const found = new Int32Array(keys.length);
-  for (let i = 0; i < keys.length; i++) found[at[keys[i]]++] = values === null ? i : values[i];
-  return { of: (key) => found.subarray(first[key], first[key + 1]), all: found };
+  const lists = new Int32Array(keys.length);
+  for (let i = 0; i < keys.length; i++) lists[at[keys[i]]++] = values === null ? i : values[i];
+  return { of: (key) => lists.subarray(first[key], first[key + 1]), all: lists };
 }
 
-/** Return the first index from `low` to `high` for which `holds` is true, `high` if there is none. `holds` must be true for all later ones. */
+/** Return the first index from `low` to `high` - 1 for which `holds` is true, else `high`. It must be true for all later indices too. */
 function firstIndex(low, high, holds) {
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -36,7 +37,10 @@ function firstIndex(low, high, holds) {
   return low;
 }
 
-/** Return a program of the page with its columns decoded. Times stay integers; `scale` of them make one unit. */
+/**
+ * Return a program of the page with its columns decoded, and with what can be looked up by row, rank or message. Times stay integers;
+ * `scale` of them make one unit. number: the index of the program among those that are drawn.
+ */
 function readPanel(raw, number) {
   const p = { ...raw, number };
   for (const name of ["offsets", "op", "value", "pipe", "stage", "operand", "peer", "flags", "start", "end"]) {
@@ -54,7 +58,7 @@ function readPanel(raw, number) {
   p.isTask = p.forms.map((form) => form.letter !== "");
   const tasks = [];
   for (let row = 0; row < p.size; row++) if (p.isTask[p.op[row]]) tasks.push(row);
-  p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks); // of a rank
+  p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks); // of a rank: the rows of its tasks
   p.idleOf = grouped(p.ranks, p.idle.rank, null); // of a rank: the indices of its idle bars
   p.sources = grouped(p.size, p.edges.target, p.edges.source); // of a task: the tasks whose values it reads
   p.targets = grouped(p.size, p.edges.source, p.edges.target); // of a task: the tasks that read its values
@@ -63,7 +67,7 @@ function readPanel(raw, number) {
   p.messages.receive.forEach((row, message) => (p.messageAt[row] = message));
   p.consumed = grouped(p.size, p.values.consumer, p.values.message); // of a task: the messages that it reads
   p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer); // of a message: the tasks that read it
-  p.pathPartOf = new Map(); // the index of a row in the critical path
+  p.pathPartOf = new Map(); // of a row: its index in the critical path
   p.path.row.forEach((row, part) => p.pathPartOf.set(row, part));
   const members = [];
   const joined = [];
@@ -76,7 +80,7 @@ function readPanel(raw, number) {
   p.members = grouped(p.collectives.length, joined, members); // of a collective: the ALLREDUCE of each rank
   p.mostMemory = p.memory.during.reduce((most, amount) => Math.max(most, amount), 0);
   if (raw.measured) p.measured = readMeasured(p, raw.measured);
-  p.last = p.until ?? p.makespan; // the last time that is drawn
+  p.last = p.until ?? p.makespan; // the last predicted time that is drawn
   p.total = Math.max(p.last, p.measured ? p.measured.makespan : 0, 1) / p.scale; // the length of the time axis, in units
   return p;
 }
@@ -98,8 +102,9 @@ function readMeasured(p, raw) {
 }
 
 /**
- * Return what a row waits for: [{row, time, message}]. row: an instruction; time: its end, or the arrival of its message, in integers;
- * message: the message, -1 for none.
+ * Return what an instruction waits for, as [{row, time, message}]. row: the instruction that it waits for; time: the end of that one,
+ * or when its message arrives, in integers; message: the index of this message, -1 if no message is waited for. The instruction before
+ * it in its stream is not listed as such, nor is a full window.
  */
 function waitsFor(p, row) {
   const name = p.forms[p.op[row]].op;
@@ -123,7 +128,10 @@ function waitsFor(p, row) {
   });
 }
 
-/** Return what waits for a row, in the form of waitsFor. time: when it starts, or when its message arrives if it is a RECV. */
+/**
+ * Return what waits for an instruction, as [{row, time, message}]. row: an instruction that waits; time: when that one starts, or, for a
+ * RECV, when its message arrives; message: as in waitsFor. For an ALLREDUCE, return what waitsFor returns: the other members.
+ */
 function waitedForBy(p, row) {
   const message = p.messageAt[row];
   const name = p.forms[p.op[row]].op;
@@ -150,7 +158,7 @@ function carries(p, task, k) {
   return microBatches(p, send).some((id) => ids.includes(id));
 }
 
-/** Return the task of the sending rank whose value a message carries, given its SEND; -1 if there is none. */
+/** Return the task whose value a SEND sends; -1 if it is not known. */
 function producerOf(p, row) {
   const message = p.messageAt[row];
   if (message < 0) return -1;

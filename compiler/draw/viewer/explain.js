@@ -1,10 +1,13 @@
-// What a bubble is: one schedule explained moment by moment, with a sentence for each rank and its idle slots counted.
+// What a bubble is: one schedule explained moment by moment, with sentences about ranks, and the idle slots of each rank counted.
 
-const MOST_SENTENCES = 16; // of one moment
+const MOST_SENTENCES = 16; // about one moment: one for each of so many ranks
 
-/** Return the times at which a task of a panel starts or ends, with 0 and the last time that is drawn, ascending, each once. */
+/**
+ * Return 0, the times at which a task of a panel starts or ends, and the last time that is drawn: ascending, each once. Times after the
+ * last that is drawn are left out.
+ */
 function momentsOf(p) {
-  const times = new Float64Array(2 * p.tasks.all.length + 2); // one stays 0
+  const times = new Float64Array(2 * p.tasks.all.length + 2); // one of them stays 0
   p.tasks.all.forEach((row, i) => {
     times[2 * i] = p.start[row];
     times[2 * i + 1] = p.end[row];
@@ -13,7 +16,7 @@ function momentsOf(p) {
   return times.sort().filter((value, i) => (i === 0 || value !== times[i - 1]) && value <= p.last);
 }
 
-/** Return what a rank does from a moment on, as a sentence. */
+/** Return what a rank does from a time on, as a sentence. */
 function sentence(p, rank, from) {
   const row = taskAt(p, rank, from);
   if (row >= 0) return `Rank ${rank} runs ${label(p, row)}, the ${inWords(p, row)}.`;
@@ -51,19 +54,25 @@ function idleUntil(p, rank, until) {
   return sum;
 }
 
-/** Return idle time in slots, or in the unit of the times where slots are too many to be counted. */
+/** Return idle time as a number of slots, or with its unit if it is not counted in slots. */
 function counted(p, idle) {
   if (!countsSlots(p)) return withUnit(p, idle);
   const slots = Math.round(idle / p.slot);
   return `${slots} idle ${slots === 1 ? "slot" : "slots"}`;
 }
 
-/** Return whether idle time is counted in slots: the longest time that divides the start and the end of all tasks. */
+/**
+ * Return whether idle time is counted in slots: whether at most 1000 of them make the makespan. A slot is the longest time that divides the
+ * start and the end of every task.
+ */
 function countsSlots(p) {
   return p.slot > 0 && p.makespan / p.slot <= 1000;
 }
 
-/** Return what is said about moment k: its times, a sentence for each rank, and the idle time so far. */
+/**
+ * Return what is said about moment k. head: its times, and how many ranks are idle; idle: these ranks; sentences: {rank, text}, for
+ * MOST_SENTENCES ranks at most; more: how many ranks have no sentence; counts: the idle time of each rank up to the end of the moment.
+ */
 function describeMoment(p, moments, k) {
   const [from, to] = [moments[k], moments[k + 1]];
   const ranks = Array.from({ length: p.ranks }, (_, rank) => rank);
@@ -81,20 +90,20 @@ function describeMoment(p, moments, k) {
   };
 }
 
-/** Return the sums of all idle time as a sentence. */
+/** Return the idle time of all ranks together, also by cause, as sentences. Of a part of a program, return only when the iteration ends. */
 function summary(p) {
   if (p.until !== null) return `The iteration ends at ${withUnit(p, p.makespan)}; the rest of it is not drawn.`;
   const sums = p.causes.map(() => 0);
   for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
   const total = sums.reduce((a, b) => a + b, 0);
-  const of = p.ranks * p.makespan;
+  const whole = p.ranks * p.makespan;
   const parts = p.causes.flatMap((cause, k) => (sums[k] ? [`${CAUSES[cause][1]} ${slotsOrTime(p, sums[k])}`] : []));
   if (!total) return "No rank is ever idle.";
-  const share = ((100 * total) / of).toFixed(1);
-  return `In all: ${counted(p, total)} of ${slotsOrTime(p, of)}, which is ${share} %. By cause: ${parts.join(", ")}.`;
+  const share = ((100 * total) / whole).toFixed(1);
+  return `In all: ${counted(p, total)} of ${slotsOrTime(p, whole)}, which is ${share} %. By cause: ${parts.join(", ")}.`;
 }
 
-/** Return a time as a number of slots if idle time is counted in them, else with its unit. */
+/** Return a time as a number of slots if idle time is counted in slots, else with its unit. */
 function slotsOrTime(p, integer) {
   return countsSlots(p) ? String(Math.round(integer / p.slot)) : withUnit(p, integer);
 }

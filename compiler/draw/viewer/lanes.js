@@ -1,17 +1,19 @@
 // The lanes of ranks: where they are, what is drawn in them, and which instruction is at a point.
+// A row of `layout.rows` is what is drawn of a rank. Any other `row` is the index of an instruction in the columns of its program.
 
 const MARGIN = 76; // pixels at the left for the names of ranks
 const LABEL = 11; // size of a label's font in pixels
 const FINE = 5; // pixels: if the mean width of the bars is less, they are drawn as shares of the time
 const MOST_BARS = 9000; // drawn one by one in a frame
-const MOST_ARROWS = 1500; // of messages in a frame
+const MOST_MESSAGES = 1500; // of a program in a frame; of more, none is drawn
 // A sign is the mark of an instruction that is no task: it takes no time of its rank.
-const SIGN = 11; // pixels between two signs
-const MOST_SIGNS = 4000; // in a frame
+const SIGN = 11; // pixels: the least distance between the left edges of two signs
+const MOST_SIGNS = 4000; // of a program in a frame, as estimated by drawsSigns
 
 /**
  * Return where everything is, in pixels: {rows, titles, height}. rows: [{panel, rank, top, height, lanes: {name: [top, height]}}], one
- * for each rank; titles: [{panel, top}] if there are several panels. available: the height in which all ranks should fit.
+ * for each rank; titles: [{panel, top}] if there are several panels; height: of everything. show: which lanes are shown. available: the
+ * height in which all ranks should fit; if they are too many, it is exceeded.
  */
 function layOut(panels, show, available) {
   const ranks = panels.reduce((sum, p) => sum + p.ranks, 0);
@@ -55,16 +57,16 @@ class Lanes {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
     this.colours = themeColours();
-    this.bins = new Float32Array(0);
-    this.images = new Map();
-    this.channels = new Map();
+    this.bins = new Float32Array(0); // in drawShares, by column of pixels and shade: a share of the time
+    this.images = new Map(); // by size
+    this.shades = new Map(); // by program: what shadesOf returns
   }
 
   /** Read the colours of the page again. */
   retheme() {
     this.colours = themeColours();
     this.images.clear();
-    this.channels.clear();
+    this.shades.clear();
   }
 
   resize(width, height) {
@@ -76,12 +78,12 @@ class Lanes {
     this.images.clear();
   }
 
-  /** Return the pixel of a time in units. */
+  /** Return the x of a time, in pixels. time: in units. */
   x(time) {
     return MARGIN + ((time - this.view.from) / (this.view.to - this.view.from)) * (this.width - MARGIN);
   }
 
-  /** Return the time of a pixel. */
+  /** Return the time at an x in pixels, in units. */
   timeAt(x) {
     return this.view.from + ((x - MARGIN) / (this.width - MARGIN)) * (this.view.to - this.view.from);
   }
@@ -111,7 +113,7 @@ class Lanes {
     this.drawTitles(state);
   }
 
-  /** Return the indices in `rows` of the first bar in view and of the one after the last. start, end: the times of each bar. */
+  /** Return the indices in `rows` of the first bar in view and of the one after the last. start, end: of each bar, by row. */
   range(rows, start, end, scale) {
     const from = this.view.from * scale;
     const to = this.view.to * scale;
@@ -119,7 +121,7 @@ class Lanes {
     return [first, firstIndex(first, rows.length, (i) => start[rows[i]] >= to)];
   }
 
-  /** Return the number of tasks in view. */
+  /** Return the number of tasks in view on the ranks of these rows of the layout. */
   barsIn(visible) {
     let count = 0;
     for (const { panel, rank } of visible) {
@@ -165,14 +167,15 @@ class Lanes {
   }
 
   /**
-   * Draw the tasks of a rank, and return whether they were drawn as shares of the time. times: their {start, end}; withIdle: shares of
-   * the idle time are drawn too.
+   * Draw the tasks of a rank, and return whether they were drawn as shares of the time. times: their {start, end}; withIdle: if so, draw
+   * the shares of the idle time too.
    */
   drawTasks(p, rank, times, top, height, withIdle) {
     const rows = p.tasks.of(rank);
     const [first, stop] = this.range(rows, times.start, times.end, p.scale);
     const { context: c } = this;
     const wide = this.width - MARGIN;
+    // A few bars are always drawn one by one.
     if (stop - first > 40 && (!this.detailed || wide / (stop - first) < FINE)) {
       this.drawShares(p, rank, rows, first, stop, times, top, height, withIdle);
       return true;
@@ -206,34 +209,37 @@ class Lanes {
     return false;
   }
 
-  /** Draw bars that are too small to be drawn one by one: in each column of pixels, how much of its time each kind of task takes. */
+  /**
+   * Draw bars that are too small to be drawn one by one: in each column of pixels, how much of its time each kind of task takes. rows,
+   * first, stop: the tasks of the rank, and the indices of those in view.
+   */
   drawShares(p, rank, rows, first, stop, times, top, height, withIdle) {
-    const { channelOfKind, channelOfCause, shades } = this.channelsOf(p);
-    const channels = shades.length;
+    const { shadeOfKind, shadeOfCause, shades } = this.shadesOf(p);
+    const count = shades.length;
     const { ratio } = this;
     const wide = Math.max(1, Math.round((this.width - MARGIN) * ratio));
     const high = Math.max(1, Math.round(height * ratio));
-    if (this.bins.length < wide * channels) this.bins = new Float32Array(wide * channels);
+    if (this.bins.length < wide * count) this.bins = new Float32Array(wide * count);
     const bins = this.bins;
-    bins.fill(0, 0, wide * channels);
+    bins.fill(0, 0, wide * count);
     const perTime = wide / ((this.view.to - this.view.from) * p.scale);
     const from = this.view.from * p.scale;
-    const add = (start, end, channel) => {
+    const add = (start, end, shade) => {
       const a = Math.max(0, (start - from) * perTime);
       const b = Math.min(wide, (end - from) * perTime);
       if (b <= a) return;
       const last = Math.min(Math.floor(b), wide - 1);
       let x = Math.floor(a);
-      if (x === last) bins[x * channels + channel] += b - a;
+      if (x === last) bins[x * count + shade] += b - a;
       else {
-        bins[x * channels + channel] += x + 1 - a;
-        for (x++; x < last; x++) bins[x * channels + channel] += 1;
-        bins[last * channels + channel] += b - last;
+        bins[x * count + shade] += x + 1 - a;
+        for (x++; x < last; x++) bins[x * count + shade] += 1;
+        bins[last * count + shade] += b - last;
       }
     };
     for (let i = first; i < stop; i++) {
       const row = rows[i];
-      add(times.start[row], times.end[row], channelOfKind[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
+      add(times.start[row], times.end[row], shadeOfKind[(p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row]]);
     }
     if (withIdle) {
       const bars = p.idleOf.of(rank);
@@ -241,7 +247,7 @@ class Lanes {
       const begin = firstIndex(0, bars.length, (i) => end[bars[i]] > from);
       const limit = this.view.to * p.scale;
       for (let i = begin; i < bars.length && start[bars[i]] < limit; i++) {
-        add(start[bars[i]], end[bars[i]], channelOfCause[cause[bars[i]]]);
+        add(start[bars[i]], end[bars[i]], shadeOfCause[cause[bars[i]]]);
       }
     }
     const image = this.image(wide, high);
@@ -250,12 +256,12 @@ class Lanes {
     for (let x = 0; x < wide; x++) {
       let y = high;
       let sum = 0;
-      for (let channel = 0; channel < channels; channel++) {
-        const share = bins[x * channels + channel];
+      for (let shade = 0; shade < count; shade++) {
+        const share = bins[x * count + shade];
         if (share === 0) continue;
         sum += share;
         const until = Math.max(0, Math.round(high * (1 - sum)));
-        for (const shade = shades[channel]; y > until; ) pixels[--y * wide + x] = shade;
+        for (const colour = shades[shade]; y > until; ) pixels[--y * wide + x] = colour;
       }
       while (y > 0) pixels[--y * wide + x] = empty;
     }
@@ -272,22 +278,25 @@ class Lanes {
     return this.images.get(key);
   }
 
-  /** Return the shades of a panel's bars, and the index among them of each kind of task (a pipe and an operation) and of each cause. */
-  channelsOf(p) {
-    if (!this.channels.has(p)) {
+  /**
+   * Return the shades of a program's bars. shades: as numbers for an image; shadeOfKind, shadeOfCause: the index in `shades` of each
+   * kind of task (a pipe and an operation), and of each cause of idle time.
+   */
+  shadesOf(p) {
+    if (!this.shades.has(p)) {
       const shades = [];
-      const channelOfKind = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
+      const shadeOfKind = new Int32Array(SHADES.length * TEXTS.length).fill(-1);
       for (const row of p.tasks.all) {
         const kind = (p.pipe[row] % SHADES.length) * TEXTS.length + p.op[row];
-        if (channelOfKind[kind] < 0) channelOfKind[kind] = shades.push(SHADES.flat()[kind]) - 1;
+        if (shadeOfKind[kind] < 0) shadeOfKind[kind] = shades.push(SHADES.flat()[kind]) - 1;
       }
-      const channelOfCause = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
-      this.channels.set(p, { channelOfKind, channelOfCause, shades: Uint32Array.from(shades.map(packed)) });
+      const shadeOfCause = p.causes.map((cause) => shades.push(this.colours[`idle-${cause.replace("_", "-")}`]) - 1);
+      this.shades.set(p, { shadeOfKind, shadeOfCause, shades: Uint32Array.from(shades.map(packed)) });
     }
-    return this.channels.get(p);
+    return this.shades.get(p);
   }
 
-  /** Draw the idle time of a rank: a shade, lines and a letter for each cause. */
+  /** Draw the idle time of a rank: a shade and a pattern for each cause, and its letter or its name where there is room. */
   drawIdle(p, rank, top, height) {
     const { context: c, colours } = this;
     const bars = p.idleOf.of(rank);
@@ -318,7 +327,7 @@ class Lanes {
     c.textAlign = "left";
   }
 
-  /** Yield [row, x] of the signs of a rank in view. Signs at the same time are side by side. */
+  /** Yield [row, x] of the signs of a rank in view, x of the left edge. Signs at the same time are side by side. */
   *signs(p, rank) {
     const from = this.view.from * p.scale;
     const to = this.view.to * p.scale;
@@ -346,13 +355,14 @@ class Lanes {
     return count * p.ranks <= MOST_SIGNS && count * SIGN < 1.5 * (this.width - MARGIN);
   }
 
+  /** Draw the lane of the signs of a rank. All-reduces that take time are bars in it. */
   drawSigns(p, rank, top, height) {
     const { context: c, colours } = this;
     const middle = top + height / 2;
-    for (const joined of p.collectives) {
-      if (joined.end > joined.start && joined.ranks.includes(rank)) {
+    for (const { ranks, start, end } of p.collectives) {
+      if (end > start && ranks.includes(rank)) {
         c.fillStyle = pattern(c, "upright", colours.message);
-        c.fillRect(this.x(joined.start / p.scale), top + 1, this.x(joined.end / p.scale) - this.x(joined.start / p.scale), 10);
+        c.fillRect(this.x(start / p.scale), top + 1, this.x(end / p.scale) - this.x(start / p.scale), 10);
       }
     }
     if (!this.drawsSigns(p, rank)) return;
@@ -462,7 +472,7 @@ class Lanes {
     return lane[0] + lane[1] / 2 + this.offset;
   }
 
-  /** Return the x of a row at its end or start. */
+  /** Return the x at which a row starts, or with atEnd, at which it ends. For a sign that is drawn, these are its edges. */
   edge(p, row, atEnd) {
     if (!p.isTask[p.op[row]] && this.show.signs && this.drawsSigns(p, p.rankOf[row])) {
       for (const [sign, x] of this.signs(p, p.rankOf[row])) if (sign === row) return x + (atEnd ? 9 : 1);
@@ -470,24 +480,26 @@ class Lanes {
     return this.x((atEnd ? p.end : p.start)[row] / p.scale);
   }
 
+  /** Draw a line for each message in view, dashed for gradients. visible: the rows of the layout in view. */
   drawMessages(visible, state) {
     const { context: c, colours } = this;
     for (const p of new Set(visible.map((r) => r.panel))) {
       const { send, receive, leaves, arrives } = p.messages;
       const [from, to] = [this.view.from * p.scale, this.view.to * p.scale];
       const shown = [];
-      for (let k = 0; k < send.length && shown.length <= MOST_ARROWS; k++) {
+      for (let k = 0; k < send.length && shown.length <= MOST_MESSAGES; k++) {
         if (arrives[k] >= from && leaves[k] <= to) shown.push(k);
       }
-      if (shown.length > MOST_ARROWS) continue;
-      const tops = new Map(state.layout.rows.filter((r) => r.panel === p).map((r) => [r.rank, r.lanes.tasks]));
+      if (shown.length > MOST_MESSAGES) continue;
+      const lanes = new Map(state.layout.rows.filter((r) => r.panel === p).map((r) => [r.rank, r.lanes.tasks])); // of tasks, by rank
       c.strokeStyle = colours.message;
       c.lineWidth = 1;
       for (const k of shown) {
-        const [a, b] = [tops.get(p.rankOf[send[k]]), tops.get(p.rankOf[receive[k]])];
-        const down = b[0] > a[0];
-        const y0 = (down ? a[0] + a[1] : a[0]) + this.offset;
-        const y1 = (down ? b[0] : b[0] + b[1]) + this.offset;
+        const [senderTop, senderHeight] = lanes.get(p.rankOf[send[k]]);
+        const [receiverTop, receiverHeight] = lanes.get(p.rankOf[receive[k]]);
+        const down = receiverTop > senderTop;
+        const y0 = (down ? senderTop + senderHeight : senderTop) + this.offset;
+        const y1 = (down ? receiverTop : receiverTop + receiverHeight) + this.offset;
         c.setLineDash(p.value[send[k]] ? [4, 3] : []);
         c.beginPath();
         c.moveTo(this.x(leaves[k] / p.scale), y0);
@@ -525,7 +537,7 @@ class Lanes {
     }
   }
 
-  /** Draw the moment of the explanation: what is after it is dimmed, and the idle slots up to it are numbered. */
+  /** Draw the moment of the explanation: what is after it is dimmed, and the idle slots up to its end are numbered if they are wide. */
   drawMoment(state) {
     const { context: c, colours } = this;
     const { panel: p, from, to } = state.explained;
@@ -565,18 +577,21 @@ class Lanes {
     c.strokeRect(x0, top, Math.max(x1 - x0, 1), bottom - top);
   }
 
-  /** Draw the selected and the hovered instruction with the arrows of their dependencies. */
+  /**
+   * Outline the selected and the hovered instruction, and draw the arrows of the selected one's dependencies, or of the hovered one's if
+   * none is selected.
+   */
   drawChosen(state) {
     const { context: c, colours } = this;
     const chosen = [state.selected, state.hovered].filter((x) => x);
     for (const { panel: p, row } of chosen) {
-      const strong = state.selected && state.selected.row === row && state.selected.panel === p;
-      if (state.show.arrows && (strong || !state.selected)) this.drawArrows(state, p, row);
+      const isSelected = state.selected && state.selected.row === row && state.selected.panel === p;
+      if (state.show.arrows && (isSelected || !state.selected)) this.drawArrows(state, p, row);
       const found = state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
       const outline = (lane, times) => {
         const x = this.x(times.start[row] / p.scale);
         const width = Math.max(this.x(times.end[row] / p.scale) - x, 3);
-        for (const [shade, inset, line] of [[colours.back, -2, 2], [colours.select, 0, strong ? 2.5 : 1.5]]) {
+        for (const [shade, inset, line] of [[colours.back, -2, 2], [colours.select, 0, isSelected ? 2.5 : 1.5]]) {
           c.strokeStyle = shade;
           c.lineWidth = line;
           c.strokeRect(x + inset, lane[0] + inset + this.offset, width - 2 * inset, lane[1] - 2 * inset);
@@ -588,19 +603,20 @@ class Lanes {
       } else if (found.lanes.signs) {
         const x = this.edge(p, row, false) - 2;
         c.strokeStyle = colours.select;
-        c.lineWidth = strong ? 2.5 : 1.5;
+        c.lineWidth = isSelected ? 2.5 : 1.5;
         c.strokeRect(x, found.lanes.signs[0] + this.offset, 12, found.lanes.signs[1]);
       }
     }
   }
 
+  /** Draw arrows from what a row waits for, and dashed ones to what waits for it. */
   drawArrows(state, p, row) {
     const { colours } = this;
     const middle = (x) => this.middle(state, p, x);
     for (const wait of waitsFor(p, row)) {
       arrow(this.context, this.edge(p, wait.row, true), middle(wait.row), this.edge(p, row, false), middle(row), colours.in, false);
     }
-    if (p.forms[p.op[row]].op === "ALLREDUCE") return;
+    if (p.forms[p.op[row]].op === "ALLREDUCE") return; // the same members wait for it
     for (const wait of waitedForBy(p, row)) {
       arrow(this.context, this.edge(p, row, true), middle(row), this.edge(p, wait.row, false), middle(wait.row), colours.out, true);
     }
@@ -616,7 +632,10 @@ class Lanes {
     }
   }
 
-  /** Return what is at a point of the canvas: {panel, rank, row, bar}; row, bar: -1 for none; null outside all ranks. */
+  /**
+   * Return what is at a point of the canvas: {panel, rank, row, bar}; null outside the lanes. row: the instruction; bar: the idle bar; -1
+   * for none.
+   */
   at(state, x, y) {
     const found = state.layout.rows.find((r) => y - this.offset >= r.top - 3 && y - this.offset <= r.top + r.height + 3);
     if (!found || x < MARGIN) return null;

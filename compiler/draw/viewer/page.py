@@ -1,6 +1,6 @@
 """The page of the viewer: its script, its style and the data of programs in one HTML file.
 
-The file is ASCII. A strict policy of content security allows the page's own script and style, and nothing from anywhere else.
+The file is ASCII. Its Content Security Policy allows only the script and the style that are in the file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ SCRIPTS = ("data.js", "text.js", "canvas.js", "lanes.js", "explain.js", "viewer.
 def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters: Mapping[str, int] | None) -> str:
     """Return the HTML file.
 
-    panels: of compiler/analyze/viewed.py, one for each program, one above another on one axis of time. command: the words of
-    the command line that made the page, without the values of its parameters. parameters: those that a reader may change in
-    the command line; None where they are fixed.
+    panels: for each program the data that compiler/analyze/viewed.py returns, or {"name", "reason"} if it cannot run. The
+    programs are drawn one above another on one time axis. command: the words of the command line that made the page, without
+    -p and its values. parameters: the parameters that -p sets, with their values. The page has a field for each, in which a
+    reader changes the command line. None: no fields.
     """
     return _page(panels, command, parameters, embedded=False)[0]
 
 
 def embedded_page() -> tuple[str, str]:
-    """Return a page without programs for a frame of another page, and its policy of content security.
+    """Return a page without programs for a frame of another page, and its Content Security Policy.
 
-    The page around it calls `viewer.replace(panels)` of the frame's window to show programs, and `viewer.setTheme(name)`. The
-    frame's document has the event `switchtheme` when a reader asks for the other colours.
+    The page around it calls `viewer.replace(panels)` of the frame's window to show programs, and `viewer.setTheme(name)` for
+    dark or light colours. The frame's document dispatches the event `switchtheme` when a reader presses the key for the other
+    colours.
     """
     return _page([], [], None, embedded=True)
 
@@ -41,13 +43,13 @@ def embedded_page() -> tuple[str, str]:
 def _page(
     panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters: Mapping[str, int] | None, *, embedded: bool
 ) -> tuple[str, str]:
-    """Return the page and its policy. embedded: it has no title, no command line and no choice of colours of its own."""
+    """Return the page and its policy. embedded: it hides its header and command line; the page around it sets the colours."""
     folder = files(__package__)
     style = _ascii((folder / "viewer.css").read_text(encoding="utf-8"))
     body = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = _ascii(f'"use strict";\n(() => {{\n{body}\n}})();\n')
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    found = {
+    data = {
         "command": list(command),
         "parameters": None if parameters is None else dict(parameters),
         "colours": page_colours(),
@@ -55,24 +57,27 @@ def _page(
         "embedded": embedded,
         "panels": list(panels),
     }
-    parts = {"policy": policy, "style": style, "data": _data(found), "script": script}
+    parts = {"policy": policy, "style": style, "data": _data(data), "script": script}
     text = _ascii((folder / "viewer.html").read_text(encoding="utf-8"))
-    # One pass: no part is searched for the names of others.
+    # In one pass, so that a {{name}} inside a part stays as it is.
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], text), policy
 
 
 def _data(value: Any) -> str:
-    """Return JSON that no parser of HTML can mistake for the end of its element. It is ASCII."""
+    """Return a value as JSON in ASCII. It has no character that HTML reads as markup, so it cannot end its script element."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _hash(text: str) -> str:
-    """Return the source of a policy that allows this inline text alone."""
+    """Return the source expression with which a policy allows this inline text and no other."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _ascii(text: str) -> str:
-    """Return a file of the viewer. Raises ValueError unless it is ASCII: so the encoding of the page cannot change its hash."""
+    """Return the text unchanged. Raises ValueError unless it is ASCII.
+
+    In ASCII its bytes, and so its hash, do not depend on the encoding that a browser assumes.
+    """
     text.encode("ascii")
     return text

@@ -1,23 +1,27 @@
-// Words for instructions, times, waits and idle time.
+// Texts about instructions, times, waits, idle time and memory.
 
 const WORDS = PAGE.words; // what each kind of task is called, by its letter
-// By cause of compiler/analyze/causes.py: its letter in the drawing, its name, and what a rank waits for.
+// By the causes of idle time of compiler/analyze/causes.py: letter in the drawing, name, and what the rank waits for.
 const CAUSES = {
-  fill: ["S", "start-up", "its first task waits for a value that another rank has not computed yet"],
-  value: ["V", "waiting for a value", "the next task waits for a value that another rank has not computed yet"],
-  transfer: ["T", "message on its way", "the value that the next task waits for is computed and on its way"],
+  fill: ["S", "start-up", "its first task waits for a value that another rank has not sent yet"],
+  value: ["V", "waiting for a value", "the next task waits for a value that another rank has not sent yet"],
+  transfer: ["T", "message on its way", "the value that the next task waits for is sent and on its way"],
   window: ["Q", "full window", "a SEND waits for an earlier message of its channel"],
   all_reduce: ["A", "all-reduce", "the tasks are done and an all-reduce of gradients is running"],
   drain: ["D", "drain", "the tasks are done and other ranks still work"],
 };
 
-/** Return an integer as it is, and any other number with four significant digits, seven from 1000 on. */
+// Bits of `flags` (chimera_ir/table.py).
+const RECOMPUTE = 1;
+const OVERLAP = 2;
+
+/** Return a number as text: an integer below 10^9 as it is, others with four significant digits, or seven from 1000 on. */
 function number(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
   return String(Number(value.toPrecision(Math.abs(value) >= 1000 ? 7 : 4)));
 }
 
-/** Return an integer of a panel's times as a number in its unit, without the unit. */
+/** Return a time of a panel, an integer, as a number in the panel's unit. The name of the unit is left out. */
 function time(p, integer) {
   return number(integer / p.scale);
 }
@@ -26,13 +30,13 @@ function withUnit(p, integer) {
   return p.unit ? `${time(p, integer)} ${p.unit}` : time(p, integer);
 }
 
-/** Return 'F3', 'F3.5' with the stage where ranks have several of a pipe, 'F0-3' for a group. */
+/** Return the label of a task: 'F3'; 'F3.5' with the stage if a rank has several stages of a pipe; 'F0-3' for a group. */
 function label(p, row) {
   const letter = p.forms[p.op[row]].letter;
   return letter + idsText(microBatches(p, row)) + (p.severalStages ? `.${p.stage[row]}` : "");
 }
 
-/** Return '3', '0-3' where numbers ascend one by one, '0,2,5': at most three such parts. */
+/** Return ids as text, such as '3', '0-3' or '0,2,5-7'. After three parts, '...' stands for the rest. */
 function idsText(ids) {
   const parts = [];
   for (let i = 0; i < ids.length; ) {
@@ -48,17 +52,17 @@ function idsText(ids) {
 /** Return the text of an instruction, as `chimerac --emit streams` writes it. */
 function instructionText(p, row) {
   const form = p.forms[p.op[row]];
-  const joined = form.fields.includes("ranks") ? p.collectives[p.operand[row]] : null;
+  const collective = form.fields.includes("ranks") ? p.collectives[p.operand[row]] : null;
   const words = {
     value: () => ["act", "grad"][p.value[row]],
-    group: () => (joined.group === `stage ${joined.stage}` ? "" : joined.group),
+    group: () => (collective.group === `stage ${collective.stage}` ? "" : collective.group),
     pipe: () => p.pipes[p.pipe[row]].name,
-    stage: () => `s${joined ? joined.stage : p.stage[row]}`,
+    stage: () => `s${collective ? collective.stage : p.stage[row]}`,
     micro_batches: () => `m${microBatches(p, row).join(",")}`,
     peer: () => `${form.arrow} ${p.peer[row]}`,
-    ranks: () => `over ${joined.ranks.join(",")}`,
-    recompute: () => (p.flags[row] & 1 ? "recompute" : ""),
-    overlap: () => (p.flags[row] & 2 ? "overlap" : ""),
+    ranks: () => `over ${collective.ranks.join(",")}`,
+    recompute: () => (p.flags[row] & RECOMPUTE ? "recompute" : ""),
+    overlap: () => (p.flags[row] & OVERLAP ? "overlap" : ""),
   };
   return [form.op, ...form.fields.map((field) => words[field]())].filter((word) => word).join(" ");
 }
@@ -67,16 +71,16 @@ function instructionText(p, row) {
 function inWords(p, row) {
   const form = p.forms[p.op[row]];
   const ids = microBatches(p, row);
-  const of = `${ids.length > 1 ? "micro-batches" : "micro-batch"} ${idsText(ids)}`;
-  if (form.letter) return `${WORDS[form.letter]} of ${of} on stage ${p.stage[row]}`;
+  const named = `${ids.length > 1 ? "micro-batches" : "micro-batch"} ${idsText(ids)}`;
+  if (form.letter) return `${WORDS[form.letter]} of ${named} on stage ${p.stage[row]}`;
   if (form.op === "ALLREDUCE") {
-    const joined = p.collectives[p.operand[row]];
-    return `starts to sum the gradients of ${joined.group} over ranks ${idsText(joined.ranks)}`;
+    const { group, ranks } = p.collectives[p.operand[row]];
+    return `starts to sum the gradients of ${group} over ranks ${idsText(ranks)}`;
   }
-  const what = p.value[row] ? "gradient" : "activation";
-  if (form.op === "SEND") return `sends the ${what} of ${of} for stage ${p.stage[row]} to rank ${p.peer[row]}`;
-  if (form.op === "RECV") return `posts the receive of the ${what} of ${of} for stage ${p.stage[row]} from rank ${p.peer[row]}`;
-  return `frees the received ${what} of ${of} for stage ${p.stage[row]}`;
+  const value = `${p.value[row] ? "gradient" : "activation"} of ${named} for stage ${p.stage[row]}`;
+  if (form.op === "SEND") return `sends the ${value} to rank ${p.peer[row]}`;
+  if (form.op === "RECV") return `posts the receive of the ${value} from rank ${p.peer[row]}`;
+  return `frees the received ${value}`;
 }
 
 /** Return a short name of a row for sentences: 'F3 on rank 1' or 'SEND of rank 1'. */
@@ -97,24 +101,24 @@ function placeText(p, row) {
   return `rank ${rank}, instruction ${row - p.offsets[rank]}`;
 }
 
-/** Return from when to when a row ran, predicted. */
+/** Return when a row is predicted to start and to end. */
 function timesText(p, row) {
   return p.end[row] > p.start[row]
     ? `${time(p, p.start[row])} to ${withUnit(p, p.end[row])}, takes ${time(p, p.end[row] - p.start[row])}`
     : `at ${withUnit(p, p.start[row])}`;
 }
 
-/** Return how the measured times of a row differ from the predicted ones. */
+/** Return the measured times of a row, in the measured unit, and how they differ from the predicted ones. */
 function measuredText(p, row) {
   const m = p.measured;
-  const own = (value) => number(value / m.scale);
+  const text = (integer) => number(integer / m.scale);
   const unit = m.unit ? ` ${m.unit}` : "";
   const taken = m.ownEnd[row] - m.ownStart[row];
   const predicted = (p.end[row] - p.start[row]) / m.factor;
   const late = m.late[row] / m.factor;
   const longer = signed(number((taken - predicted) / m.scale));
-  return `${own(m.ownStart[row])} to ${own(m.ownEnd[row])}${unit}, takes ${own(taken)} (${longer}); ends ${
-    late < 0 ? `${own(-late)}${unit} earlier` : `${own(late)}${unit} later`
+  return `${text(m.ownStart[row])} to ${text(m.ownEnd[row])}${unit}, takes ${text(taken)} (${longer}); ends ${
+    late < 0 ? `${text(-late)}${unit} earlier` : `${text(late)}${unit} later`
   } than predicted`;
 }
 
@@ -122,7 +126,7 @@ function signed(text) {
   return text.startsWith("-") ? text : `+${text}`;
 }
 
-/** Return {row, text} for each row that a row waits for. The text says whether it decides when the row starts. */
+/** Return {row, text} for each instruction that a row waits for. The text says whether this wait decides the row's start. */
 function waitSentences(p, row) {
   const waits = waitsFor(p, row);
   const last = Math.max(...waits.map((wait) => wait.time));
@@ -133,7 +137,7 @@ function waitSentences(p, row) {
   });
 }
 
-/** Return the idle time right before a row, in words; '' if the row before it ends when it starts. */
+/** Return the idle time of the rank right before a row, with its causes; '' if there is none. */
 function idleBefore(p, row) {
   if (p.start[row] === 0) return "";
   const rank = p.rankOf[row];
@@ -158,7 +162,7 @@ function amount(p, value) {
   return `${power ? (value / 1024 ** power).toFixed(value / 1024 ** power >= 100 ? 0 : 1) : value} ${units[power]}`;
 }
 
-/** Return what is known about a row in one sentence, for screen readers. */
+/** Return a sentence for screen readers: a row's text, place, times and idle time, and the wait that decides its start. */
 function spoken(p, row) {
   const parts = [`${instructionText(p, row)}, ${placeText(p, row)}, ${timesText(p, row)}`];
   const idle = idleBefore(p, row);

@@ -1,8 +1,8 @@
-// The page: its controls, and what is shown of the instruction that is selected.
+// The page: its state, its controls, and all that it shows besides the lanes, from the time axis to the tables.
 
 const byId = (id) => document.getElementById(id);
 let panels = []; // the programs that are shown
-let total = 1; // the longest time of them, in units
+let total = 1; // the length of the time axis, in units
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -11,7 +11,7 @@ const state = {
   view: { from: 0, to: total },
   scroll: 0,
   layout: null,
-  selected: null, // {panel, row}
+  selected: null, // {panel, row}; row: an instruction, by its number in the program
   hovered: null, // {panel, row}
   explained: null, // the moment that is explained: {panel, k, from, to}
   show: {
@@ -23,14 +23,18 @@ const state = {
     memory: true,
     differences: false,
   },
-  chosen: new Set(), // what the user has switched on or off: it stays so for other programs
+  chosen: new Set(), // the names in `show` that the user has switched: other programs do not change them
 };
+
+const AXIS_HEIGHT = 24; // pixels
+const OVERVIEW_HEIGHT = 34; // pixels
+const ZOOM_STEP = 0.6; // of the time in view, what a key or a button that zooms in leaves
 
 const figure = byId("figure");
 const lanes = new Lanes(byId("lanes"));
 const axis = byId("axis");
 const overview = byId("overview");
-let frameTimes = []; // milliseconds that the last frames took to draw
+let frameTimes = []; // milliseconds that each of the last frames took to draw
 let drawn = 0; // frames so far
 let asked = false; // a frame will be drawn soon
 let overviewImage = null;
@@ -74,23 +78,24 @@ function resize() {
   canvas.style.height = `${height}px`;
   lanes.resize(figure.clientWidth, height);
   const ratio = globalThis.devicePixelRatio || 1;
-  for (const [element, high] of [[axis, 24], [overview, 34]]) {
-    element.width = Math.round(width * ratio);
-    element.height = Math.round(high * ratio);
-    element.style.width = `${width}px`;
-    element.style.height = `${high}px`;
+  for (const [strip, stripHeight] of [[axis, AXIS_HEIGHT], [overview, OVERVIEW_HEIGHT]]) {
+    strip.width = Math.round(width * ratio);
+    strip.height = Math.round(stripHeight * ratio);
+    strip.style.width = `${width}px`;
+    strip.style.height = `${stripHeight}px`;
   }
   overviewImage = null;
   redraw();
 }
 
+/** Draw the time axis. A range that is being dragged is shaded on the axis and in the lanes. */
 function drawAxis() {
   const c = axis.getContext("2d");
   const ratio = globalThis.devicePixelRatio || 1;
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
   const { colours } = lanes;
   c.fillStyle = colours.back;
-  c.fillRect(0, 0, lanes.width, 24);
+  c.fillRect(0, 0, lanes.width, AXIS_HEIGHT);
   c.font = "11px system-ui, sans-serif";
   c.textBaseline = "middle";
   c.textAlign = "left";
@@ -104,18 +109,17 @@ function drawAxis() {
     const x = lanes.x(k * distance);
     if (x < MARGIN - 1) continue;
     c.beginPath();
-    c.moveTo(x, 19);
-    c.lineTo(x, 24);
+    c.moveTo(x, AXIS_HEIGHT - 5);
+    c.lineTo(x, AXIS_HEIGHT);
     c.stroke();
     c.fillText(number(Number((k * distance).toPrecision(12))), Math.max(x, MARGIN + 4), 10);
   }
   if (range) {
     const [x0, x1] = [range.from, range.to].sort((a, b) => a - b);
     c.fillStyle = `${colours.select}55`;
-    c.fillRect(x0, 0, x1 - x0, 24);
-    const d = lanes.context;
-    d.fillStyle = `${colours.select}33`;
-    d.fillRect(x0, 0, x1 - x0, lanes.height);
+    c.fillRect(x0, 0, x1 - x0, AXIS_HEIGHT);
+    lanes.context.fillStyle = `${colours.select}33`;
+    lanes.context.fillRect(x0, 0, x1 - x0, lanes.height);
   }
 }
 
@@ -138,7 +142,7 @@ function drawOverview() {
   c.strokeRect(x0 + 1, 2, Math.max(x1 - x0 - 2, 2), 30);
 }
 
-/** Return a canvas with the shares of all programs, without the part that is in view. */
+/** Return a canvas with the share of busy ranks of each program over the whole time. The part in view is not marked on it. */
 function paintOverview(wide, ratio) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [overview.width, overview.height];
@@ -146,11 +150,11 @@ function paintOverview(wide, ratio) {
   const { colours } = lanes;
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
   c.fillStyle = colours.back;
-  c.fillRect(0, 0, lanes.width, 34);
+  c.fillRect(0, 0, lanes.width, OVERVIEW_HEIGHT);
   c.font = "10px system-ui, sans-serif";
   c.fillStyle = colours.dim;
   c.textBaseline = "middle";
-  c.fillText("ranks busy", 8, 17);
+  c.fillText("ranks busy", 8, OVERVIEW_HEIGHT / 2);
   const high = 28 / panels.length;
   panels.forEach((p, k) => {
     c.fillStyle = colours.lane;
@@ -163,20 +167,20 @@ function paintOverview(wide, ratio) {
   return canvas;
 }
 
-/** Return, for each pixel of the whole time, the share of all ranks that compute. */
+/** Return, for each pixel of the time axis, the share of a program's ranks that compute. wide: the pixels of the whole axis. */
 function busyShares(p, wide) {
   const shares = new Float32Array(wide);
-  const per = wide / (total * p.scale);
+  const pixelsPerTime = wide / (total * p.scale);
   for (const row of p.tasks.all) {
-    const [a, b] = [p.start[row] * per, Math.min(p.end[row] * per, wide)];
-    for (let x = Math.floor(a); x < b; x++) shares[x] += (Math.min(x + 1, b) - Math.max(x, a)) / p.ranks;
+    const [left, right] = [p.start[row] * pixelsPerTime, Math.min(p.end[row] * pixelsPerTime, wide)];
+    for (let x = Math.floor(left); x < right; x++) shares[x] += (Math.min(x + 1, right) - Math.max(x, left)) / p.ranks;
   }
   return shares;
 }
 
 // --- zoom and pan ---------------------------------------------------------------------------------------------------
 
-let moving = null; // the view that an animation leads to
+let moving = null; // the view that an animation leads to; null: no animation runs
 
 /** Show the times from `from` to `to`, in units. A range that is too short, too long or outside the time axis is adjusted. */
 function setView(from, to, animated = false) {
@@ -205,14 +209,14 @@ function setView(from, to, animated = false) {
   next();
 }
 
-/** Show `factor` times as much time. The time at pixel x keeps its place; null: that of zoomCentre. */
+/** Show `factor` times as much time. The time at pixel x keeps its place; x null: the time of zoomCentre does. */
 function zoom(factor, x = null, animated = true) {
   const { from, to } = moving ?? state.view;
   const at = x === null ? zoomCentre(from, to) : lanes.timeAt(x);
   setView(at - (at - from) * factor, at + (to - at) * factor, animated);
 }
 
-/** Return the time that zooming by keyboard keeps in place: the selected instruction, or the middle. */
+/** Return the time that keys and buttons for zooming keep in place: the selected instruction if in view, else the middle. */
 function zoomCentre(from, to) {
   if (state.selected) {
     const { panel: p, row } = state.selected;
@@ -228,8 +232,9 @@ function pan(share, animated = true) {
   setView(from + share * (to - from), to + share * (to - from), animated);
 }
 
-function fit() {
-  setView(-0.004 * total, 1.004 * total, true);
+/** Show the whole time, with a little room at both ends. */
+function fit(animated = true) {
+  setView(-0.004 * total, 1.004 * total, animated);
 }
 
 /** Show a row with some of its neighbours. */
@@ -240,23 +245,21 @@ function zoomTo(p, row) {
   setView(middle - 6 * length, middle + 6 * length, true);
 }
 
-/** Move the view as little as needed so that a row is in it. */
+/** Move the view, and scroll, if a row or its rank is not in view. The row then has some room beside it. */
 function reveal(p, row) {
   const { from, to } = moving ?? state.view;
   const [start, end] = [p.start[row] / p.scale, p.end[row] / p.scale];
   const edge = 0.06 * (to - from);
   if (start < from) setView(start - 3 * edge, start - 3 * edge + to - from, true);
   else if (end > to) setView(end + 3 * edge - (to - from), end + 3 * edge, true);
-  const found = state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
-  if (found.top < figure.scrollTop) figure.scrollTop = found.top - 8;
-  else if (found.top + found.height > figure.scrollTop + figure.clientHeight) {
-    figure.scrollTop = found.top + found.height - figure.clientHeight + 8;
-  }
+  const { top, height } = state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
+  if (top < figure.scrollTop) figure.scrollTop = top - 8;
+  else if (top + height > figure.scrollTop + figure.clientHeight) figure.scrollTop = top + height - figure.clientHeight + 8;
 }
 
 // --- selection ------------------------------------------------------------------------------------------------------
 
-/** Select a row; p null: nothing. revealed: move the view so that the row is in it. */
+/** Select a row of a program; p null: select nothing. revealed: move the view so that the row is in it. */
 function select(p, row, revealed = true) {
   state.selected = p ? { panel: p, row } : null;
   state.hovered = null;
@@ -266,17 +269,21 @@ function select(p, row, revealed = true) {
   redraw();
 }
 
-/** Return an element with children; a text becomes a text node, so that no name is ever read as HTML. */
+/**
+ * Return a new element. attributes: also listeners, such as `onclick`. children: elements and texts. A text becomes a text node, so
+ * that no name is ever read as HTML.
+ */
 function element(tag, attributes = {}, ...children) {
-  const found = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
-    else found.setAttribute(name, value);
+    if (name.startsWith("on")) created.addEventListener(name.slice(2), value);
+    else created.setAttribute(name, value);
   }
-  found.append(...children);
-  return found;
+  created.append(...children);
+  return created;
 }
 
+/** Show beside the drawing what is known about the selected instruction. */
 function showDetails() {
   const box = byId("details");
   if (!state.selected) {
@@ -304,13 +311,14 @@ function showDetails() {
   const later = waitedForBy(p, row).map((wait) => ({ row: wait.row, text: nameOf(p, wait.row) }));
   if (later.length && p.forms[p.op[row]].op !== "ALLREDUCE") fact("Waited for by", links(later));
   const line = lineText(p, row);
-  fact("Source", line ? element("code", {}, line) : `instruction ${row - p.offsets[p.rankOf[row]]} of the program`);
+  fact("Source", line ? element("code", {}, line) : `${placeText(p, row)} of the program`);
   fact("Memory", `${amount(p, p.memory.during[row])} while it runs, ${amount(p, p.memory.after[row])} after it`);
   if (p.pathPartOf.has(row)) fact("Critical path", `part ${p.pathPartOf.get(row) + 1} of ${p.path.row.length}`);
   const [low, high] = [p.offsets[p.rankOf[row]], p.offsets[p.rankOf[row] + 1]];
-  const first = Math.max(low, Math.min(row - 4, high - 9));
+  const shown = 9; // instructions of the stream, with the selected one in the middle where possible
+  const first = Math.max(low, Math.min(row - 4, high - shown));
   const stream = [];
-  for (let k = first; k < Math.min(high, first + 9); k++) {
+  for (let k = first; k < Math.min(high, first + shown); k++) {
     const attributes = { class: "link", onclick: () => select(p, k) };
     if (k === row) attributes["aria-current"] = "true";
     stream.push(element("li", {}, element("button", attributes, instructionText(p, k))));
@@ -323,7 +331,7 @@ function showDetails() {
   );
 }
 
-/** Select the neighbour of the selected row in its stream. by: 1 for the next one, -1 for the one before. */
+/** Select the next (by 1) or the previous (by -1) instruction of the stream, or task with tasksOnly. */
 function neighbour(by, tasksOnly) {
   if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
@@ -333,21 +341,24 @@ function neighbour(by, tasksOnly) {
   if (next >= p.offsets[rank] && next < p.offsets[rank + 1]) select(p, next);
 }
 
-/** Select what runs at the same time on the rank above or below. */
+/**
+ * Select a task of the rank above (by -1) or below (by 1): the one that runs when the selected row starts, else the next one, else
+ * the last one.
+ */
 function otherRank(by) {
   if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
-  const at = state.layout.rows.findIndex((r) => r.panel === p && r.rank === p.rankOf[row]) + by;
-  const found = state.layout.rows[at];
-  if (!found) return undefined;
-  const when = (p.start[row] / p.scale) * found.panel.scale;
-  const rows = found.panel.tasks.of(found.rank);
+  const own = state.layout.rows.findIndex((r) => r.panel === p && r.rank === p.rankOf[row]);
+  const other = state.layout.rows[own + by];
+  if (!other) return undefined;
+  const when = (p.start[row] / p.scale) * other.panel.scale;
+  const rows = other.panel.tasks.of(other.rank);
   if (!rows.length) return undefined;
-  const k = firstIndex(0, rows.length, (i) => found.panel.end[rows[i]] > when);
-  return select(found.panel, rows[Math.min(k, rows.length - 1)]);
+  const k = firstIndex(0, rows.length, (i) => other.panel.end[rows[i]] > when);
+  return select(other.panel, rows[Math.min(k, rows.length - 1)]);
 }
 
-/** Select the first task of rank 0 in view. */
+/** Select the first task of rank 0 that starts in view, or its last task if none does. */
 function selectFirst() {
   const p = panels[0];
   const from = state.view.from * p.scale;
@@ -356,27 +367,32 @@ function selectFirst() {
   if (p.size) select(p, rows.length ? rows[Math.min(k, rows.length - 1)] : 0);
 }
 
-/** Select what the selected row waits for last; with `later`, what waits for it first. */
+/** Select what the selected row waits for longest; with `later`, the first to start of those that wait for it. */
 function follow(later) {
   if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
-  const found = later ? waitedForBy(p, row) : waitsFor(p, row);
-  if (!found.length) return say(later ? "Nothing waits for it." : "It waits for nothing.");
+  const waits = later ? waitedForBy(p, row) : waitsFor(p, row);
+  if (!waits.length) return say(later ? "Nothing waits for it." : "It waits for nothing.");
   const better = (a, b) => (later ? b.time < a.time : b.time > a.time);
-  return select(p, found.reduce((a, b) => (better(a, b) ? b : a)).row);
+  return select(p, waits.reduce((a, b) => (better(a, b) ? b : a)).row);
 }
 
+/** Announce a text to screen readers. */
 function say(text) {
   byId("spoken").textContent = text;
 }
 
-/** Select the next row whose text has all words of the search field, or the one before. */
+/**
+ * Select the next row that all words of the search field fit, or with `backwards` the one before. A word fits a task by its label,
+ * and any row by the beginning of a word of its text.
+ */
 function search(backwards) {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter((word) => word);
   if (!words.length || !panels.length) return;
   const p = state.selected?.panel ?? panels[0];
   const direction = backwards ? -1 : 1;
-  const from = state.selected ? state.selected.row : backwards ? 0 : -1; // then the last or the first row is the next
+  // Without a selection the search begins at the first row, or backwards at the last one.
+  const from = state.selected ? state.selected.row : backwards ? 0 : -1;
   const matches = (row) => {
     const name = p.isTask[p.op[row]] ? label(p, row).toLowerCase() : "";
     const text = ` ${instructionText(p, row)} rank ${p.rankOf[row]} `.toLowerCase();
@@ -458,8 +474,9 @@ figure.addEventListener("pointerdown", (event) => {
   if (event.button !== 0 || event.offsetX > figure.clientWidth) return;
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   dragged = false;
-  if (event.shiftKey) range = { from: event.clientX - figure.getBoundingClientRect().left, to: 0 };
-  if (range) range.to = range.from; // a range begins empty
+  const x = event.clientX - figure.getBoundingClientRect().left;
+  if (event.shiftKey) range = { from: x, to: x };
+  else if (range) range.to = range.from; // it is left over from an interrupted drag on the axis
 });
 
 figure.addEventListener("pointermove", (event) => {
@@ -479,8 +496,8 @@ figure.addEventListener("pointermove", (event) => {
   } else if (pointers.size === 2) {
     const [a, b] = pointers.values();
     const other = a === old ? b : a;
-    const [wide, now] = [Math.abs(old.x - other.x), Math.abs(moved.x - other.x)];
-    if (wide > 8 && now > 8) zoom(wide / now, (moved.x + other.x) / 2 - box.left, false);
+    const [oldDistance, distance] = [Math.abs(old.x - other.x), Math.abs(moved.x - other.x)];
+    if (oldDistance > 8 && distance > 8) zoom(oldDistance / distance, (moved.x + other.x) / 2 - box.left, false);
   } else {
     pan(-(moved.x - old.x) / (lanes.width - MARGIN), false);
     figure.scrollTop -= moved.y - old.y;
@@ -534,7 +551,7 @@ axis.addEventListener("pointermove", (event) => {
 });
 axis.addEventListener("pointerup", () => range && endRange());
 
-/** Move the view to the time at a point of the overview. */
+/** Move the middle of the view to the time at a point of the overview. */
 function lookAt(event) {
   const at = ((event.offsetX - MARGIN) / (lanes.width - MARGIN)) * total;
   const size = state.view.to - state.view.from;
@@ -569,10 +586,10 @@ const KEYS = {
   Enter: () => state.selected && zoomTo(state.selected.panel, state.selected.row),
   w: () => follow(false),
   x: () => follow(true),
-  "+": () => zoom(0.6),
-  "=": () => zoom(0.6),
-  "-": () => zoom(1 / 0.6),
-  0: fit,
+  "+": () => zoom(ZOOM_STEP),
+  "=": () => zoom(ZOOM_STEP),
+  "-": () => zoom(1 / ZOOM_STEP),
+  0: () => fit(),
   "[": () => pan(-0.25),
   "]": () => pan(0.25),
   PageUp: () => (figure.scrollTop -= figure.clientHeight * 0.8),
@@ -608,8 +625,8 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") figure.focus();
     return;
   }
-  // Buttons keep their own keys, and so do links. Arrows and the like belong to the drawing.
-  if (tag === "BUTTON" && (event.key === "Enter" || event.key === " ")) return;
+  // Enter and Space belong to a button or link that has the focus. The other keys belong to the drawing.
+  if ((tag === "BUTTON" || tag === "A") && (event.key === "Enter" || event.key === " ")) return;
   if (!panels.length && event.key !== "?" && event.key !== "t") return;
   const action = KEYS[event.key];
   if (!action) return;
@@ -619,7 +636,7 @@ document.addEventListener("keydown", (event) => {
 
 // --- theme, help, toolbar -------------------------------------------------------------------------------------------
 
-let theme = null; // 'dark' or 'light', as the user chose; null: as the system has it
+let theme = null; // 'dark' or 'light', as the user or the page around this one chose; null: as the system has it
 
 function isDark() {
   return theme === null ? systemIsDark.matches : theme === "dark";
@@ -666,9 +683,9 @@ for (const button of document.querySelectorAll("[data-show]")) {
   button.addEventListener("click", () => toggle(button.dataset.show));
 }
 const CLICKS = {
-  "zoom-in": () => zoom(0.6),
-  "zoom-out": () => zoom(1 / 0.6),
-  fit,
+  "zoom-in": () => zoom(ZOOM_STEP),
+  "zoom-out": () => zoom(1 / ZOOM_STEP),
+  fit: () => fit(),
   theme: switchTheme,
   "open-help": showHelp,
   "close-help": () => byId("help").close(),
@@ -712,7 +729,7 @@ function showLegend() {
     }, WORDS[form.letter]);
   });
   if (panels.some((p) => p.pipes.length > 1)) {
-    const p = panels.reduce((a, b) => (b.pipes.length > a.pipes.length ? b : a));
+    const p = panels.reduce((a, b) => (b.pipes.length > a.pipes.length ? b : a)); // the pipes of the program with most of them
     p.pipes.slice(0, 8).forEach((pipe, k) => {
       swatch((c) => {
         c.fillStyle = SHADES[k % SHADES.length][0];
@@ -745,7 +762,7 @@ function showLegend() {
 let moments = []; // the times of momentsOf; moment k is from the k-th to the next one
 let playing = null; // the timer that goes to the next moment
 
-/** Begin the explanation of what a bubble is, or end it. */
+/** Begin (`on`) or end the explanation of what a bubble is. */
 function explain(on) {
   if (on && !panels.length) return;
   endExplanation();
@@ -781,21 +798,21 @@ function showMoment(k) {
   if (moments.length < 2) return;
   k = Math.max(0, Math.min(k, moments.length - 2));
   state.explained = { panel: p, k, from: moments[k], to: moments[k + 1] };
-  const found = describeMoment(p, moments, k);
+  const { head, idle, sentences, more, counts } = describeMoment(p, moments, k);
   byId("moments").value = String(k);
-  byId("moment").textContent = `Moment ${k + 1} of ${moments.length - 1}. ${found.head}`;
-  const items = found.sentences.map(({ rank, text }) => element("li", { class: found.idle.has(rank) ? "idle" : "" }, text));
-  if (found.more) items.push(element("li", {}, `The other ${found.more} ranks work or are not listed.`));
+  byId("moment").textContent = `Moment ${k + 1} of ${moments.length - 1}. ${head}`;
+  const items = sentences.map(({ rank, text }) => element("li", { class: idle.has(rank) ? "idle" : "" }, text));
+  if (more) items.push(element("li", {}, `The other ${more} ranks are not listed. Idle ranks are listed first.`));
   byId("sentences").replaceChildren(...items);
-  const cells = found.counts.slice(0, 64).map((count, rank) => element("li", {}, `rank ${rank}: ${count}`));
+  const cells = counts.slice(0, 64).map((count, rank) => element("li", {}, `rank ${rank}: ${count}`));
   byId("counts").replaceChildren(...cells);
   const last = k === moments.length - 2;
   byId("sum").textContent = last ? summary(p) : "";
   byId("previous-moment").disabled = k === 0;
   byId("next-moment").disabled = last;
   if (last) stop();
-  const idle = found.sentences.filter(({ rank }) => found.idle.has(rank)).map(({ text }) => text);
-  say([`Moment ${k + 1}. ${found.head}`, ...idle.slice(0, 4), last ? summary(p) : ""].join(" "));
+  const aboutIdle = sentences.filter(({ rank }) => idle.has(rank)).map(({ text }) => text);
+  say([`Moment ${k + 1}. ${head}`, ...aboutIdle.slice(0, 4), last ? summary(p) : ""].join(" "));
   const { from, to } = state.view;
   const [start, end] = [moments[k] / p.scale, moments[k + 1] / p.scale];
   if (end > to || start < from) setView(start - 0.3 * (to - from), start + 0.7 * (to - from), true);
@@ -828,12 +845,12 @@ byId("moments").addEventListener("input", (event) => {
 
 // --- the command line -----------------------------------------------------------------------------------------------
 
-/** Return a word of a command line as a POSIX shell reads it. */
+/** Return a word of a command line, quoted if a POSIX shell would read it as anything else. */
 function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** Return the command line with the values of the fields. */
+/** Return the command line, with -p for each field that has a value. */
 function commandLine() {
   const given = [...document.querySelectorAll("#parameters input")].flatMap((input) =>
     input.value === "" ? [] : ["-p", `${input.dataset.name}=${input.value}`]);
@@ -870,7 +887,10 @@ function showParameters() {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-/** Show the numbers of each program as tables, which screen readers can read cell by cell. */
+/**
+ * Show below the drawing why programs cannot run, and which are drawn only in part. The numbers of all others are tables, which
+ * screen readers can read cell by cell.
+ */
 function showTables() {
   const box = byId("tables");
   box.replaceChildren();
@@ -878,11 +898,11 @@ function showTables() {
     box.append(element("p", { class: "reason" }, `${panel.name} cannot run at this size: ${panel.reason}`));
   }
   for (const p of panels.filter((x) => x.until !== null)) {
-    const text = `${titleOf(p)}: the instructions that start before ${withUnit(p, p.until)} are drawn, of ${withUnit(p, p.makespan)}.`;
-    box.append(element("p", { class: "reason" }, text));
+    const text = `only the instructions that start before ${withUnit(p, p.until)} are drawn; the makespan is ${withUnit(p, p.makespan)}`;
+    box.append(element("p", { class: "reason" }, `${titleOf(p)}: ${text}.`));
   }
   for (const p of panels.filter((x) => x.until === null)) {
-    const sums = Array.from({ length: p.ranks }, () => p.causes.map(() => 0));
+    const sums = Array.from({ length: p.ranks }, () => p.causes.map(() => 0)); // idle time by rank and cause
     for (let bar = 0; bar < p.idle.rank.length; bar++) sums[p.idle.rank[bar]][p.idle.cause[bar]] += p.idle.end[bar] - p.idle.start[bar];
     const facts = [
       `${p.ranks} ranks, ${p.stages} stages, ${p.microBatches} micro-batches, ${p.size} instructions`,
@@ -901,11 +921,11 @@ function showTables() {
       }
     }
     const heads = ["rank", "busy", ...p.causes.map((cause) => `${CAUSES[cause][0]}: ${CAUSES[cause][1]}`), "most memory"];
-    const rows = sums.slice(0, 1024).map((of, rank) => {
-      const busy = p.makespan - of.reduce((a, b) => a + b, 0);
+    const rows = sums.slice(0, 1024).map((idle, rank) => {
+      const busy = p.makespan - idle.reduce((a, b) => a + b, 0);
       let most = 0;
       for (let row = p.offsets[rank]; row < p.offsets[rank + 1]; row++) most = Math.max(most, p.memory.during[row]);
-      return [String(rank), time(p, busy), ...of.map((value) => time(p, value)), amount(p, most)];
+      return [String(rank), time(p, busy), ...idle.map((value) => time(p, value)), amount(p, most)];
     });
     box.append(
       element("h2", {}, titleOf(p)),
@@ -920,7 +940,7 @@ function showTables() {
   }
 }
 
-/** Return the idle share of the time of all ranks. */
+/** Return the idle share of the time of all ranks, as a percentage. */
 function bubbleText(p) {
   let idle = 0;
   for (let bar = 0; bar < p.idle.rank.length; bar++) idle += p.idle.end[bar] - p.idle.start[bar];
@@ -929,7 +949,7 @@ function bubbleText(p) {
 
 // --- start ----------------------------------------------------------------------------------------------------------
 
-/** Show programs. rawPanels: as page.py writes them. */
+/** Show programs. rawPanels: those that `page` of page.py is given, as JSON has them. */
 function open(rawPanels) {
   PAGE.panels = rawPanels;
   panels = rawPanels.filter((panel) => !panel.reason).map(readPanel);
@@ -937,6 +957,7 @@ function open(rawPanels) {
   Object.assign(state, { panels, selected: null, hovered: null });
   endExplanation();
   byId("tip").hidden = true;
+  // Whether these parts are shown depends on the programs, until the user has switched them.
   const automatic = {
     signs: panels.every((p) => p.size < 20000 && p.ranks <= 32),
     memory: !PAGE.embedded && panels.every((p) => p.ranks <= 16),
@@ -962,8 +983,8 @@ function open(rawPanels) {
 }
 
 /**
- * Show other programs in the place of the present ones. The selected instruction stays selected if its rank has it, and a part
- * of the time that was zoomed to stays in view.
+ * Show other programs in the place of the present ones. The selected instruction stays selected if its rank has it in the new
+ * program. If a part of the time was in view, that part stays in view.
  */
 function replace(rawPanels) {
   const { view, selected } = state;
@@ -971,7 +992,7 @@ function replace(rawPanels) {
   open(rawPanels);
   const zoomed = view.to - view.from < 0.99 * oldTotal;
   if (zoomed) setView(view.from, view.to);
-  else setView(-0.004 * total, 1.004 * total);
+  else fit(false);
   const p = wanted && panels[wanted.panel];
   const row = p && wanted.rank < p.ranks ? rowOf(p, wanted) : -1;
   if (row >= 0) {
@@ -985,7 +1006,7 @@ function instructionOf({ panel: p, row }) {
   return { panel: p.number, rank: p.rankOf[row], at: row - p.offsets[p.rankOf[row]], text: instructionText(p, row) };
 }
 
-/** Return the row with the text of an instruction of another program, if possible at the same place of its stream; -1 if there is none. */
+/** Return the row of a program that has a given text, at the given place of its stream if possible; -1 if there is none. */
 function rowOf(p, { rank, at, text }) {
   const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
   if (low + at < high && instructionText(p, low + at) === text) return low + at;
@@ -1003,7 +1024,7 @@ applyTheme();
 open(PAGE.panels);
 new ResizeObserver(() => figure.clientWidth !== lanes.width && resize()).observe(figure);
 addEventListener("resize", resize);
-setView(-0.004 * total, 1.004 * total);
+fit(false);
 frame();
 
 // For scripts that drive the page: the playground, tests and tools/bench_viewer.py.

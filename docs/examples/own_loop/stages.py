@@ -18,8 +18,8 @@ SCHEDULE, SIZES = os.environ.get("SCHEDULE", "chimera"), {"N": 4}
 
 
 def build(stage: int, count: int) -> nn.Module:
-    """Return one of `count` stages: an embedding, blocks, a head. Every rank that holds it gets the same weights."""
-    torch.manual_seed(stage)
+    """Return one of `count` stages. All have blocks, the first one an embedding too, and the last one a head."""
+    torch.manual_seed(stage)  # every rank that holds this stage builds the same weights
     blocks = [Block(64) for _ in range(6 // count)]
     return nn.Sequential(
         *([nn.Linear(64, 64)] if stage == 0 else []), *blocks, *([nn.Linear(64, 10)] if stage == count - 1 else [])
@@ -32,7 +32,7 @@ pipe = Pipeline(
     SCHEDULE,
     SIZES,
     loss=F.cross_entropy,
-    inputs=torch.zeros(8, 64),
+    inputs=torch.zeros(8, 64),  # one micro-batch
 )
 optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
 

@@ -24,7 +24,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x
         for block in self.blocks:
-            y = torch.relu(block(y)) + x  # each stage computes this itself, from the batch
+            y = torch.relu(block(y)) + x  # each stage computes this sum itself, with x from the batch
         return self.head(y)
 
 

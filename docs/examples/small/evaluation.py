@@ -11,16 +11,18 @@ from chimerac.interpreter import Pipeline
 if "RANK" not in os.environ:
     raise SystemExit("start it with: torchrun --nproc-per-node 2 evaluation.py")
 
-torch.manual_seed(0)
-centres = torch.randn(4, 16)
+# For the samples alone, so that all ranks draw the same: from torch's own generator each draws for the dropout of its stages.
+generator = torch.Generator().manual_seed(0)
+centres = torch.randn(4, 16, generator=generator)
 
 
 def samples(count: int) -> tuple[Tensor, Tensor]:
     """Return points around four centres (count, 16), and the number of the centre of each (count,)."""
-    labels = torch.randint(0, 4, (count,))
-    return centres[labels] + 0.5 * torch.randn(count, 16), labels
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    return centres[labels] + 0.5 * torch.randn(count, 16, generator=generator), labels
 
 
+torch.manual_seed(0)  # every rank builds the same weights
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
 held_out = samples(32)
 with Pipeline(model, "chimera", {"N": 4}, loss=F.cross_entropy, inputs=held_out[0][:8]) as pipe:

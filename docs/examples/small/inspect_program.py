@@ -13,7 +13,7 @@ for rank in range(program.world):
     print(f"rank {rank}: {len(forwards)} forwards, {len(backwards)} backwards, sends to ranks {peers}")
 
 print("first instructions of rank 0:")
-for row in range(4):
+for row in range(4):  # the rows are the instructions of all ranks, rank after rank
     print(f"    {program.text(row)}")
 
 for hop in (0, 0.5):  # the time of a message; a forward takes 1, a backward 2

@@ -17,11 +17,11 @@ torch.manual_seed(0)
 images, labels = torch.randn(32, 16), torch.randint(0, 4, (32,))
 dist.init_process_group("gloo")
 folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-dist.broadcast_object_list(folder)  # all ranks write to the same folder
+dist.broadcast_object_list(folder)  # every rank gets the folder of rank 0
 
 
 def pipeline(schedule: str) -> tuple[Pipeline, torch.optim.Optimizer]:
-    """Return a pipeline with other initial weights each time, and its optimizer."""
+    """Return a pipeline and its optimizer. Each call draws new initial weights."""
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
     pipe = Pipeline(model, schedule, {"N": 4}, loss=F.cross_entropy, inputs=images[:8])
     return pipe, torch.optim.AdamW(pipe.parameters(), lr=1e-2)

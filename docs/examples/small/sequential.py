@@ -1,4 +1,4 @@
-"""Any list of modules, such as an nn.Sequential, is a pipeline: torchrun --nproc-per-node 2 sequential.py"""
+"""Any list of modules, such as an nn.Sequential, becomes a pipeline: torchrun --nproc-per-node 2 sequential.py"""
 
 import os
 

@@ -16,7 +16,7 @@ class Block(nn.Module):
 
 
 class Digits(nn.Module):
-    """Classifies 8 x 8 images of digits."""
+    """A classifier of images of 8 x 8 pixels, given as 64 numbers each, into ten classes."""
 
     def __init__(self, width: int = 64, blocks: int = 6) -> None:
         super().__init__()

@@ -169,10 +169,10 @@ class BareLoop:
 
 
 def measure(program: Program, device: torch.device = CPU) -> tuple[int, float, float]:
-    """Return the number of instructions of all ranks, how long an iteration takes, and how much longer than the bare loop.
+    """Return the number of instructions, the time of an iteration of the executor, and its excess over that of the bare loop.
 
-    Both times are the executor's, in seconds, and summed over the ranks. On the CPU they are processor time. On a GPU they are
-    wall-clock time, until the last kernel has ended.
+    All are summed over the ranks, the times in seconds. On the CPU they are processor time. On a GPU they are wall-clock time,
+    until the last kernel has ended.
     """
     clock = time.thread_time if device == CPU else time.perf_counter
     model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches).to(device)

@@ -208,18 +208,21 @@ def main() -> None:
     parser.add_argument("--time", type=float, default=60, help="seconds for each setting, default 60")
     parser.add_argument("--group", choices=GROUPS, help="only these settings")
     parser.add_argument("--shipped", action="store_true", help="only compare the recorded orders with the library again")
+    parser.add_argument(
+        "--unproved", action="store_true", help="search only settings whose recorded order is not proved optimal"
+    )
     parser.add_argument("--write", action="store_true", help=f"write settings and rows to {FOLDER.relative_to(ROOT)}/")
     options = parser.parse_args()
     for group in [options.group] if options.group else GROUPS:
-        rows = []
         settings = settings_of(group)
+        rows = stored(group)
         for k, setting in enumerate(settings):
-            rows.append(with_shipped(setting, stored(group)[k]) if options.shipped else run(setting, options.time))
-            print(json.dumps(rows[-1]), flush=True)
-            # With --shipped the file is written at the end only, because `stored` reads it until then.
-            if options.write and (not options.shipped or len(rows) == len(settings)):
-                lines = ",\n".join(f"  {json.dumps({**vars(s), 'found': row})}" for s, row in zip(settings, rows, strict=False))
-                FOLDER.mkdir(exist_ok=True)
+            if options.unproved and rows[k]["proved"]:
+                continue
+            rows[k] = with_shipped(setting, rows[k]) if options.shipped else run(setting, options.time)
+            print(json.dumps(rows[k]), flush=True)
+            if options.write:  # after each row: the others are kept as they were recorded
+                lines = ",\n".join(f"  {json.dumps({**vars(s), 'found': row})}" for s, row in zip(settings, rows, strict=True))
                 (FOLDER / f"{group}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         gains = [1 - x["makespan"] / x["shipped_makespan"] for x in rows if x["shipped_makespan"]]
         proved = sum(x["proved"] for x in rows)

@@ -72,7 +72,8 @@ def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | fl
     """
     h = program.header
     costs, scale = _scaled(program.costs, {} if given is None else costs_from(given), h.stages)
-    # Replicas wait for each other only if their collectives and transfers share a queue.
+    # Costs.total is at least the makespan of one replica. Where collectives and transfers share a queue, a task can wait for a
+    # task of another replica, so the tasks of all replicas may run one after another.
     _check_total(costs.total(h.micro_batches) * (h.width if h.machine == "serial" else 1), scale)
     zero = np.zeros(len(program), np.int64)
     return Durations(costs, np.full(len(program), costs.hop), zero, np.zeros(len(program.collectives), np.int64), scale)
@@ -161,7 +162,10 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME count as limits.TIME."""
+    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME seconds count as so many.
+
+    In nanoseconds so many are still more than the times may add up to.
+    """
     return round(min(seconds, limits.TIME) * PER_SECOND)
 
 

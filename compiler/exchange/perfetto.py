@@ -56,8 +56,9 @@ class _Bar:
 def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
     """Return the trace of a simulation. measured: drawn below it as further processes, on the same time axis.
 
-    A unit of cost is drawn as one millisecond. Beside an iteration that was measured in a unit of time, its length is chosen so
-    that all tasks together take the measured time. If the simulation's times are costs, `otherData` says how long it is.
+    A unit of cost is drawn as one millisecond. Beside an iteration that was measured in a unit of time, the length of a unit of
+    cost is chosen so that all tasks together take the measured time. If the simulation's times are costs, `otherData` says how
+    long a unit of cost is.
     """
     program, all_messages = s.program, messages(s.program)
     unit_us = US_OF.get(s.unit, US_OF_COST)

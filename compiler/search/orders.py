@@ -15,6 +15,7 @@ from chimerac.compiler.search.sequences import Order, anneal, greedy_orders, one
 FIRST = 120  # list schedulers that are tried before the annealing begins
 KEPT = 6  # how many of the best orders are kept, all different; annealings begin with them
 FOLDED = 0.7  # share of the time that a folded problem gets
+FOLDED_BESIDE_SOLVER = 0.3  # the same, if the whole problem is small enough for the solver
 SLICE = 0.4  # seconds of an annealing between two looks at the clock and at Ctrl-C
 TRIALS = 1_500_000  # the most trials of one annealing
 TRIALS_PER_TASK = 5000  # and the most for each task of the problem
@@ -101,7 +102,7 @@ def search(
 
 
 def _searches(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
-    """Search the problem. If it is mirrored, search the folded one in turns with it, for the share `FOLDED` of the time."""
+    """Search the problem. If it is mirrored, search the folded one in turns with it, for a share of the time."""
     whole_turns = _turns(state, seed, left, with_solver)
     folded = fold(state.problem)
     if folded is None:
@@ -111,8 +112,9 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
     half.offer(one_after_another(folded.problem), "one micro-batch after another")
     half_turns = _turns(half, seed, left, with_solver=False)
     spent = [0.0, 0.0]  # seconds: on the folded problem, on the whole one
+    share = FOLDED_BESIDE_SOLVER if with_solver and len(state.problem.tasks) <= solver.MOST_TASKS else FOLDED
     while left() > 0:
-        is_half = spent[0] * (1 - FOLDED) <= spent[1] * FOLDED and not half.is_proved
+        is_half = spent[0] * (1 - share) <= spent[1] * share and not half.is_proved
         begun, before = time.monotonic(), half.best
         next(half_turns if is_half else whole_turns, None)
         if half.best is not None and half.best is not before:
@@ -150,7 +152,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
         small_state.offer(one_after_another(small_state.problem), "one micro-batch after another")
         yield from _list_scheduling(small_state, seed)
     is_for_solver = with_solver and len(problem.tasks) <= solver.MOST_TASKS
-    annealings, in_vain, solver_seconds = 0, 0, 2.0  # in_vain: annealings since the last better order
+    annealings, in_vain, solver_seconds = 0, 0, 1.0  # in_vain: annealings since the last better order
     while left() > 0:
         before = state.best.makespan
         if small_state is not None and annealings % 3 == 0:
@@ -162,7 +164,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
         annealings += 1
         in_vain = 0 if state.best.makespan < before else in_vain + 1
         if is_for_solver and in_vain >= 2 and left() > 1:
-            solver_seconds = min(2 * solver_seconds, left())
+            solver_seconds = min(4 * solver_seconds, left())
             solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed)
             state.solver_bound = max(state.solver_bound, solved.bound)
             if solved.order is not None and state.offer(solved.order, "the solver"):

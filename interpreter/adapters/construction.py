@@ -1,9 +1,10 @@
 """Building a part of a module: its whole structure, and memory for the parameters of that part only.
 
-`Given` copies parts of a module that exists. `Built` runs the constructor for each part, so parameters get their initial values
-from the constructor. The parameters of other parts are on torch's meta device from the moment when a module registers them.
-Each random operation of the constructor draws from a seed of its own (`_SeededDraws`). So a parameter has the same initial
-value whichever others have memory: in every stage, under every partition, and in the whole module.
+`Given` copies the structure of a module that exists; its parts share the parameters of that module. `Built` runs the
+constructor for each part, so parameters get their initial values from the constructor. The parameters of other parts are on
+torch's meta device from the moment when a module registers them. Each random operation of the constructor draws from a seed of
+its own (`_SeededDraws`). So a parameter has the same initial value whichever others have memory: in every stage, under every
+partition, and in the whole module.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Built:
             named = set(self._numbers.values())
             module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)
         for name in names:
-            # `Structure` has put fake tensors in the place of the parameters that an earlier call returned.
+            # `Structure` (model.py) has put fake tensors into the module that an earlier call returned.
             if isinstance(module.get_parameter(name), FakeTensor):
                 raise TypeError(
                     f"the function that builds the model returned the parameter {name} a second time: "

@@ -1,4 +1,4 @@
-"""The table of the ranks at the end of a run: idle time, recomputation, exposed communication and memory of each."""
+"""The table of the ranks at the end of a run: idle time, recomputation, waits and memory of each."""
 
 from __future__ import annotations
 

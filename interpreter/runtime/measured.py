@@ -19,7 +19,8 @@ class Figures:
 
     computed_s: how long its tasks took, without their waits. elapsed_s: the time from its first instruction to the end of its
     last task. recompute_s: the part of `computed_s` in which forwards ran again. value_wait_s, send_wait_s, all_reduce_wait_s,
-    peak_memory_bytes: as in `MeasuredTimes`, for this rank. The three waits are exposed communication.
+    peak_memory_bytes: as in `MeasuredTimes`, for this rank. A wait for a value also contains the time until another rank has
+    computed it.
     """
 
     computed_s: float

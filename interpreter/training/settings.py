@@ -19,9 +19,9 @@ class Settings:
     micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`). rate: the highest learning
     rate. clip: the norm to which a gradient with a larger norm is scaled. warm_up: iterations in which the rate rises; None: a
     tenth of all, at least one. rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas,
-    weight_decay: of AdamW. accumulate: batches whose gradients are summed before each weight update. dtype: in which layers
-    compute. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: at most so many in a row. zero:
-    shard the optimizer's state over the copies of a stage. compile_stages: compile the stages with torch.compile.
+    weight_decay: of AdamW. accumulate: batches whose gradients are summed before each weight update. dtype: that in which
+    layers compute. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: at most so many in a row.
+    zero: shard the optimizer's state over the copies of a stage. compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int

@@ -104,7 +104,7 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Values, dict[str, Tensor
 
 
 def one_process(samples: int) -> tuple[float, list[Tensor]]:
-    """Return the loss and the gradients of the whole batch, computed at once with the means of torch."""
+    """Return the loss and the gradients of the whole batch, computed at once; torch takes the mean of each loss."""
     modules, (words, targets, fields) = layers(), batch(samples)
     x = modules[0](words, fields["kinds"])
     x = modules[3](modules[2](modules[1](x), fields["mask"]))

@@ -110,7 +110,10 @@ def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[st
 
 
 def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one // changed to % or one % to //, with a parameter as its divisor, or both."""
+    """Yield the text of an expression with one // or % changed: to the other operator, to another divisor, or both.
+
+    The other divisors are the first parameters.
+    """
     text, begin = as_written(e), e.span.column
     for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in ("//", "%"):

@@ -34,7 +34,7 @@ function reason(p, rank, bar, from) {
     const which = running ? ` of ${running.group} over ranks ${idsText(running.ranks)}` : "";
     return `its tasks are done; the all-reduce${which} runs until ${time(p, p.idle.end[bar])}`;
   }
-  if (cause === "window") return "its SEND waits until an earlier message of the channel has arrived";
+  if (cause === "window") return "it waits for a message of its own: no more SENDs of the channel may be incomplete";
   const tasks = p.tasks.of(rank);
   const next = tasks[firstIndex(0, tasks.length, (i) => p.start[tasks[i]] >= p.idle.end[bar])];
   if (next === undefined) return "it waits for other ranks";
@@ -70,7 +70,7 @@ function countsSlots(p) {
 }
 
 /**
- * Return what is said about moment k. head: its times, and how many ranks are idle; idle: these ranks; sentences: {rank, text}, for
+ * Return what is said about moment k, from moments[k] to moments[k + 1]. head: its times, and how many ranks are idle; idle: these ranks; sentences: {rank, text}, for
  * MOST_SENTENCES ranks at most; more: how many ranks have no sentence; counts: the idle time of each rank up to the end of the moment.
  */
 function describeMoment(p, moments, k) {
@@ -90,7 +90,7 @@ function describeMoment(p, moments, k) {
   };
 }
 
-/** Return the idle time of all ranks together, also by cause, as sentences. Of a part of a program, return only when the iteration ends. */
+/** Return the idle time of all ranks together, also by cause, as sentences. Of a part of a program, the sentences say only when the iteration ends. */
 function summary(p) {
   if (p.until !== null) return `The iteration ends at ${withUnit(p, p.makespan)}; the rest of it is not drawn.`;
   const sums = p.causes.map(() => 0);

@@ -164,7 +164,9 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
         annealings += 1
         in_vain = 0 if state.best.makespan < before else in_vain + 1
         if is_for_solver and in_vain >= 2 and left() > 1:
-            solver_seconds = min(4 * solver_seconds, left())
+            solver_seconds *= 4
+            if 2 * solver_seconds > left():  # too little is left for a longer turn after this one
+                solver_seconds = left()
             solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed)
             state.solver_bound = max(state.solver_bound, solved.bound)
             if solved.order is not None and state.offer(solved.order, "the solver"):

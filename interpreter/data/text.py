@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]  # of unsigned integers
 
 DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
 CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
-HASHED_TOKENS = 2**16  # at the beginning and at the end of a text; their digest identifies it
+HASHED_TOKENS = 2**16  # at the beginning and at the end of the tokens to train on; their digest identifies a text
 MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
 COUNTED = 2**22  # tokens that are counted at a time
 HELD_OUT = 20  # one token in 20 is held out, at the end of the text
@@ -268,7 +268,7 @@ def split_text(text: Text, length: int) -> tuple[Text, Text]:
         own = "" if text.border is None else f", of which the data set itself holds out {len(text) - border}"
         raise refuse(
             "E803",
-            f"the data has {len(text)} {unit}s{own}, one sample to train on and one held out take {2 * needed}",
+            f"the data has {len(text)} {unit}s{own}; the part to train on and the part held out need {needed} each",
             notes=(f"a sample is --seq-len {length} {unit}s and the {unit} after them",),
             help="give longer data or a smaller --seq-len",
         )

@@ -107,7 +107,7 @@ class Checkpoints:
         is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
         messages: list[str] = []
         if self._pending is not None and (is_due or last or self._pending.is_written()):
-            messages += self._report_failure(self._finish)
+            messages += self._report_failure(self._finish, last)
         if is_due and done != self._last:
             messages += self._save(done, last=True) if last else self._report_failure(lambda: self._save(done, last=False))
         return messages
@@ -117,13 +117,17 @@ class Checkpoints:
         self._start(done)
         return [] if self.settings.asynchronous and not last else self._finish()
 
-    def _report_failure(self, save: Callable[[], list[str]]) -> list[str]:
-        """Call a function that saves and return its messages. If it fails, return its findings as messages."""
+    def _report_failure(self, save: Callable[[], list[str]], last: bool = False) -> list[str]:
+        """Call a function that saves and return its messages. If it fails, return its findings as messages.
+
+        last: whether the run ends now.
+        """
         try:
             return save()
         except ChimeraError as error:
             newest = "there is no checkpoint yet" if self._last is None else f"the last checkpoint is of iteration {self._last}"
-            return [f"error[{d.code}]: {d.message}; training continues, {newest}" for d in error.diagnostics]
+            then = newest if last else f"training continues, {newest}"
+            return [f"error[{d.code}]: {d.message}; {then}" for d in error.diagnostics]
 
     def _start(self, done: int) -> None:
         """Start to write the checkpoint after `done` iterations."""
@@ -233,7 +237,8 @@ class Checkpoints:
             if unreadable:
                 lost = _iteration(candidates[0]) - done
                 are_lost = f"{count_text(lost, 'iteration')} {'is' if lost == 1 else 'are'} lost"
-                messages.append(f"so the run resumes from the checkpoint before it: {are_lost}")
+                these = "it" if len(unreadable) == 1 else "them"
+                messages.append(f"so the run resumes from the checkpoint before {these}: {are_lost}")
             return ResumePoint(done, path, (*messages, _resume_message(opened.info, path)))
         raise unreadable[0] if len(unreadable) == 1 else ChimeraError(d for error in unreadable for d in error.diagnostics)
 

@@ -76,7 +76,7 @@ def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str,
 @examples(75)
 @given(st.sampled_from(slip_lines("slips_corrected.txt")), st.data())
 @example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
-@example("listing: \\n}\\n ==> \\n", None)  # the text ends where the slip begins
+@example("listing: \\n}\\n ==> \\n", None)  # no word follows this slip, so the text ends where it begins
 def test_texts_that_end_after_a_slip_break_no_property(line: str, data: st.DataObject | None) -> None:
     """The text ends where the slip begins, or after one of the words from there on, up to 40 ends.
 

@@ -131,9 +131,9 @@ def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
         trainer.gradients(0)
         return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().last_task_end
 
-    for predicted, measured, makespan in run_in_loopback(program, rank):
+    for predicted, measured, last_task_end in run_in_loopback(program, rank):
         assert (predicted.row == measured.row).all() and (predicted.rank == measured.rank).all()
-        assert predicted.finish / predicted.scale == predicted.makespan / predicted.scale == makespan == 6
+        assert predicted.finish / predicted.scale == predicted.makespan / predicted.scale == last_task_end == 6
 
 
 def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offse
         upper.append(ends[0] - begins[1])
         now = max(ends)
     distance = min(upper) - max(lower)
-    # An all-reduce takes at least 20,000 ns. So for a smaller offset 0 lies within the bounds of every round.
+    # An all-reduce takes at least 20,000 ns. So if the offset is smaller, 0 lies within the bounds of every round.
     is_zero = abs(offset) < 20_000
     assert (offset_of(first, other) == 0) == is_zero
     rounding = 1  # to a whole number of nanoseconds

@@ -17,9 +17,10 @@ from chimerac.chimera_ir.program import Ints, Machine
 class Reason(IntEnum):
     """The reason why a node waits for another.
 
-    READ: a reader waits for the SEND of its value, or where transfers queue for the completion of the transfer. POST: a SEND
-    waits for a RECV of its channel. END: a completion waits for one of its ends to be posted. QUEUE: a completion waits for the
-    one before it in a queue. WINDOW: a SEND waits for a transfer to complete; with window 0 the instruction after it waits.
+    READ: a reader waits for the SEND of its value; on machines whose transfers queue, for the completion of its transfer. POST:
+    a SEND waits for a RECV of its channel. END: the completion of a transfer or of a collective waits until one of its ends is
+    posted; it has one such wait for each end. QUEUE: a completion waits for the one before it in a queue. WINDOW: a SEND waits
+    for a transfer to complete; with window 0 the instruction after it waits.
     """
 
     READ = 0

@@ -23,8 +23,8 @@ TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
 ALL_REDUCE = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
 
 
-# A program counts as at least two tasks for every stage and micro-batch. RIGHT has 2 stages and 2 micro-batches: at least 4
-# tasks for each micro-batch, and 8 for each replica.
+# A program counts as at least two tasks for every stage and micro-batch. RIGHT has 2 stages: at least 4 tasks for each
+# micro-batch.
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -36,7 +36,6 @@ ALL_REDUCE = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]
         ({"ranks": limits.RANKS + 1}, "ranks=2"),
         ({"stages": limits.RANKS + 1}, "stages=2"),
         ({"micro_batches": limits.TASKS // 4 + 1}, "micro_batches=2"),
-        ({"width": limits.TASKS // 8 + 1, "ranks": 1}, "width=1"),
     ],
 )
 def test_a_size_beyond_its_limit_is_refused(change: dict[str, object], words: str) -> None:
@@ -125,7 +124,7 @@ def test_instructions_are_counted_as_they_are_read(
 
 
 def test_tied_sets_count_with_the_pipes() -> None:
-    """The number of tied sets times pipes is limited, in schedules and in files."""
+    """Pipes x (stages + stages of tied sets) is limited, in schedules and in files. Here it is 200 x (2 + 2 x 1000)."""
     sets, pipes = 1000, 200
     tied_sets = " ".join(f"tied t{k} on stages 0, 1" for k in range(sets))
     order = "order ticks { F p[i](s, m) at 9*i + s + 3*m B p[i](s, m) at 9*i + 3 - s + 3*m }"
@@ -168,7 +167,7 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
     """
     points, longest = limits.TASKS // 2, [0, 0]  # longest: in JSON and as text
     for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches
-        # The least numbers of pipes, stages and micro-batches for which one of them, counted from 0, has so many digits.
+        # The least counts of pipes, stages and micro-batches whose last index, count - 1, has p, s and m digits.
         pipes, stages, micro_batches = (1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m))
         if pipes > limits.PIPES or pipes * stages > limits.CELLS or stages * micro_batches > points:
             continue

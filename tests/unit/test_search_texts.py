@@ -44,7 +44,7 @@ def test_the_bound_of_two_pipes(D: int, hop: int) -> None:  # noqa: N803
     assert lower_bound(p.header, p.costs, D) == busy + idle
 
 
-# "": no limit. chimera_zb has no limit of its own, so None becomes the default, D.
+# "": no limit of activations. chimera_zb limits F - W, but not the activations, so None becomes the default, D.
 @pytest.mark.parametrize(("given", "formula", "limit"), [(None, "D", 4), ("2*D", "2*D", 8), ("", "", None)])
 def test_the_text_has_the_given_limit_or_the_default(given: str | None, formula: str, limit: int | None) -> None:
     source, used = limited(find("chimera_zb"), given)

@@ -25,7 +25,7 @@ def json_lines(
     micro_batch_lists: Sequence[tuple[int, ...]],
     collectives: Sequence[Collective],
 ) -> Iterator[str]:
-    """Yield the JSON text of a program in pieces. The arguments are the fields of `Program`.
+    """Yield the JSON text of a program in pieces. The arguments are the fields of `Program` (program.py).
 
     costs, partition: None leaves their line out.
     """

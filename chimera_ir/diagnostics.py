@@ -81,7 +81,7 @@ class Diagnostic:
 
     message: the fact, with its numbers; span: the place in the text; label: the text below this place; notes: further facts,
     such as causes; help: one change to make. about: the rows of a program, the limit of a header, or the path to a value in a
-    file that the finding is about. A caller that knows the text behind it adds a span or notes.
+    file that the finding is about. A caller that knows the text behind `about` adds a span or notes.
     """
 
     code: str

@@ -86,7 +86,7 @@ class Shared:
 
     bytes: for one micro-batch. made: the layer that computes it; None where each stage computes its own. In a stage that begins
     after the layer `made`, it is part of the input and is not counted. kept, split_kept, weight_kept: the layers that keep
-    it, for each of these amounts. The layers' own amounts do not count it.
+    it for B, for I and for W. The layers' own amounts do not count it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -138,7 +138,7 @@ class ModelDescription:
         return any(layer.peaks is not None for layer in self.layers)
 
     def stage_sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
-        """Return what each stage needs. cut: the layers of each stage, as Partition.layers."""
+        """Return what each stage needs. cut: the layers of each stage, as Partition.layers (partition.py)."""
         stage_of = [n for n, ids in enumerate(cut) for _ in ids]
         kept = [x.kept_bytes for x in self.layers]
         split_kept = [split_kept_bytes(x) for x in self.layers]

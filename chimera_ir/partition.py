@@ -170,7 +170,7 @@ def partition_for(given: Partition | None, description: ModelDescription, stages
 
 
 def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
-    """Raise ChimeraError E706 unless a partition has so many stages, and is for a model of this name with so many layers."""
+    """Raise ChimeraError E706 unless a partition is for the model of this name, with these numbers of layers and of stages."""
     covered = given.cuts[-1]
     if (given.model, covered) != (model, layers):
         raise refuse(

@@ -3,9 +3,9 @@
 Each number of a description is a sum over the terms `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. The file gives
 the factor of each term, or the number itself if all sizes have the same. The factors reproduce measurements exactly
 (tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers that follow each other are one
-entry, with `times`; `{}` in its name stands for the number of the layer. Memory that several layers share is listed under
-`shares`, with the layer that makes it or, if each stage makes its own, with the first that keeps it; the layers that keep it
-are given as offsets from this layer. `tied` gives layers by the numbers of their entries:
+entry, with `times`; `{}` in its name stands for the number of the layer among those with this name, from 1. Memory that several
+layers share is listed under `shares`, with the layer that makes it or, if each stage makes its own, with the first that keeps
+it; the layers that keep it are given as offsets from this layer. `tied` gives layers by the numbers of their entries:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
@@ -50,9 +50,12 @@ class Preset:
     tied: Sequence[Mapping[str, Any]]
 
     def description(self, samples: int, seq_len: int | None = None, blocks: int | None = None) -> ModelDescription:
-        """Return the description for micro-batches of so many samples. blocks: the number of layers whose names have a number.
+        """Return the description for micro-batches of `samples` samples.
 
-        Raises ChimeraError: E801 where the model cannot have so many blocks, E821 for a sequence that is too long.
+        seq_len: None for that of the preset. blocks: the number of layers whose names have a number; None for that of the
+        preset.
+
+        Raises ChimeraError: E801 where the model cannot have this number of blocks, E821 for a sequence that is too long.
         """
         if seq_len is not None:
             check_positions(self.name, seq_len, self.positions)

@@ -163,7 +163,7 @@ class Profile:
     all_reduce: Annotated[tuple[AllReduceTime, ...], Field(max_length=64), FailFast()] = ()
 
     def times(self, samples: int) -> tuple[LayerTimes, ...]:
-        """Return the times of all layers for micro-batches of so many samples.
+        """Return the times of all layers for micro-batches of `samples` samples.
 
         Between two sizes of the profile they are interpolated linearly. Raises ChimeraError E715 for a size outside them.
         """

@@ -112,7 +112,7 @@ def _reason(e: Any) -> str:
             return str(e["ctx"]["error"])
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
-        case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName
+        case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName (model.py)
             return f"expected a text without control characters{_found(e)}"
         case "string_pattern_mismatch" if e["ctx"]["pattern"] not in _NAME_PATTERNS:
             return f"expected a string that matches {e['ctx']['pattern']}{_found(e)}"

@@ -26,8 +26,8 @@ class Excerpt:
     """A JSON text that consists of parts of a source, or one that was written for lines of the compact text form.
 
     offsets: for each part of the source, ascending, the position in this text at which it begins, and the number that is added
-    to a position in this text for the position in the source. By default this text is the whole source. Empty for a text that
-    was written.
+    to a position in this text for the position in the source. The default is for a text that is the whole source. A text that
+    was written has none.
     """
 
     text: str

@@ -259,7 +259,7 @@ class _TextParser:
                 raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, _USAGE)}")
 
     def with_place(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about the header with its place in the text; as it is where no line has what it is about."""
+        """Return a finding about the header with its place in the text; unchanged if what it is about is on no line."""
         if not d.about:
             return d
         field, *inner = d.about

@@ -103,7 +103,8 @@ def load_program(path: str | os.PathLike[str]) -> Program:
 def beside(simulation: Simulation, measured: Timeline) -> Beside:
     """Return a measured iteration beside the simulated one: makespan, bubbles, and how long the kinds of tasks took.
 
-    measured: a bar for every row of the program, in the order of rows, as `Pipeline.timeline` and `TimelineFile.of` return it.
+    measured: a bar for every row of the program, in the order of rows, as `Pipeline.timeline` (interpreter/pipeline) and
+    `TimelineFile.of` (chimera_ir/timeline_form.py) return it.
     """
     from chimerac.compiler.analyze import beside as module  # start-up: 8 ms, for this function only
 

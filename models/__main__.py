@@ -79,9 +79,9 @@ def _description(options: argparse.Namespace) -> ModelDescription:
 
 
 def _check_own_model(options: argparse.Namespace) -> None:
-    """Check a user's model without torch. Raises ChimeraError E002 if the description would be written over one of its files.
+    """Check a user's model without torch. A preset has no files, so it is not checked here.
 
-    Raises the other errors of `check_own`. A preset has no files, so it is not checked here.
+    Raises ChimeraError: E002 if the description would be written over a file of the model, and the errors of `check_own`.
     """
     if is_own(options.model):
         check_own(options.model)

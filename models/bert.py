@@ -109,8 +109,8 @@ def initialize(module: nn.Module) -> None:
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a BERT preset (models/presets.py) for sequences of `sequence_length` tokens.
 
-    dropout: the probability of every dropout. vocabulary: as in `sizes_of`. Raises ChimeraError: E801 for an unknown name, E861
-    for a vocabulary that is too large.
+    dropout: the probability of every dropout. vocabulary: as in `presets.sizes_of`. Raises ChimeraError: E801 for a name that
+    is not of a BERT, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Bert, name, vocabulary)
 

@@ -21,7 +21,7 @@ GROUP = 8  # channels that are normalized together
 
 
 def norm(sizes: Cnn, channels: int) -> nn.Module:
-    """Return the norm of a network of these sizes, for so many channels."""
+    """Return the norm of a network of these sizes. channels: the number of channels that it normalizes."""
     return nn.BatchNorm2d(channels) if sizes.norm == "batch" else nn.GroupNorm(max(1, channels // GROUP), channels)
 
 
@@ -82,7 +82,7 @@ def correct_classes(outputs: Values, targets: Values) -> Tensor:
 
 
 def cnn(name: str) -> LayeredModel:
-    """Return a CNN preset (models/presets.py). Raises ChimeraError E801 for an unknown name."""
+    """Return a CNN preset (models/presets.py). Raises ChimeraError E801 for a name that is not of a CNN."""
     sizes = sizes_in(Cnn, name)
 
     def example(samples: int) -> Example:

@@ -82,8 +82,8 @@ class Head(nn.Module):
 def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT preset (models/presets.py) for sequences of at most `sequence_length` tokens.
 
-    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `sizes_of`. Raises
-    ChimeraError: E801 for an unknown name, E861 for a vocabulary that is too large.
+    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `presets.sizes_of`.
+    Raises ChimeraError: E801 for a name that is not of the family gpt, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Gpt, name, vocabulary)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]

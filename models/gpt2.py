@@ -106,8 +106,8 @@ class Head(nn.Module):
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT-2 preset (models/presets.py) for sequences of `sequence_length` tokens.
 
-    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `sizes_of`. Raises
-    ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
+    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `presets.sizes_of`.
+    Raises ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Gpt2, name, vocabulary)
 

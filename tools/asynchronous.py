@@ -43,7 +43,7 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
 
 
 def versions(scheme: Scheme, stage: int, stages: int) -> int:
-    """Return how many versions of its weights a stage of `stages` keeps.
+    """Return how many versions of its weights a stage keeps. stage: its number, from 0. stages: the number of all stages.
 
     PipeDream keeps one for each micro-batch in flight, and 2BW keeps two.
     """

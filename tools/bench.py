@@ -47,10 +47,10 @@ SMALL, LARGE = SIZES[0], SIZES[-1]
 RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, torch's
 PROCESSES = 7  # number of processes in which the first compilation of each schedule is measured
 COLLECTOR = ("on", "off", "frozen")  # states of the garbage collector; frozen: it skips the objects that exist already
-# us, simulated_us: at most so many µs per instruction, to compile and to simulate with links, from SIZES[1] on. first_ms: at
-# most so many ms for the first compilation of a process, at SMALL. growth: the time per instruction at LARGE is at most so many
-# times that at SIZES[1]. speedup, speedup_large: torch takes at least so many times as long, from SIZES[1] on and at LARGE.
-# peak_gb: at most so many GB for a process that compiles at LARGE.
+# us, simulated_us: the most µs per instruction, to compile and to simulate with links, from SIZES[1] on. first_ms: the most ms
+# of the first compilation of a process, at SMALL. growth: the most that the time per instruction at LARGE may be, divided by
+# that at SIZES[1]. speedup, speedup_large: the least that torch's time may be, divided by ours, from SIZES[1] on and at LARGE.
+# peak_gb: the most GB of a process that compiles at LARGE.
 GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0, "simulated_us": 2.0}
 
 

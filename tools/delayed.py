@@ -15,7 +15,7 @@ from torch import Tensor
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import Gloo
 
-SLOTS = 4096  # the times of so many messages are kept for each channel: those of the last ones
+SLOTS = 4096  # for each channel, the number of messages whose times are kept: the last ones
 
 
 class Delayed(Gloo):

@@ -67,7 +67,8 @@ def preset_of(name: str) -> Preset:
         described(how.model(_with(name, few), length), samples, cost_unit=1) for length in LENGTHS for samples in SAMPLE_COUNTS
     ]
     fitted = _fit([_tree(description) for description, _ in measurements])
-    held_by_layers = zip(*(held for _, held in measurements), strict=True)  # of each layer, the `HeldBytes` of all measurements
+    # Of each layer, the `HeldBytes` (interpreter/runtime/peaks.py) of all measurements.
+    held_by_layers = zip(*(held for _, held in measurements), strict=True)
     for layer, held_of_layer in zip(fitted["layers"], held_by_layers, strict=True):
         layer["peaks"] = {f.name: _largest_of_sums([getattr(held, f.name) for held in held_of_layer]) for f in fields(Peaks)}
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
@@ -127,7 +128,7 @@ def _fit(values: Sequence[Any]) -> Any:
 def _terms(values: Sequence[int]) -> dict[str, int]:
     """Return the terms of a number. values: for each of the LENGTHS, the numbers that were measured for the SAMPLE_COUNTS.
 
-    For every length l the number is offset + slope b, where b is the number of samples. Offset and slope are polynomials of
+    For every length l the number is offset + slope * b, where b is the number of samples. Offset and slope are polynomials of
     degree 2 in l, through their values at the three LENGTHS. A description has no term l l without b. Raises ValueError for
     numbers that are no sum of its terms with integer factors.
     """

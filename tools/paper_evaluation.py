@@ -58,7 +58,7 @@ ASYNCHRONOUS: tuple[Scheme, ...] = ("PipeDream-2BW", "PipeDream")
 # How many times faster than these schemes Chimera is, in the paper.
 PUBLISHED = {"PipeDream-2BW": 1.16, "DAPPLE": 1.38, "GPipe": 1.42, "PipeDream": 2.01, "GEMS": 2.34}
 SMALLER = 512  # ranks of the table of choices
-# D and W on so many ranks, in the paper: the choice of its performance model, and the fastest configuration that it measured.
+# D and W on SMALLER ranks, in the paper: the choice of its performance model, and the fastest configuration that it measured.
 MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)
 
 

@@ -66,7 +66,7 @@ def layer_times(name: str, length: int) -> list[float]:
 
 
 def slowest(times: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return the time of the slowest stage. cuts: as of `Partition`."""
+    """Return the time of the slowest stage. cuts: as of `Partition` (chimera_ir/partition.py)."""
     return max(sum(times[a:b]) for a, b in pairwise(cuts))
 
 

@@ -52,7 +52,7 @@ API: dict[str, tuple[str, ...]] = {  # by heading, directives of autodoc
         "autofunction:: chimerac.interpreter.load_checkpoint",
     ),
 }
-SHOWN = (".svg", ".png", ".html")  # the suffixes of files of docs/ that a browser shows: these files are copied
+SHOWN = (".svg", ".png", ".html")  # of files that a browser shows: subfolders of docs/ with such files are copied
 LANGUAGES = {".py": "python", ".sched": "sched", ".sh": "bash", ".sbatch": "bash", ".json": "json", ".yaml": "yaml"}
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

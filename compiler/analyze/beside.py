@@ -62,9 +62,9 @@ class KindOfTask:
 class Beside:
     """A measured iteration beside the predicted one, in one unit of time.
 
-    unit: of the measured times. unit_of_cost: where the predicted times are costs, how long one unit of cost is. It is chosen
-    so that all tasks together take as long as measured. None if predicted and measured times have the same unit, or both have
-    units of time. kinds: those with the largest difference first.
+    unit: of the measured times. unit_of_cost: where the predicted times are costs, how long one unit of cost is, in `unit`. It
+    is chosen so that all tasks together take as long as measured. None if predicted and measured times have the same unit, or
+    both have units of time. kinds: those with the largest difference first.
     """
 
     predicted: IterationFigures

@@ -65,7 +65,7 @@ class Network:
 
 
 def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | float] | None = None) -> Durations:
-    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, instead of the program's.
+    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, instead of these; None: none.
 
     A message takes `hop` and does not occupy its channel. An all-reduce takes no time. Raises ChimeraError E002 for an invalid
     cost, and for costs that could not be added up exactly.
@@ -147,7 +147,7 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
     """Return the function from an all-reduce to its bytes.
 
     An all-reduce is over the gradients of a stage or of a set of tied parameters. Those of a stage do not include its tied
-    parameters for which the program has a set. For a set without parameters in the model the function returns 0.
+    parameters if the program has a set of them. For a set without parameters in the model the function returns 0.
     """
     stage_of = {k: s for s, stage in enumerate(stages) for k in stage.layers}
     by_group = {f"stage {s}": stage.gradient_bytes for s, stage in enumerate(stages)}
@@ -162,9 +162,9 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME seconds count as so many.
+    """Return a time in nanoseconds. seconds: may be infinite. More than limits.TIME seconds count as limits.TIME seconds.
 
-    In nanoseconds so many are still more than the times may add up to.
+    In nanoseconds that is still more than times may add up to.
     """
     return round(min(seconds, limits.TIME) * PER_SECOND)
 

@@ -154,7 +154,8 @@ def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
 def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer: Ints | None, delay: Ints) -> list[Edges]:
     """Return the waits of SENDs on the machines whose transfers do not queue.
 
-    With window 0 a SEND waits until its RECV is posted, but not until the message has arrived.
+    With window 0 a SEND waits until its RECV is posted, but not until the message has arrived. transfer: the node of each
+    message; None where messages have no nodes.
     """
     window = max_incomplete_sends(program.header.machine, program.header.window)
     if window is None:

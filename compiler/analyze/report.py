@@ -22,7 +22,7 @@ from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
-MAX_STAGES = 16  # for which `gradients done` gives a time
+MAX_STAGES = 16  # the most stages that `gradients done` names
 MAX_PATH = 6  # tasks of a critical path that are all named
 _IDLE_HEADS = [name.replace("_", "-") for name in CAUSES]
 
@@ -33,7 +33,7 @@ def report(
     """Return the report of a verified program. simulation: of this program, by costs or by a profile.
 
     model: adds what the ranks hold in bytes; state: of the optimizer, counted in these. Raises ChimeraError E705, E706 as
-    `partition_for`, if a model is given.
+    `partition_for` (chimera_ir/partition.py), if a model is given.
     """
     return "\n".join(_lines(program, simulation, model, state)) + "\n"
 
@@ -138,7 +138,7 @@ def memory_text(s: Simulation, model: ModelDescription | None = None, state: Opt
     """Return what each rank holds over time as CSV: from `time` on, until the next line of the rank.
 
     With a model it is bytes, else the number of activations. `instruction` runs from then on; without one the rank waits, or
-    has ended. Raises ChimeraError E705, E706 as `partition_for`, if a model is given.
+    has ended. Raises ChimeraError as `report`.
     """
     found = memory_over_time(s.program, s.timeline, model, state)
     columns = zip(*(x.tolist() for x in (found.rank, found.time, found.amount)), strict=True)

@@ -51,7 +51,7 @@ class Simulation:
 
     @property
     def costs(self) -> Costs:
-        """Return the costs of the tasks, in the units of the times."""
+        """Return the costs of the tasks as integers, in units of 1 / `scale` of `unit`."""
         return self.durations.costs
 
     @property

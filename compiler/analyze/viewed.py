@@ -39,13 +39,13 @@ def viewed(
 
     name: of the schedule or of its file. ordered: of a compiled schedule, for the lines of its text. model: for memory in
     bytes; with None it is in activations. state: of the optimizer, counted in these bytes. measured: a bar for every row of the
-    program, in their order. most: None for all instructions; of a program with more, the data has only those that start before
-    a time `until`, at most so many. most and measured exclude each other.
+    program, in their order. most: of a program with more instructions, the data has only those that start before a time
+    `until`, and at most this number of them; None: all. most and measured exclude each other.
 
     In the data, times are integers, of which `scale` make one unit. `until` is None if the data has all instructions. `slot` is
     the longest time that divides the start and the end of every task.
 
-    Raises ChimeraError E705, E706 as `partition_for`, if a model is given.
+    Raises ChimeraError E705, E706 as `partition_for` (chimera_ir/partition.py), if a model is given.
     """
     assert most is None or measured is None, "a measured timeline has a bar for every instruction"
     p, h, t = s.program, s.program.header, s.program.table
@@ -146,7 +146,7 @@ def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
     """Return the measured bars. `factor`: by what a measured time is multiplied to be in the simulation's integers.
 
     Measured times count from the start of the first measured bar. `makespan`: until the iteration ended, with its all-reduces.
-    `unitOfCost`: `Beside.unit_of_cost`.
+    `unitOfCost`: `Beside.unit_of_cost` (beside.py).
     """
     factor, unit_of_cost = time_factor(s, measured)
     begin = int(measured.start.min()) if len(measured) else 0

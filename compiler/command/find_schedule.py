@@ -27,7 +27,7 @@ def find_schedule(name: str, verbs: Collection[str], rest: Sequence[str] = ()) -
     """Return the text of a file, or of the library's schedule of that name.
 
     verbs: suggested for a similar name. rest: the words of the command line after the name: if the name is a command of another
-    tool, the first of them is its schedule. Raises ChimeraError E001 for a text that is not found or cannot be read.
+    tool, the first of these words is the schedule. Raises ChimeraError E001 for a text that is not found or cannot be read.
     """
     try:
         return find(name, verbs)

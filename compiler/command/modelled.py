@@ -69,8 +69,9 @@ def model_of(
 ) -> ModelDescription | None:
     """Return the description of --model, in the precision of --precision; None without --model.
 
-    profile: its sequence length is the default of a preset. samples, micro_batch: as for `find_model`; without them the
-    micro-batches have the model's own size. Raises ChimeraError as `find_model`, and E714 for a profile of another model.
+    profile: gives the sequence length of a preset if --seq-len does not; None without --profile. samples, micro_batch: as for
+    `find_model`; without them the micro-batches have the model's own size. Raises ChimeraError as `find_model`, and E714 for a
+    profile of another model.
     """
     if options.model is None:
         return None

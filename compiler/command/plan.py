@@ -196,7 +196,7 @@ class _Plan:
         return "\n".join([*self._counts(), "", *self._table(), "", *self._drawing(), "", *command]) + "\n"
 
     def json(self) -> str:
-        """Return the same as JSON, and the settings of run.py."""
+        """Return the facts of `text` as JSON, and the settings of run.py."""
         result, p = self.result, self.problem
         found = {
             "model": p.model,

@@ -36,12 +36,12 @@ from chimerac.compiler.search.given import Given, given_from_durations, given_fr
 if TYPE_CHECKING:
     from chimerac.compiler.search.texts import EvaluatedText
 
-ATTEMPTS = 4  # with --memory: searches, each with lower limits, until the found order needs no more bytes than that
+ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
 MOST_SECONDS = 7 * 24 * 3600  # the largest value of --time
 SEEDS = 2**31  # the number of values of --seed
 SIZES, HOPS, TRIES = ("D=4,N=16", "D=8,N=32"), ("0", "0.1", "0.5"), 300  # the defaults of --sizes, --hops and --tries
-MOST_HOP = 1000  # the largest value of --hops, and the largest denominator of one
-# By --split or --fused: whether every backward is split; None without these options: as in the schedule.
+MOST_HOP = 1000  # the largest value of --hops, and the largest denominator of a value
+# By --split or --fused: all backwards are split (True) or none (False); None without these options: as in the schedule.
 SPLIT = {"split": True, "fused": False, None: None}
 # Options that only a search for a text has, by their attributes.
 OF_TEXTS = ("sizes", "hops", "tries")

@@ -43,7 +43,7 @@ class SearchMemory:
         return SearchMemory(model, state, most, memory_limits(program, model, state, most, split))
 
     def within(self, given: Given) -> Given:
-        """Return `given` with these limits added. Raises ChimeraError E002 if it has limits or activations already."""
+        """Return `given` with these limits added. Raises ChimeraError E002 if `given` has limits or activations already."""
         if given.activations is not None or given.limits is not None:
             raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)

@@ -56,7 +56,7 @@ class Progress:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.begun = seconds, time.monotonic()
-        self.shown, self.shown_at = "", -LINE_EVERY_S  # the last line, and when it was printed
+        self.shown, self.shown_at = "", -LINE_EVERY_S  # the last line, and after how many seconds it was printed
         self.bar = None
         if sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None:
             from tqdm import tqdm  # start-up: 20 ms, on a terminal only

@@ -23,7 +23,8 @@ MAX_CHECKS = 20  # of a file, QUIET_S apart; after them it is shown even if it s
 OTHER_LINES = 2  # of a terminal: the one with the name of the file, and the one of the cursor
 CLEAR = "\x1b[H\x1b[2J"  # moves the cursor to the top and clears the screen
 
-State = tuple[int, int, int] | None  # of a file: the time of its last change, its size and its inode; None where there is none
+# Of a file: the time of its last change in nanoseconds, its size in bytes, and its inode; None if there is no file.
+State = tuple[int, int, int] | None
 
 
 def run(argv: Sequence[str]) -> int:

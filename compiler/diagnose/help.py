@@ -39,7 +39,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
         return help_with_text(error, results.source)
     if error.diagnostics[0].code == "E210":
         return suggest_parameters(error, schedule, results.parameters, results.budget.share(parts=4), results.recompute)
-    if spec is None or error.diagnostics[0].code == "E211":  # E211: no operations are left for trials
+    if spec is None or error.diagnostics[0].code == "E211":  # E211: the program is too large, or no operations are left
         return error
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler)])

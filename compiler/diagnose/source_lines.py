@@ -40,7 +40,7 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
 
 
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
-    """Return the findings about a program. If one of them has found no help for a hang, it gets moves of tasks as help.
+    """Return the findings about a program. A finding about a hang that has no help yet gets moves of tasks.
 
     tasks: those of the program. If they do not wait for each other in a cycle, the findings stay as they are.
     """

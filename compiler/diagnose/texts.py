@@ -66,9 +66,9 @@ class _Reader:
 class _Draft:
     """A text whose errors are corrected or blanked one by one, so that the later ones are found.
 
-    source: the original text; text: what it has become. last: the line and column of the last error that was blanked; changes:
-    of each correction the line, the column, and the lengths before and after it; blanked: whether a statement was blanked,
-    which may cause other errors.
+    source: the original text; text: what it has become. last: the line and column of the last error that was blanked, or
+    None; changes: of each correction the line, the column, and the lengths before and after it; blanked: whether a statement
+    was blanked, which may cause other errors.
     """
 
     def __init__(self, source: Source) -> None:

@@ -54,8 +54,8 @@ class Trials:
 
     attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
     first; option_text: the part of the help that names the option with which texts are compiled, '' without one; limited: the
-    text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far:
-    for every text tried, the tasks of its size, and its characters.
+    text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far,
+    in tasks: for every text tried, the tasks of its size, and TASKS_PER_CHARACTER for each character outside of comments.
     """
 
     attempt: Callable[[str, Sizes], TrialResult | None]
@@ -125,8 +125,8 @@ class Trials:
         """Return the help with the best edit under which the order runs; '' if there is none.
 
         edits: groups of edits; those that change less come first. take_first: take the first edit that runs at all sizes.
-        original: the tasks in the order of the original text. keep_order: prefer edits that keep the order among tasks of one
-        kind.
+        original: the tasks in the order of the original text; None: how many tasks an edit reorders does not count. keep_order:
+        prefer edits that keep the order among tasks of one kind.
         """
         candidates: list[tuple[tuple[int, ...], _Tried, Edit]] = []
         for group_number, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):

@@ -30,8 +30,8 @@ def draw_overview(
     A character is the letter of the kind of task that takes the most of its part of the time, or a dot if the rank is idle for
     longer than that. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the
     borders included. columns: default COLUMNS; a small number is raised, so that `longest` has at least 20 characters. ranks:
-    those to draw, default the first MAX_RANKS. colour: with the background colours of `draw_timeline`, and blanks in place of
-    dots. The colour of a letter is that of the pipe whose tasks of this kind take the most time.
+    those to draw, default the first MAX_RANKS. colour: with the background colours of timeline.py, and blanks in place of dots.
+    The colour of a letter is that of the pipe whose tasks of this kind take the most of the character's part of the time.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")

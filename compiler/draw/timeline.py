@@ -49,8 +49,8 @@ def draw_timeline(
     ranks: those to draw, default all. columns: the width of a line, also of the legend; a longer timeline continues in further
     lines. None: each rank has one line. A line is wider where it would hold fewer than 20 characters of tasks, or less than the
     longest time that divides all starts and ends. colour: with background colours, and blanks in place of dots and dashes.
-    stops: by rank, a text after its last character, which is not cut. bands: draw only so many of the last lines of each rank.
-    Where a label has no room, only the letter of its task is drawn, and the legend says so.
+    stops: by rank, a text that follows its last character and is not cut. bands: how many lines of each rank are drawn, the
+    last ones; None: all. Where a label has no room, only the letter of its task is drawn, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)
@@ -150,8 +150,8 @@ def _line(
 ) -> Line:
     """Return a rank's characters and their colours. Idle time is dotted, or blank with colours. A task ends with a blank.
 
-    colour: with colours; without, the second result is empty. band: after so many characters the line is continued below; no
-    label is cut there.
+    colour: with colours; without, the second result is empty. band: the number of characters after which the line continues
+    below; no label is cut there.
     """
     parts: list[str] = []
     shades, size = bytearray(), 0
@@ -224,7 +224,7 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
 
 
 def _decimal(number: Fraction, decimals: int) -> str:
-    """Return an integer as it is, and any other number with at most so many decimals. It has no exponent."""
+    """Return an integer as it is, and any other number with at most `decimals` decimals and no exponent."""
     if number.denominator == 1:
         return str(number.numerator)
     text = f"{float(number):.{max(decimals, 0)}f}"

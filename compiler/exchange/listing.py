@@ -13,6 +13,7 @@ from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
 from chimerac.compiler.exchange.listing_text import cost_formula, pipe_names, stage_clauses, task_lines
 from chimerac.compiler.format import format_schedule
+from chimerac.compiler.lower.relower import launches_at_end
 from chimerac.compiler.syntax.grammar import keywords
 
 
@@ -40,8 +41,8 @@ def program_to_listing(program: Program) -> str:
     lines += [f"cost {f.letter}{cost_formula(costs.of(f.op))}" for f in FORMS if f.letter and f.op.name in given_costs]
     lines += [f"cost hop = {costs.hop}", f"window {h.window}"]
     lines += [f"tied {tied.name} on stages {', '.join(map(str, tied.stages))}" for tied in h.tied]
-    is_at_end, has_all_reduces = _launches_at_end(program)
-    lines += [f"sync {'at end' if is_at_end else 'eager'}"] if has_all_reduces else []
+    if program.collectives:
+        lines.append(f"sync {'at end' if launches_at_end(program) else 'eager'}")
     lines += [f"limit {limit} <= {most}" for limit, most in h.limits.items()]
     lines.append("order listing for rank r {")
     for r in range(h.ranks):
@@ -72,15 +73,6 @@ def _check(program: Program) -> None:
     if len(mixed):
         fact = f"only some forwards of stage {mixed[0]} are run again"
         raise _refused(fact, "let all forwards of a stage, or none, keep only their inputs")
-
-
-def _launches_at_end(program: Program) -> tuple[bool, bool]:
-    """Return whether all all-reduces come after the tasks of their ranks, and whether there are all-reduces."""
-    rank, op = program.rank_of, program.table.op
-    rows, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
-    last = np.zeros(program.world, np.int64)
-    np.maximum.at(last, rank[rows], rows)
-    return bool((all_reduces > last[rank[all_reduces]]).all()), len(all_reduces) > 0
 
 
 def _refused(fact: str, help: str) -> ChimeraError:

@@ -15,7 +15,7 @@ MAX_PERIOD = 256  # the most tasks or overlapped pairs of the body of a loop, be
 
 
 def pipe_names(given: Sequence[str]) -> list[str]:
-    """Return a name for each pipe that a listing may use. given: the pipes' own names.
+    """Return for each pipe a name that a listing may use. given: the pipes' own names.
 
     A listing has no families of pipes, so down[0] becomes down_0. No name is a kind of task, a word of the language, or that of
     another pipe.

@@ -143,7 +143,7 @@ def _ranks(
 
 
 def _lanes(bars: Sequence[_Bar]) -> list[list[_Bar]]:
-    """Return the bars of as few lanes as possible, so that the bars of a lane do not overlap."""
+    """Return the bars in as few lanes as possible. The bars of a lane do not overlap."""
     lanes: list[list[_Bar]] = []
     free: list[tuple[int, int]] = []  # when the last bar of each lane ends, and the lane
     for bar in sorted(bars, key=lambda b: (b.begin, b.end)):

@@ -178,7 +178,8 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
 
     The ranks, the stages, the micro-batches and the rank of each stage follow from the file. If it has tasks alone, transfers
     and all-reduces are planned as for a schedule, for `width` replicas. A file with messages has one replica. Its messages stay
-    where they are, unless `arrange` is True. machine, arrange: as in `compile_schedule`. Actions of OF_SHARDS are left out.
+    where they are, unless `arrange` is True. machine, arrange: as in `compile_schedule` (compiler/__init__.py). Actions of
+    OF_SHARDS are left out.
 
     Raises ChimeraError: E621 a file that is not of this format, E622 actions that are no schedule, E002 a width above 1 for a
     file with messages, E211 a width that is below 1 or too large, and E4xx of the verifier.

@@ -32,7 +32,7 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     """Return the edit that a line of the finding's help describes; None if it describes none, or one that does not fit."""
     start, end = finding["start"], finding["end"]
     if meant := _DID_YOU_MEAN.match(line):
-        new, named = meant.groups()  # named: the old word, if the help names it; else it is the text of the finding
+        new, named = meant.groups()  # named: the old word; None if it is the text at the finding
         old = named or text.text[start:end]
         at = text.text.rfind(old, text.text.rfind("\n", 0, start) + 1, end) if named else start
         return (at, at + len(old), new) if at >= 0 and old.isidentifier() else None

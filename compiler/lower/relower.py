@@ -24,14 +24,19 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     timing = task_times(tasks)
     if timing.stuck:
         return None
-    rank, op = program.rank_of, program.table.op
-    rows, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
-    last = np.zeros(program.world, np.int64)
-    np.maximum.at(last, rank[rows], rows)
-    at_end = bool((all_reduces > last[rank[all_reduces]]).all())
+    at_end = launches_at_end(program)
     result = lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
     before, after = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
     return result if np.array_equal(before, after) else None  # the result has the order of the first replica in all
+
+
+def launches_at_end(program: Program) -> bool:
+    """Return whether all all-reduces come after the tasks of their ranks."""
+    rank = program.rank_of
+    tasks, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(program.table.op == Op.ALLREDUCE)
+    last_task = np.full(program.world, -1, np.int64)  # by rank, the row of its last task
+    np.maximum.at(last_task, rank[tasks], tasks)
+    return bool((all_reduces > last_task[rank[all_reduces]]).all())
 
 
 def evaluation(program: Program) -> Program:

@@ -36,8 +36,8 @@ def gradient_sync(
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives to which the insertion's column `operand` refers.
 
-    timing: of this program, as `earliest` returns it. in_one_order: all ranks have the collectives and the transfers in one
-    common order (transfers.py), each collective after the last task that one of its members waits for.
+    timing: of this program (`task_times` in compiler/tasks.py). in_one_order: all ranks have the collectives and the transfers
+    in one common order (transfers.py). In it a collective comes right after the last of the tasks before its launches.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]

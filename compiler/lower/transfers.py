@@ -46,7 +46,7 @@ class _Messages:
 
 
 def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
-    """Return the transfers of a program of tasks. timing: of this program, as `earliest` returns it.
+    """Return the transfers of a program of tasks. timing: its `task_times` (compiler/tasks.py).
 
     in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
     each other (the machines `paired` and `serial`), but RECVs are posted later. ahead: the allowance of a channel; without
@@ -105,7 +105,7 @@ def _messages(program: Program) -> _Messages:
 def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Messages, ahead: int) -> Ints:
     """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out.
 
-    place, keys: as `total_order` returns them. ahead: the allowance of a channel.
+    place, keys: as `total_order` returns them (compiler/tasks.py). ahead: the allowance of a channel.
     """
     count, target = len(messages.channel), messages.channel % program.header.ranks
     # A RECV comes before its consumer and before the consumers of all later messages of its channel. An offset larger than

@@ -25,8 +25,8 @@ MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a fin
 class _FormulaTasks:
     """The tasks that one formula places, one entry each.
 
-    formula: the number of the formula; each_stage, each_id: one entry per micro-batch of each task: its stage, and its number
-    in the program.
+    formula: the number of the formula; each_stage, each_id: one entry per micro-batch of each task: the task's stage, and the
+    number of the micro-batch in the program.
     """
 
     formula: int

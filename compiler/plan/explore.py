@@ -80,11 +80,11 @@ class _State:
 def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
     """Return the best configuration and how it was found.
 
-    progress: called after each configuration that is tried or left out as too slow, with the number of these so far and at the
-    end. After Ctrl-C the best so far is returned; if there is none, KeyboardInterrupt is raised.
+    progress: called after each configuration that is tried or left out as too slow. Its arguments: how many these are so far,
+    and how many at the end. After Ctrl-C the best so far is returned; if there is none, KeyboardInterrupt is raised.
 
     Raises ChimeraError: E714 a profile of another model, E718 nothing fits, E719 nothing is possible, the findings of a
-    schedule's text, and the errors of `find_model`.
+    schedule's text, and the errors of `find_model` (compiler/descriptions.py).
     """
     evaluator = Evaluator(problem)
     evaluator.check()
@@ -273,7 +273,7 @@ def _outcome(c: Configuration) -> Outcome:
 
 
 class _Workers:
-    """Processes that evaluate configurations. With `processes` 1, or once one was killed, the caller's process does it."""
+    """Processes that evaluate configurations. With `processes` 1, or once one was killed, the caller's process does so."""
 
     def __init__(self, evaluator: Evaluator, processes: int) -> None:
         self._evaluator = evaluator

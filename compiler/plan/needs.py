@@ -29,7 +29,7 @@ Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # ranges: the first
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Local ranks that hold the same stages. moments: how many entries one of them holds, by moment and entry type."""
+    """Local ranks that hold the same stages. moments: by moment and entry type, how many entries a rank holds."""
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -61,7 +61,8 @@ class Needs:
         """Return the bytes of the entries of a stage, by moment and range. Each entry of a rank belongs to one of its stages.
 
         values: count the values and messages at the stage's boundaries. False: the workspace counts the output and the gradient
-        of the input instead (`Ranges.workspace_with_values`), and a longer range never needs less. only: the moments to return.
+        of the input instead (`workspace_with_values` in ranges.py), and a longer range never needs less. only: the moments to
+        return.
         """
         begins, ends = where
         columns, tables = [], []
@@ -86,7 +87,7 @@ class Needs:
         return np.asarray(np.tensordot(group.moments[only][:, columns], np.stack(tables), 1))
 
     def peaks(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
-        """Return, for each group, the most that one of its ranks needs, and at which moment.
+        """Return, for each group, the most bytes that one of its ranks needs, and at which moment.
 
         cuts: the first layer of each stage, and the number of layers.
         """
@@ -134,7 +135,7 @@ class Needs:
         return float(self._values(kind, value, count)[cuts[boundary_of(value, stage) + 1]])
 
     def _values(self, kind: Kind, value: Value, count: int) -> Floats:
-        """Return the bytes of an entry at each cut, whose tensors are the output of the layer before the cut.
+        """Return, by cut, the bytes of an entry whose tensors are the output of the layer before the cut.
 
         A cut is the first layer of a stage. Before layer 0 there is no output: 0 bytes.
         """
@@ -144,7 +145,7 @@ class Needs:
         return self._by_cut[kind, value, count]
 
     def _state(self, gradients: Floats, stage: int) -> Floats:
-        """Return the bytes of optimizer state that a rank holds for so many bytes of gradients of a stage."""
+        """Return the bytes of optimizer state that a rank holds for gradients of a stage. gradients: their bytes."""
         share = self.state.per_gradient / self.state.shares(len(self.program.header.holders([stage])))
         return np.ceil(gradients * share.numerator / share.denominator)
 

@@ -48,7 +48,7 @@ class Effort:
 
 @dataclass(slots=True)
 class _Constraint:
-    """The need of a group of ranks at one moment, which must be at most 1: the limit.
+    """The need of a group of ranks at one moment, as a share of the limit: it must be at most 1.
 
     parts: by stage, the share of the limit that each of its ranges needs.
     """

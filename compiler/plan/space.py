@@ -42,8 +42,9 @@ class Problem:
     bytes that a rank may need. state: the optimizer's. zero: whether the ranks with a copy of a stage share out this state;
     None: where a rank would not fit otherwise. network: a link in the place of the profile's links.
 
-    own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, those of the divisors of the ranks that
-    are tried. sizes: of micro-batches that are tried, in samples; None for all. recompute: the choices that are tried.
+    own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, only those divisors of `ranks` are
+    tried that are among them. sizes: of micro-batches that are tried, in samples; None for all. recompute: the choices that are
+    tried.
     """
 
     schedules: Mapping[str, Source]

@@ -26,7 +26,7 @@ def drawn(text: str, setting: Setting) -> dict[str, Any]:
     """Return the timeline of a text with its sizes, parameters and costs, as values for JSON.
 
     `panel` is what `viewed` returns. Its times are integers: `scale` of them are one unit. For a wrong text or a wrong setting,
-    return `findings`, and the parameters; None if the parameters themselves are wrong.
+    return what `findings` returns, and `parameters`, which is None where `_sliders_of_wrong_text` returns None.
     """
     try:
         results = setting.compiled(text)

@@ -16,4 +16,4 @@ GRACE_S = 3.0  # a worker that has not answered so long after the limit of its r
 ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
 VALUES = 160  # of a parameter that are tried for its slider; two more at most
-OPERATIONS = 2**18  # of expressions: so many to compute the parameters, and as many again for all sliders together
+OPERATIONS = 2**18  # of expressions: for computing the parameters, and as many again for all sliders together

@@ -37,7 +37,7 @@ def work(export: Exporter) -> None:
     gc.collect()
     gc.freeze()  # the children share these pages
     while (message := frames.receive(0)) is not None:
-        if message != frames.CANCEL:  # it came too late: the request had its answer already
+        if message != frames.CANCEL:  # the request before it has its answer already
             frames.send(1, _in_child(message, export))
 
 

@@ -1,7 +1,7 @@
 """Evaluating expressions, at one point or at many points at a time. Their types are checked before (types.py).
 
-A point fixes the values of the names, for instance for one stage, or for one stage and one micro-batch. At each point only the
-branch that its condition selects is computed, so `if m > 0 then N // m else 0` never divides by zero.
+A point fixes the values of the names, for instance for one stage, or for one stage and one micro-batch. Of an `if`, only
+the branch that the condition selects is computed at each point. So `if m > 0 then N // m else 0` never divides by zero.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, scalar, values_at, values_of
 from chimerac.compiler.syntax import nodes as n
 
-MAX_LIMIT = 2**31 - 1  # the largest number that a limit of what a rank may hold can state
+MAX_LIMIT = 2**31 - 1  # the largest value of a limit of what a rank may hold
 
 
 def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:

@@ -131,7 +131,7 @@ def _bound(
     gradients: list[int] = []  # the earliest start of its input gradient, or of its B
     tails: list[int] = []  # the least time after its last backward here
     forwards: list[tuple[int, int]] = []  # what its forward holds, and the time of this forward
-    kept = 0  # added up over them: what a micro-batch holds x the least time for which it is held
+    kept = 0  # the sum, over these micro-batches, of what one holds x the least time for which it is held
     for _, s, m in (x for x in tasks if x[0] == "F"):
         way = [place[m, x] for x in range(top + 1)]
         hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]

@@ -107,8 +107,8 @@ def _links(program: Program, given: Given) -> Rows:
 def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
     """Return the number by which times are multiplied to become integers without a common divisor.
 
-    Raises ChimeraError E002 for times below 0, and if these integers are too large for a schedule, one by one or added up over
-    an iteration.
+    Raises ChimeraError E002 for times below 0, and if the times, in units of 1 / their common denominator, are too large for a
+    schedule, one by one or added up over an iteration.
     """
     times = [x for row in (*costs, *links) for x in row]
     if min(times) < 0:

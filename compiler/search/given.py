@@ -98,8 +98,8 @@ def given_from_json(text: str, name: str) -> Given:
 def given_from_durations(program: Program, durations: Durations) -> Given:
     """Return the costs and links that follow from the durations of a program, in `durations.unit`.
 
-    A link takes the time of its longest message, latency and transfer. From a rank to one to which it sends nothing, it takes
-    the time of the slowest link.
+    A link takes the time of its longest message, latency and transfer. A link without messages takes the time of the slowest
+    link.
     """
     c, t, scale = durations.costs, program.table, durations.scale
     costs = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Costs, Header, Program
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Program
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.order.order import order_tasks
@@ -41,11 +41,13 @@ ANEW = 0.15  # the share of the tries that begin with a text that does not depen
 class Point:
     """One size, with what holds for every text at this size.
 
-    costs, bounds: for each hop cost, the costs and the lower bound of the makespan, as integers; scales: how many of these are
-    one unit of the schedule's costs. activations: the most that a rank may hold, None without a limit.
+    pipes: with their placements, which every text keeps. costs, bounds: for each hop cost, the costs and the lower bound of
+    the makespan, as integers; scales: how many of these are one unit of the schedule's costs. activations: the most that a rank
+    may hold, None without a limit.
     """
 
     parameters: Mapping[str, int]
+    pipes: tuple[Pipe, ...]
     costs: tuple[Costs, ...]
     scales: tuple[int, ...]
     bounds: tuple[int, ...]
@@ -98,7 +100,7 @@ def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Se
         scales = tuple(hop.denominator for hop in hops)
         costs = tuple(_scaled(spec.costs, hop, scale) for hop, scale in zip(hops, scales, strict=True))
         bounds = tuple(lower_bound(spec.header, c, limit) for c in costs)
-        result.append(Point(size, costs, scales, bounds, limit))
+        result.append(Point(size, spec.header.pipes, costs, scales, bounds, limit))
     return result
 
 
@@ -147,8 +149,8 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
 def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
     """Return a text with its makespans.
 
-    None if its tasks cannot be ordered at one of the sizes, if tasks wait for each other, or if a rank holds too many
-    activations.
+    None if its tasks cannot be ordered at one of the sizes, if it places them on other ranks, if tasks wait for each other, or
+    if a rank holds too many activations.
     """
     makespans: list[tuple[int, ...]] = []
     try:
@@ -156,6 +158,8 @@ def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
         for point in points:
             budget = Budget()
             spec = resolve(schedule, point.parameters, budget)
+            if spec.header.pipes != point.pipes:
+                return None
             tasks = order_tasks(spec, budget).program
             if point.activations is not None and _most_alive(tasks) > point.activations:
                 return None

@@ -20,7 +20,7 @@ class Reason(IntEnum):
     READ: a reader waits for the SEND of its value; on machines whose transfers queue, for the completion of its transfer. POST:
     a SEND waits for a RECV of its channel. END: the completion of a transfer or of a collective waits until one of its ends is
     posted; it has one such wait for each end. QUEUE: a completion waits for the one before it in a queue. WINDOW: a SEND waits
-    for a transfer to complete; with window 0 the instruction after it waits.
+    for a transfer to complete; with window 0 the instruction after the SEND waits.
     """
 
     READ = 0
@@ -39,7 +39,7 @@ def blocks(op: Op) -> Condition | None:
     """Return the condition under which the rank continues after it has reached an instruction; None if it always does.
 
     values: the values that the instruction reads have arrived; window: fewer sends of its channel are incomplete than the
-    window of the machine allows. What this means on each machine is in progress.py.
+    window of the machine allows, or with window 0 its own send is complete. What this means on each machine is in progress.py.
     """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:

@@ -66,7 +66,7 @@ class Built:
         chosen = {self._numbers[name] for name in names}
         module, _ = self._constructed(chosen.__contains__, seed)
         if any(module.get_parameter(name).is_meta for name in names):
-            # One of them was computed from a parameter that the constructor has replaced, as weight normalization does.
+            # A chosen parameter was computed from one that the constructor has replaced, as weight normalization does.
             # Replaced parameters have no name in the module. So all parameters without a name get memory too.
             named = set(self._numbers.values())
             module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)

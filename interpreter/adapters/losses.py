@@ -60,7 +60,7 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
     """Check on random outputs that each loss of a user's model is a sum over the samples, not a mean.
 
     name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample. A loss that is zero
-    for one sample is not checked, and no loss is checked if they cannot be computed. Raises ChimeraError E856 for a mean.
+    for one sample is not checked, and no loss is checked if the losses cannot be computed. Raises ChimeraError E856 for a mean.
     """
     generator, samples = torch.Generator().manual_seed(0), outputs[0].shape[0]
     drawn = []

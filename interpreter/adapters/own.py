@@ -2,7 +2,7 @@
 
     FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits, or a Model
     hf:config.json         initial weights
-    hf:FOLDER              with the weights of its safetensors
+    hf:FOLDER              the weights of its safetensors; initial weights if it has none
 
 torch is imported only by the functions that need it, when they are called.
 """
@@ -84,9 +84,10 @@ def own_model(
     has; None: texts are bytes. loss: a name of `LOSSES`, by default DEFAULT_LOSS. layers: paths as for `cut`, with commas or
     spaces between them. head: as for `huggingface`. If the function of a file returns a Model, this model is returned as it is.
 
-    Raises ChimeraError: E801 for a function that does not return a model that can be cut, E821 for samples with more tokens
-    than a Hugging Face model has positions, E850, E851, E852, E854 and E855 as `huggingface` and `cut` do, E854 also for a
-    vocabulary with fewer tokens than a byte has values, E861 for a tokenizer with too many tokens.
+    Raises ChimeraError: E801 for a name that is no function, and for a function that returns neither a Model nor a module whose
+    forward has an argument; E821 for samples with more tokens than a Hugging Face model has positions; E850, E851, E852, E854
+    and E855 as `huggingface` and `cut` do; E854 also for a vocabulary with fewer tokens than a byte has values; E861 for a
+    tokenizer with too many tokens.
     """
     import torch  # takes 2 s
 

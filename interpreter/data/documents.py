@@ -15,7 +15,7 @@ from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, which then goes on to the end of its line
-GROUP = 2**22  # at least so many characters are tokenized at a time
+GROUP = 2**22  # characters that are tokenized at a time, at least
 LINE_END = 10  # the byte after each document, without a tokenizer
 
 
@@ -105,7 +105,7 @@ def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, l
 
 
 def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]], list[Array]], end: int | None) -> int:
-    """Append the tokens of these pieces, with the token `end` after each document. Return how many documents there are."""
+    """Append the tokens of these pieces. Return how many documents there are. end: the token after each document, or None."""
     documents = 0
     for group in _grouped(pieces):
         parts: list[Array] = []

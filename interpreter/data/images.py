@@ -86,7 +86,7 @@ def augmented(image: Pixels, data: ImageSet, draws: np.random.Generator) -> Pixe
 
 
 def image_data(data: ImageSet, seed: int, augments: bool) -> Data:
-    """Return the samples of a data set. augments: whether images to train on are changed, at random each time they are read.
+    """Return the samples of a data set. augments: whether images to train on are changed, in each epoch in another way.
 
     The images that are held out are never changed.
     """

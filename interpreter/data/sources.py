@@ -24,7 +24,7 @@ class Source:
 
     name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: the
     folder of the CIFAR-10 files; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
-    column: of a data set `hf:FOLDER`, the one that has the texts; limit_s: as in `prepared`.
+    column: of a data set `hf:FOLDER`, the one that has the texts; limit_s: as in `prepared` (prepared.py).
     """
 
     name: str

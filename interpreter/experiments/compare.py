@@ -20,7 +20,8 @@ class Point:
     """A figure of the runs that differ in repetition or seed alone.
 
     value: the median over these runs. low, high: the least and the greatest; of a single run the quartiles over its iterations,
-    where they are known. predicted: by the simulator; ratio: to the baseline; both None where there is none. count: of runs.
+    where they are known. predicted: by the simulator, None without a prediction; ratio: to the baseline, None without one.
+    count: of runs.
     """
 
     value: float

@@ -79,7 +79,7 @@ class Variant(BaseModel):
 
 
 class Content(BaseModel):
-    """The keys of an experiment file. The values of settings are checked later, against the types of RunSettings."""
+    """The keys of an experiment file. The values of settings are checked later (`_check_value`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     title: str

@@ -124,7 +124,7 @@ def duration(seconds: float) -> str:
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
     """Execute the runs that are pending, and return how many of the runs that ended meanwhile failed.
 
-    discard, minutes: as in `execute`. command: returns the command line of a run. Runs that failed before are executed again
+    discard, minutes: as in execute.py. command: returns the command line of a run. Runs that failed before are executed again
     only if `retry_failed`. Another runner may work on the same runs: each run is executed by one of them. At any time this
     host executes one run, so that runs do not slow each other down.
     """

@@ -1,6 +1,6 @@
 """Plots of a comparison, as SVG. Groups differ not only in their colours, but also in markers and lines, or in patterns.
 
-It needs matplotlib, the extra `report`.
+This module needs matplotlib, the extra `report`.
 """
 
 from __future__ import annotations

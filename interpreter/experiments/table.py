@@ -35,7 +35,7 @@ class Results:
 def results(runs: Sequence[Run], discard: int) -> Results:
     """Return the results of the runs. discard: iterations at the start of each run that are not counted.
 
-    Raises ValueError or OSError as `result_of`.
+    Raises ValueError or OSError as `result_of` (execute.py).
     """
     collected = Results([], [], [], [])
     for run in runs:

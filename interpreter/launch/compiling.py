@@ -59,7 +59,7 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 
     Raises ChimeraError E002 without matplotlib, and for a program with too many ranks for a picture.
     """
-    from chimerac.compiler.analyze.panels import measured_panel, program_title, simulated_panel, time_label  # 8 ms
+    from chimerac.compiler.analyze.panels import measured_panel, program_title, simulated_panel, time_label  # takes 8 ms
     from chimerac.compiler.draw.picture import draw_picture
 
     simulated, title = simulate(program), program_title(program)

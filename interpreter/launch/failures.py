@@ -20,7 +20,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
-# How long ranks wait for the rank that reports to exit first. torchrun ends all ranks when one has exited.
+# How long a rank leaves the report and the first exit to another rank. torchrun ends all ranks when one has exited.
 EXIT_DELAY_S = 20
 HOST_DELAY_S = 1.0  # how long the rank that hosts the store waits before it exits, so that the others see a claimed report
 LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # in the environment of ranks whose launcher prints the message for killed ranks
@@ -65,7 +65,7 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
         job.fail()
     if not is_first_here and (job is None or isinstance(error, ChimeraError)):
         # Usually all ranks have the same findings, and the first rank of the host reports them. If this rank is still running
-        # after the delay, the first one does not have its findings. Before the rendezvous, the same holds for every error.
+        # after the delay, the first one does not have these findings. Before the rendezvous, the same holds for every error.
         if job is None:
             time.sleep(EXIT_DELAY_S)
         elif job.wait_for_report(EXIT_DELAY_S):

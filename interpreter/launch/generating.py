@@ -81,7 +81,7 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     """Return the language model whose weights a file has.
 
     model, length: as in the training; None where the file names them. tokenizer: that of the training; None for bytes. A
-    .safetensors file shows only whether it is the right one.
+    .safetensors file shows only whether this tokenizer is the right one.
 
     Raises ChimeraError: E862 for a file that cannot be read or does not fit, E861 for a tokenizer that cannot be read or does
     not fit the model, E801 for an unknown model, E821 for a length that is too long for it.

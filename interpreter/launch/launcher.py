@@ -55,12 +55,12 @@ _programs = Progress()  # has the programs of run.py, with which the position of
 
 
 class Agent(LocalElasticAgent):
-    """torch's agent of one host. It reports a failure as soon as it notices it, also if the ranks are then restarted.
+    """torch's agent of one host. It reports each failure at once, also if the ranks are then restarted.
 
     Ranks that were stopped by SIGTERM are not restarted.
     """
 
-    has_reported = False  # whether ranks have failed; if so, the message of the job has been printed
+    has_reported = False  # whether ranks have failed; if so, the message of the job has been printed, or a rank will print it
 
     def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
         spec.rdzv_handler = NonBlockingHandler(spec.rdzv_handler)

@@ -52,11 +52,11 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
     of the model share are also tied; a compiled program keeps its ties. For a preset, the plan is returned as it is.
 
     Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model, E708 for a split that does not
-    fit; and as `compiled_plan`.
+    fit; and as `compiled_plan` (compiling.py).
     """
     if not is_own(settings.model):
         return plan
-    # It imports torch: 2.6 s, which are already spent where there is a description.
+    # This imports torch: 2.6 s, which are already spent where there is a description.
     from chimerac.interpreter.runtime.partitioned import missing_ties
 
     program = with_partition(settings, plan.program, description)
@@ -111,7 +111,7 @@ def _program_text(path: Path) -> Source | None:
         source = Source(str(path), read(path))
     except ChimeraError:
         return None  # the compiler reports what is wrong
-    # It imports numpy and pydantic: 0.25 s, which --help does not need.
+    # This imports numpy and pydantic: 0.25 s, which --help does not need.
     from chimerac.chimera_ir.forms import is_program
 
     return source if is_program(source) else None

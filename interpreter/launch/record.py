@@ -38,8 +38,9 @@ OUTPUTS = {  # option -> what it writes, for messages
 class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
-    iterations: of the run; log: the file of the JSON lines, to which this run appends; header: more fields of the first line
-    that it appends, such as the settings; tensorboard: the folder of the same numbers for TensorBoard.
+    iterations: of the run. log: the file of the JSON lines, to which this run appends; None: no log. header: more fields of the
+    first line that it appends, such as the settings. tensorboard: the folder of the same numbers for TensorBoard; None: they
+    are not written.
 
     Raises ChimeraError E811 if the log or the folder cannot be written, E840 without the package tensorboard.
     """

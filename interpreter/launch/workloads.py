@@ -84,7 +84,7 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check the options that choose model and data; with --timed only the model. Only images need torch for it.
+    """Check the options that choose model and data; with --timed only the model. Only images need torch here.
 
     The images, or the text of --data, are prepared here, so that a launcher writes the prepared files before it starts ranks.
     Raises ChimeraError: E801 to E803, E821, E860, E861. A model of the user's own: also E850 and E854.
@@ -109,7 +109,7 @@ def check_options(settings: RunSettings) -> None:
 
 
 def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
-    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer."""
+    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer, and for images."""
     if settings.tokenizer is None or kind == "images":
         return None
     from chimerac.interpreter.data.tokenizer import load_tokenizer  # imports numpy: 0.1 s, not for --help
@@ -161,7 +161,7 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 
     With --timed, and for a user's own model, nothing is checked.
     """
-    # It imports pydantic: 0.1 s, which --help does not need.
+    # This imports pydantic: 0.1 s, which --help does not need.
     from chimerac.chimera_ir.partition import check_layers
 
     if is_own(settings.model):
@@ -183,7 +183,7 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
     """
     if settings.split is None and settings.partition is None:
         return program
-    # It imports pydantic: 0.1 s, which --help does not need.
+    # This imports pydantic: 0.1 s, which --help does not need.
     from chimerac.chimera_ir.partition import check_fits, partition_from_json, split_by_counts
 
     stages = program.header.stages
@@ -211,6 +211,6 @@ def _model_name(settings: RunSettings, program: Program) -> str:
     return default_for(program.header.stages)
 
 
-@lru_cache(maxsize=1)  # the checks need it, and the data again after torch is imported
+@lru_cache(maxsize=1)  # check_options reads the text, and data_of needs it again
 def _text(source: Source) -> Text:
     return source.text()

@@ -13,7 +13,7 @@ from chimerac.interpreter.runtime.model import Example, Fields, Values
 Tensors = Tensor | Sequence[Tensor]
 Divisor = float | Sequence[float]
 
-STEP_ARGUMENTS = ("inputs", "targets", "divisor", "sync")  # of `Pipeline.step`, besides the fields
+STEP_ARGUMENTS = ("inputs", "targets", "divisor", "sync")  # of `Pipeline.step` (pipeline.py), besides the fields
 
 
 def tensors_of(given: Tensors) -> Values:

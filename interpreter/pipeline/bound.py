@@ -1,6 +1,6 @@
 """A program that is bound to a model and a transport: one rank of a pipeline, ready to run iterations.
 
-`Pipeline` makes one from a user's arguments, and the trainer of interpreter/training from its own.
+`Pipeline` (pipeline.py) makes one from a user's arguments, and the trainer of interpreter/training from its own.
 """
 
 from __future__ import annotations

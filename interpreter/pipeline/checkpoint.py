@@ -119,8 +119,8 @@ def start_save(
 ) -> PendingSave:
     """Start a save, which a thread of each rank continues; called by all ranks together.
 
-    info: further fields of checkpoint.json. copy: copy the values first, so that they may change before `finish`. The other
-    arguments and the errors are those of `save_checkpoint`.
+    info: further fields of checkpoint.json, if any. copy: copy the values first, so that they may change before `finish`. The
+    other arguments and the errors are those of `save_checkpoint`.
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
     state_bytes = _serialized(state)

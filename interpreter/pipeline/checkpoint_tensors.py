@@ -75,7 +75,7 @@ class TensorWriter:
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
     def write(self) -> list[WrittenValue]:
-        """Write this rank's values, and return where each of them is."""
+        """Write the values that `plan` gave to this rank, and return where each of them is."""
         results = self._storage.write_data(self._plan, self._planner).value()
         return [_to_written(result) for result in results]
 

@@ -19,7 +19,8 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
     """Return the model of these layers.
 
     layers: modules, or functions that build them, alone or as (name, layer). model: the module that contains the layers and
-    gives them their names. example: of one micro-batch, with the shapes and dtypes of real ones. name: of the model.
+    gives them their names; None: other names (`_named`). example: of one micro-batch, with the shapes and dtypes of real ones.
+    name: of the model.
 
     Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
     have the same name, or if a layer is not in `model`.

@@ -80,8 +80,9 @@ class Pipeline(BoundPipeline):
     - transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
 
     Own stages: layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages`
-    returns their numbers. Then `model`, `split` and `targets` are not given. tied: for each set of shared parameters, by a name
-    of your choice, the path of the parameter in each of its stages, by stage. All ranks give all sets, and all fields.
+    (stages.py) returns their numbers. Then `model`, `split` and `targets` are not given. tied: for each set of shared
+    parameters, by a name of your choice, the path of the parameter in each of its stages, by stage. All ranks give all sets,
+    and all fields.
 
     Raises ChimeraError for a schedule that does not compile, if it does not fit the model, if it needs another number of ranks
     or another machine, and if the ranks have different programs, boundary values or copies of parameters. Raises TypeError and

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Schedule = str | os.PathLike[str] | Program  # a name in the library, a path, a text (it has a line break), or a program
-Recompute = str | Iterable[int] | None  # the stages that recompute, as for compile_schedule; None: as the schedule says
+Recompute = str | Iterable[int] | None  # stages that recompute, as in compiler.compile_schedule; None: as the schedule says
 Compile = Callable[[Mapping[str, int]], Program]
 
 

@@ -1,6 +1,6 @@
 """The errors of a program that does not fit its run: another number of ranks, another machine, other recomputation.
 
-For a fast `--help` of interpreter/run.py, it imports neither torch nor numpy.
+For a fast `--help` of interpreter/run.py, this module imports neither torch nor numpy.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Choice:
 
     samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats: iterations of each measurement;
     device: `cpu` or `cuda`; optimizer: the one whose state is counted. layers, head, loss: of a model of the user's own, as for
-    run.py.
+    run.py; None if not given.
     """
 
     model: str

@@ -52,7 +52,7 @@ class Samples(ABC):
         """Return the targets of these samples. A target that does not count in the loss is `IGNORED`."""
 
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
-        """Return a field of these samples. Raises KeyError for a name that is none of theirs."""
+        """Return a field of these samples. Raises KeyError if they have no field of this name."""
         raise KeyError(f"these samples have no field {name}")
 
     @abstractmethod

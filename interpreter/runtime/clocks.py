@@ -12,7 +12,7 @@ from chimerac.interpreter.transport import Transport
 
 ROUNDS = 16  # how many all-reduces compare the clocks
 
-Reading = tuple[int, int]  # the clock of a rank before an all-reduce over all ranks, and after it
+Reading = tuple[int, int]  # the clock of a rank before an all-reduce over all ranks, and after it, in nanoseconds
 
 
 def clock_offsets(transport: Transport) -> list[int]:

@@ -52,8 +52,8 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
 def first_boundary(model: Model, samples: int) -> tuple[Tensor, ...]:
     """Return the tensors that the first layer passes on for a micro-batch of `samples` samples. Their `kept` is always False.
 
-    The forward of this layer runs on real tensors. `describe` would run the whole model with fake tensors, for which torch
-    imports modules for 1.5 s.
+    The forward of this layer runs on real tensors. `describe` would run the whole model with fake tensors: torch takes 1.5 s to
+    import the modules for them.
     """
     example = model.example(samples)
     with drawing(Draws(0, 0, range(samples))), model.autocasting(torch.device("cpu")):
@@ -171,7 +171,7 @@ class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _NoTracker:
-    """Takes the place of the tracker with which torch counts operations by module. With it, torch counts them all together.
+    """Replaces the tracker with which torch counts operations by module. With this class, torch counts them all together.
 
     torch's tracker fails for a forward that computes gradients with respect to its input (torch.autograd.grad).
     """
@@ -274,7 +274,7 @@ def _recorder(saved: list[torch.Tensor]) -> Any:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return, for each layer, the bytes of storages that only it keeps and no other made; and of the rest by (maker, keepers).
+    """Return, for each layer, the bytes of storages that it alone keeps and no other made; of the rest, by (maker, keepers).
 
     kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor in
     the model's inputs.

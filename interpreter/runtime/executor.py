@@ -112,9 +112,10 @@ class Executor:
             self._epilogue = partial(_in_range, "epilogue", self._finish)
         self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
-        # The clock, and how long the transport had waited in all: at the start, after each instruction, and after `_finish`.
+        # The clock, and how long the transport had waited in all, in nanoseconds: at the start, after each instruction, and
+        # after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
-        self._sends_complete = 0  # when all sends of the last run were complete
+        self._sends_complete = 0  # when all sends of the last run were complete, in nanoseconds
 
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream once, on one batch, and return this rank's share of the loss.
@@ -122,8 +123,8 @@ class Executor:
         sync: the same on all ranks; False leaves out the ALLREDUCEs. After a run with sync every trained parameter has its
         complete gradient, added to the one that it had. After a run without sync each rank has the gradient of its own tasks,
         and a later run with sync adds up those of all ranks. invoke: a function that is called instead of each instruction's
-        call, with the number of the instruction and the call; it makes the call. The epilogue is called in the same way, with
-        the number after the last instruction.
+        call, with the number of the instruction and the call; it makes the call. The executor's part of the epilogue is called
+        in the same way, with the number after the last instruction.
 
         Raises RankError, which names the instruction that failed, or the epilogue.
         """

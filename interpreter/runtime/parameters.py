@@ -118,7 +118,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
 
 
 def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return, for each set of tied parameters, the modules of a stage that own one, each with the attribute's name."""
+    """Return, by set of tied parameters, a stage's modules that own a parameter of the set, each with the attribute's name."""
     owners: dict[str, list[tuple[nn.Module, str]]] = {}
     for layer, ties in zip(stage.layers, stage.ties, strict=True):
         for name, path in ties.items():

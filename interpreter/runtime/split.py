@@ -75,6 +75,6 @@ def _needs_graph_of_torch() -> bool:
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
     """Register the function `deferring(deferred, *arguments)`, which `Splitting` calls instead of `func`.
 
-    The backward of its result adds to `deferred`. It may return NotImplemented; then `func` is called.
+    The backward of its result adds to `deferred`. `deferring` may return NotImplemented; then `func` is called.
     """
     DEFERRING[func] = deferring

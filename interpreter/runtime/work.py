@@ -133,7 +133,7 @@ class Work:
         self.has_single_input = self.needs_gradient == (True,)  # one tensor, which has a gradient, as in most models
         self.has_buffers = any(True for _ in module.buffers())
         self.split: Splitting | None = None
-        self.generators: Generators | None = None  # as they were before a forward that is run again
+        self.generators: Generators | None = None  # as they were before a forward that is run again; None: none to restore
         self.close()
 
     def close(self) -> None:

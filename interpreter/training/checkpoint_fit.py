@@ -62,7 +62,7 @@ def fitting_values(values: Mapping[str, int], samples: int, target: int) -> list
     """Return other values of options, such that an iteration has `target` samples; an empty list if there are none.
 
     values: by option; the number of samples is proportional to their product. samples: of an iteration with these values.
-    The result begins with the values of which the fewest differ from `values`, and of these with those that differ least.
+    The result is sorted by how many values differ from `values`, and then by how much they differ.
     """
     product, rest = divmod(math.prod(values.values()) * target, samples)
     if rest:

@@ -16,7 +16,7 @@ from chimerac.interpreter.training.settings import Settings
 def decay_groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
     """Return the groups of parameters for AdamW.
 
-    Parameters with two or more dimensions have weight decay: matrices and embedding tables. Norms and biases have none.
+    Parameters with two or more dimensions have weight decay, such as matrices and embedding tables. Norms and biases have none.
     """
     all_parameters = list(parameters)
     groups = [

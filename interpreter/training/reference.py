@@ -57,8 +57,8 @@ def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     """Return the largest relative difference ||g - r|| / ||r|| over the parameters of a stage.
 
     g: the gradient in the pipeline; r: the gradient in the reference, whose parameters are `expected`. If ||r|| is less than a
-    thousandth of the largest ||r|| of the stage, it is replaced by that: otherwise the rounding of gradients near zero would
-    give large relative differences.
+    thousandth of the largest ||r|| of the stage, that thousandth is the divisor: otherwise the rounding of gradients near zero
+    would give large relative differences.
     """
     parameters = stage.parameters_by_name()
     reference = [_gradient(expected[name]) for name in parameters]

@@ -20,7 +20,7 @@ class Settings:
     rate. clip: the norm to which a gradient with a larger norm is scaled. warm_up: iterations in which the rate rises; None: a
     tenth of all, at least one. rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas,
     weight_decay: of AdamW. accumulate: batches whose gradients are summed before each weight update. dtype: that in which
-    layers compute. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: at most so many in a row.
+    layers compute. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: how many at most in a row.
     zero: shard the optimizer's state over the copies of a stage. compile_stages: compile the stages with torch.compile.
     """
 

@@ -121,9 +121,11 @@ class Trainer:
         if not math.isfinite(total_loss + norm):
             # Every rank has the same totals, so all ranks take this branch.
             if not self.settings.skip_nonfinite or self.skipped_in_a_row == self.settings.max_skipped:
-                before = f", and the {self.skipped_in_a_row} updates before it were skipped" if self.skipped_in_a_row else ""
+                skipped = self.skipped_in_a_row
+                updates = "the update before it was" if skipped == 1 else f"the {skipped} updates before it were"
+                before = f", and {updates} skipped" if skipped else ""
                 message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}{before}"
-                more = ", or a larger --max-skipped" if self.skipped_in_a_row else ""
+                more = ", or a larger --max-skipped" if skipped else ""
                 raise self.pipeline.nonfinite_error(message, help=f"give a smaller --lr or a longer --warm-up{more}")
             self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
             if self.optimizer is not None:

@@ -32,9 +32,9 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    machine: the machine of docs/semantics.md on which its ranks run. device: where the tensors of messages are. waited_ns: for
+    machine: the machine of docs/semantics.md on which the ranks run. device: where the tensors of messages are. waited_ns: for
     how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits outside the stream
-    may be counted too. progress: what this rank is doing; the executor writes its position.
+    may be counted too. progress: what this rank is doing; the executor writes there which instruction runs.
     """
 
     rank: int
@@ -47,7 +47,8 @@ class Transport(Protocol):
     def named(self, ranks: Sequence[int]) -> str:
         """Return ranks as text for a message: `rank 1`, `ranks 0, 2`.
 
-        Ranks that are processes are named with their hosts if there are several, and with their global ranks if these differ.
+        Ranks that are processes are named with their hosts if there are several hosts, and with their global ranks if these
+        have other numbers.
         """
 
     def connect(self, program: Program) -> None:
@@ -59,8 +60,8 @@ class Transport(Protocol):
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send. If the window is full, first wait for the oldest send of the channel.
 
-        With window 0, post the send at once, then wait for it. `buffer` is kept until a later send, the flush, or with window 0
-        this call has waited for this send (docs/semantics.md, "Buffers").
+        With window 0, post the send at once, then wait for it. `buffer` is kept until this send has been waited for: by a later
+        send, by the flush, or with window 0 by this call (docs/semantics.md, "Buffers").
         """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:

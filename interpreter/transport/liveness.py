@@ -21,7 +21,7 @@ POLL_INTERVAL_S = 0.5  # interval at which a rank polls the abort flag
 STORE_TIMEOUT_S = 4.0  # how long one call of the store may take
 LINGER_S = 3.0  # how long a rank waits for SIGTERM before it exits, so that another one exits first
 STORE_LOST_S = 10.0  # a rank that got SIGTERM exits if the store has not answered for this long
-REPORT_TIMEOUT_S = 20.0  # how long a rank waits for a claim of the report; the rank that claims it first collects statuses
+REPORT_TIMEOUT_S = 20.0  # how long a rank waits for a claim of the report; before the claim, statuses are collected
 ABORT_FLAG = "abort"  # key in the store: how often the flag has been set
 REPORT = "report"  # key in the store: how many ranks have claimed the report
 

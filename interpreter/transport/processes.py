@@ -37,8 +37,8 @@ LONGEST = timedelta(seconds=MAX_TIMEOUT_S)
 class PendingOperation:
     """A transfer or a collective that was posted.
 
-    work: torch's handle of it. awaited: what its wait is for. then: called when it is complete. limit: the timeout of the wait;
-    None if the timeout of its backend applies.
+    work: torch's handle of it. awaited: what its wait is for. then: called when it is complete; None: nothing is called. limit:
+    the timeout of the wait; None if the timeout of its backend applies.
     """
 
     __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")

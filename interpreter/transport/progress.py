@@ -27,7 +27,7 @@ NONE = -1  # no instruction
 
 
 class Awaited(NamedTuple):
-    """What a wait is for. what: as text; ranks: the ranks that have to post their side of it; the rank itself may be one."""
+    """What a wait is for. what: as text; ranks: those that have to post their side of it; the waiting rank may be one."""
 
     what: str
     kind: Kind
@@ -153,7 +153,7 @@ class Progress:
 
 
 def place_without_text(position: Position) -> str:
-    """Return a position as text without the text of the instruction, for which the program is needed."""
+    """Return a position as text, without the text of its instruction. So the program is not needed."""
     return "the start-up" if position.number == NONE else f"instruction {position.number}"
 
 

@@ -42,9 +42,9 @@ class Rendezvous:
     """What this process needs to wait for the other ranks of a job, or of a process group of a user.
 
     limit: the timeout of one wait; None before `initialize`. liveness: determines which ranks answer; None before the store is
-    connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one, and
-    before they have connected. store: with keys that only these ranks use. global_ranks: for each rank of a process group, its
-    rank among all of torch's processes; None for the ranks of a job.
+    connected. progress: what this process is doing; by default nothing yet. hosts: the host of each rank; empty if all ranks
+    are on this host, and before they have connected. store: with keys that only these ranks use; None before it is connected.
+    global_ranks: for each rank of a process group, its rank among all of torch's processes; None for the ranks of a job.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Rendezvous:
         return _positions_here(ranks) if self.global_ranks is None else {}
 
     def _store_text(self, liveness: LivenessCheck) -> str:
-        """Return the process that has the store as text, with the ranks of its host if that is another host."""
+        """Return, as text, which process has the store. If it is on another host, the text names the ranks of that host."""
         if self.global_ranks is not None:
             return "the store of the process group"
         text = "rank 0" if liveness.hosted else "the store of torchrun"
@@ -193,7 +193,7 @@ def rendezvous() -> Rendezvous:
 
 
 def limit_of(timeout_s: float) -> timedelta:
-    """Return the limit of a wait, from seconds. Raises ValueError if torch cannot wait for so short or so long a time."""
+    """Return the limit of a wait, from seconds. Raises ValueError if they are too few or too many for torch."""
     if not MIN_TIMEOUT_S <= timeout_s <= MAX_TIMEOUT_S:
         expected = f"a number from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}, which is a year"
         raise ValueError(f"the timeout of a wait is {timeout_s} s: give {expected}")

@@ -1,8 +1,8 @@
 """Why a wait has taken too long though every rank answers: a rank computes, a message never came, or ranks wait in a cycle.
 
 The reason follows from the positions of the ranks in the program. SEND number i and RECV number i of a channel wait for each
-other. An ALLREDUCE waits for the one with the same number, among those over the same ranks, of each of these ranks. A rank is
-behind if it has not yet executed the instruction that another rank waits for.
+other. ALLREDUCE number i of a rank waits for ALLREDUCE number i of each rank that joins it; the numbers count only the
+ALLREDUCEs over these ranks. A rank is behind if it has not yet executed the instruction that another rank waits for.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stall:
         return (other_status.position.run, other_status.position.number) <= (status.position.run, number)
 
     def _awaited_instruction(self, rank: int, other: int) -> int:
-        """Return the number of the instruction of `other` for which `rank` waits; NONE if there is none."""
+        """Return the number of the instruction of `other` that `rank` waits for; NONE if there is none."""
         status = self.statuses[rank]
         program = self.progress.programs.get(status.position.program)
         if program is None or status.awaited is None or status.posted == NONE:
@@ -107,7 +107,7 @@ class Stall:
         return others[k] if k < len(others) else NONE
 
     def _lost_message(self, rank: int, other: int) -> str:
-        """Return as text that `other` is past the SEND for which `rank` waits."""
+        """Return as text that `other` is past the SEND that `rank` waits for."""
         number = self._awaited_instruction(rank, other)
         send = self.progress.instruction(other, replace(self.statuses[rank].position, number=number))
         return f"{self._named([other])} is past {'its SEND' if number == NONE else send}, but no message came"

@@ -13,9 +13,10 @@ from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find, names
+from chimerac.compiler.pipeline import parse_source
 from chimerac.compiler.search import texts
 from chimerac.compiler.search.spaces import GreedyTexts
-from chimerac.compiler.search.texts import EvaluatedText, limited, lower_bound, search
+from chimerac.compiler.search.texts import EvaluatedText, evaluated, limited, lower_bound, points_of, search
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 from tests.helpers import SMALL, library_program
@@ -50,6 +51,14 @@ def test_the_text_has_the_given_limit_or_the_default(given: str | None, formula:
     source, used = limited(find("chimera_zb"), given)
     limits = compile_text(source.text, {"D": 4, "N": 8}).program.header.limits
     assert (used, limits.get("activations")) == (formula, limit)
+
+
+def test_a_text_that_places_the_stages_on_other_ranks_is_left_out() -> None:
+    source = find("gpipe")
+    points = points_of(parse_source(source), [{"D": 4, "N": 8}], [Fraction(0)])
+    mirrored = source.text.replace("on rank s ", "on rank D - 1 - s ")
+    assert compile_text(mirrored, {"D": 4, "N": 8}).program.header.pipes[0].placement == (3, 2, 1, 0)
+    assert evaluated(source.text, points) is not None and evaluated(mirrored, points) is None
 
 
 def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:

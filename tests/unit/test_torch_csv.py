@@ -15,6 +15,7 @@ from chimerac.compiler.analyze.diff import diff
 from chimerac.compiler.command.main import main
 from chimerac.compiler.exchange.listing import program_to_listing
 from chimerac.compiler.exchange.torch_csv import program_from_csv, program_to_csv
+from chimerac.compiler.lower.relower import arranged
 from tests.helpers import CASES, library_program
 from tests.helpers_cost import lines
 
@@ -87,6 +88,20 @@ def test_a_program_is_written_as_a_listing_with_the_same_tasks(name: str, parame
         before, after = ([i for i in p.stream(rank) if hasattr(i, "letter")] for p in (program, again))
         assert before == after
     assert again.costs == program.costs and again.header.limits == program.header.limits
+
+
+def test_an_all_reduce_of_a_rank_without_tasks_is_at_its_end() -> None:
+    text = """
+        schedule unused ranks 3 stages 2
+        pipe a { stage s on rank s + 1   micro_batches 2 }
+        pipe b { stage s on rank 2*s     micro_batches 0 }
+        order ticks { F a(s, m) at s + 2*m   B a(s, m) at 10 - s + 2*m   F b(s, m) at s   B b(s, m) at 9 - s }
+        sync at end
+    """
+    program = compile_text(text).program
+    assert program.text(0).startswith("ALLREDUCE") and program.offsets[1] == 1
+    assert "\nsync at end\n" in program_to_listing(program)
+    assert arranged(program, "window") == program
 
 
 @pytest.mark.parametrize(

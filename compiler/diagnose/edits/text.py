@@ -11,7 +11,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import names_in, subexpressions
 
-MAX_PARAMETERS = 3  # edits write the names of at most so many parameters of a schedule
+MAX_PARAMETERS = 3  # the most parameters of a schedule whose names edits write
 Edit = tuple[tuple[Span, str], ...]  # pairs: a place on one line, and what to write there
 
 
@@ -83,7 +83,7 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
 def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
 
-    constants: the names of parameters. fixed: scale only the terms that have no other names, which are the same for all tasks;
+    constants: the names of parameters. fixed: scale only the terms that have no other names, and so are equal for all tasks;
     otherwise scale only the terms that have other names.
     """
     text, begin = as_written(e), e.span.column

@@ -38,7 +38,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
     """Return edits of formulas in two groups.
 
     The first group changes numbers and coefficients, and adds amounts to ticks. The second changes signs, the direction of
-    counting, divisions and placements, and adds multiples of the stage to ticks.
+    counting, divisions and placements, and adds multiples of the stage, in a fill of the rank, to ticks.
     moved: the rules and fills to whose ticks amounts are added; the other edits do not depend on it. directions: '+' for later
     ticks, '-' for earlier ones, '+-' for both.
     """

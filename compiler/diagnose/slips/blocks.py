@@ -39,7 +39,7 @@ _ADVICE = {
     ("", "repeat"): "loops belong in order listing for rank r { ... }",
     ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
-# kind of a block -> words that belong in it; outside of all blocks, one of them shows that the last block ended too early
+# kind of a block -> words that belong in it; outside of all blocks, such a word shows that the last block ended too early
 _WORDS_OF_BLOCK = {
     "ticks": tuple(KINDS),
     "greedy": ("prefer", "then", "group", "limit"),
@@ -51,7 +51,7 @@ _WORDS_OF_BLOCK = {
 def wrong_blocks(p: Place) -> Iterator[Answer]:
     """Statements and words in a block to which they do not belong, and blocks that end too early.
 
-    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, its other advice only at the first word.
+    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, the other advice only at the first word.
     """
     text = p.text()
     kind, advice = _BLOCK_OF.get(text, (p.kind, ""))

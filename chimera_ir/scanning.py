@@ -80,8 +80,9 @@ def string(text: str, at: int) -> tuple[str, int]:
 def end_of(text: str, at: int, depth: int = 0) -> int:
     """Return the position after the value that begins here, or after the end of the outermost open bracket.
 
-    depth: the number of brackets that are open here; 0 if a value begins here. What is inside brackets is not checked, except
-    strings. Raises JSONDecodeError if no value begins here, or if it has no end.
+    depth: the number of brackets that are open here; 0 if a value begins here. Only strings are checked: outside of brackets
+    any characters up to white space or a delimiter are a value. Raises JSONDecodeError if no value begins here, or if a string
+    or a bracket has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)
@@ -101,7 +102,8 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 def place_of(text: str, field: str) -> int | None:
     """Return the position of the value of a field of the outermost object; None if there is no such field or no object.
 
-    The values before it are not checked inside. Raises JSONDecodeError if the object is otherwise not JSON up to this position.
+    The values before it are not checked (see `end_of`). Raises JSONDecodeError if the object is otherwise not JSON up to this
+    position.
     """
     at = after_space(text, 0)
     if text[at : at + 1] != "{":

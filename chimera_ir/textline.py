@@ -135,7 +135,7 @@ def _syntax_error(text: str) -> UnreadableError:
     """Return the error for a text that is not an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
     if not text:
-        return UnreadableError(f"'{text}' is not an instruction", "write an instruction between two ';'")
+        return UnreadableError(f"'{text}' is not an instruction", "remove the ';', or write an instruction there")
     if op not in _FORMS:
         return UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
     form = _FORMS[op]

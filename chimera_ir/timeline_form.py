@@ -86,7 +86,10 @@ class TimelineFile:
         t = t.take(np.argsort(t.row, kind="stable"))
         wrong = np.flatnonzero(t.row != np.arange(len(program)))
         if len(wrong):
-            raise self._wrong(f"row: there is no bar of row {wrong[0]} of the program", "give one bar for each row")
+            k = int(wrong[0])
+            is_repeated = t.row[k] < k  # the bars before have the rows 0 .. k - 1
+            fact = f"there are two bars of row {t.row[k]}" if is_repeated else f"there is no bar of row {k} of the program"
+            raise self._wrong(f"row: {fact}", "give one bar for each row")
         wrong = np.flatnonzero(t.rank != program.rank_of)
         if len(wrong):
             k = int(wrong[0])

@@ -33,8 +33,11 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
-    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task. No rank waits for R."""
-    cells = len(state.counters)  # a heap has the index kind of task x cells + cell
+    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task.
+
+    An R that a limit forbids is left out, since no task waits for an R.
+    """
+    cells = len(state.counters)  # the index of a heap is: number of the kind of task x cells + cell
     for rank, heaps in enumerate(state.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap and state.ops[index // cells] != Op.RECOMPUTE]
         if waiting:
@@ -51,7 +54,8 @@ def _help(state: Scheduler, first: Counter) -> str:
     advice = f"limit {backward} instead, a count that every backward lowers"
     is_lowered = min(first.weights) < 0  # whether some task lowers what the limit counts
     if not found:
-        room = "let each limit be at least the number of pipes times stages that it counts"
+        groups = f"{state.order.group} times " if state.order.group > 1 else ""
+        room = f"let each limit be at least {groups}the number of pairs of pipe and stage that it counts"
         return room if is_lowered else f"{advice}; and {room}"
     texts = [f"line {bound.span.line}: write '{_text(bound)}'" for bound in found]
     help = f"{'; '.join(texts)}; tried: the scheduler then finishes"
@@ -61,9 +65,10 @@ def _help(state: Scheduler, first: Counter) -> str:
 def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     """Return limits, raised so that the scheduler finishes; [] if none was found.
 
-    The full limit is raised by 1, 2, 4, ... until the scheduler finishes, then by the least amount that is sufficient. If
-    other limits are full after that, they are raised too. A limit that is raised enough forbids nothing, so the search
-    fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget. first: the span of the limit to raise first.
+    The limit `first` is raised by 1, 2, 4, ... If the scheduler then gets stuck at limits that are not raised yet, these are
+    raised too, by the same amount. Once it finishes, the least amount that is sufficient is searched for. A limit that is
+    raised enough forbids nothing, so the search fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget.
+    first: the span of the limit to raise first.
     """
     best: list[Bound] = []
     budget = state.budget.share()

@@ -62,7 +62,7 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
         marks.append(Entry((swatch,), "all-reduce of the gradients of a stage"))
     if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):
         marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
-    stage = ", below them or after a point the stage" if has_stages else ""
+    stage = "; the stage is below them, or after a dot" if has_stages else ""
     marks.append(Entry((), f"numbers are micro-batches{stage}"))
     if any(p.counts_idle for p in panels):
         marks.append(Entry((), "numbers in red italics count idle slots"))

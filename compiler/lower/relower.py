@@ -27,7 +27,7 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     at_end = launches_at_end(program)
     result = lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
     before, after = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
-    return result if np.array_equal(before, after) else None  # the result has the order of the first replica in all
+    return result if np.array_equal(before, after) else None  # every replica of the result has the order of the first one
 
 
 def launches_at_end(program: Program) -> bool:

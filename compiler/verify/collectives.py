@@ -26,7 +26,7 @@ def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
     cycle = [] if found else _cycle(index)
     if cycle:
         names = ", ".join(cycle[:MAX_FOUND]) + (", ..." if len(cycle) > MAX_FOUND else "")
-        note = f"on some rank each of these comes before the next, and the last before the first: {names}"
+        note = f"each of these comes before the next on some rank, and the last before the first: {names}"
         found.append(Diagnostic("E453", "no single order of the collectives agrees with every stream", notes=(note,)))
     return found
 

@@ -125,7 +125,7 @@ def test_a_text_with_a_wrong_word_is_refused(old: str, new: str) -> None:
          "'BWD act down[0] s0 m0' is not an instruction", "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' is not an instruction",
-         "write an instruction between two ';'"),
+         "remove the ';', or write an instruction there"),
         ("on 0 1", "on 00 1", "the number '00' begins with 0", "write 0"),
         ("on 0 1", "on 0 -01", "the number '-01' begins with 0", "write -1"),
         ("on 0 1", f"on {'0' * 21} 1", f"'{'0' * 21}' is not an integer of at most 20 characters", ""),

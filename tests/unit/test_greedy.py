@@ -117,7 +117,7 @@ def test_the_help_is_advice_if_there_are_too_many_tasks_to_try_limits() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)  # 520,000 tasks: more than MAX_TRIED of diagnose/stuck.py
     assert d.help == (
         "limit F - B instead, a count that every backward lowers; "
-        "and let each limit be at least the number of pipes times stages that it counts"
+        "and let each limit be at least the number of pairs of pipe and stage that it counts"
     )
 
 

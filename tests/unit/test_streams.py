@@ -83,8 +83,8 @@ def test_the_reader_accepts_exactly_the_instructions_that_the_types_accept(field
     assert program_of_rows(rows).stream(0) == program_of(HEADER, [[instruction]]).stream(0) == (instruction,)
 
 
-def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
-    """Single micro-batches come first, then groups, then ids that no pipe has. The columns are those of a compiled program."""
+def test_single_micro_batches_are_numbered_first_as_in_a_compiled_program() -> None:
+    """Then come groups, then ids that no pipe has. A group may have another number than in the compiled program."""
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
         reread = read(write(compiled))

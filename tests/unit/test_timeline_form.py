@@ -52,6 +52,7 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
         ('"row": [0,', '"row": [9223372036854775807,', "E613", r"row\[0\]: expected an integer from 0"),
         ('"row": [0,', '"row": [99999999999999999999,', "E613", r"row\[0\]: .* found 99999999999999999999"),
         ('"row": [0,', '"row": [1,', "E613", "no bar of row 0"),
+        ('"row": [0,1,', '"row": [0,0,', "E613", "two bars of row 0"),
         ('"row": [0,', '"row": [0,0,', "E613", "different lengths: rank .*, row"),
         ('"rank": [0,', '"rank": [1,', "E613", "row 0 has rank 1, and in the program rank 0"),
         ('"start": [0,', '"start": [9,', "E613", r"end\[0\] is .*, before start\[0\], which is 9"),

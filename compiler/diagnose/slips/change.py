@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chimerac.compiler.diagnose.place import Place
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
-_MAX_DIGITS = 20  # only a number with fewer digits is lowered by one; the language allows no larger ones
+_MAX_DIGITS = 19  # a number with more digits is larger than the language allows, and is not lowered by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def is_number(word: str) -> bool:
 def minus_one(p: Place, first: int, end: int) -> str:
     """Return the text of the tokens first .. end - 1, minus one."""
     text = p.between(first, end)
-    return str(int(text) - 1) if is_number(text) and len(text) < _MAX_DIGITS else f"{text} - 1"
+    return str(int(text) - 1) if is_number(text) and len(text) <= _MAX_DIGITS else f"{text} - 1"
 
 
 def begins_value(p: Place, k: int) -> bool:

@@ -188,7 +188,7 @@ def searched(group: str) -> str:
     makespans = [(row["found"]["makespan"], row["found"]["not_searched_makespan"]) for row in rows]
     median_gain = statistics.median(1 - makespan / not_searched for makespan, not_searched in makespans if not_searched)
     summary += f" Beside the library without {' and '.join(FOUND_HERE)}: median gain {median_gain:.1%}."
-    return "\n".join([*lines, "", summary, "", ""])
+    return "\n".join([*lines, "", textwrap.fill(summary, 120, break_on_hyphens=False), "", ""])
 
 
 def _cells(cells: Sequence[str]) -> str:

@@ -89,15 +89,14 @@ def own_model(
     and E855 as `huggingface` and `cut` do; E854 also for a vocabulary with fewer tokens than a byte has values; E861 for a
     tokenizer with too many tokens.
     """
-    # torch and the modules of this project that use it take 2.6 s to import.
-    import torch
+    import torch  # takes 2 s
 
-    from chimerac.interpreter.adapters.losses import LOSSES
+    from chimerac.interpreter.adapters.losses import LOSSES  # 2.6 s together with torch
 
     loss_function, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
     if not name.startswith(HUGGING_FACE):
         return _from_file(name, samples, length, loss_function, paths)
-    # Imports torch, as above; transformers is imported only when a configuration is read.
+    # 2.6 s together with torch. transformers is imported only when a configuration is read.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
     source = name.removeprefix(HUGGING_FACE)
@@ -138,10 +137,10 @@ def _check_text(source: str, config: Any, length: int, tokens: int | None) -> No
 
 def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence[str]) -> Model:
     """Return the model that a function of a file builds. Raises ChimeraError: E801, and E851 and E852 as `cut` does."""
-    # torch and these modules take 2.6 s to import.
     import torch
     from torch import nn
 
+    # 2.6 s together with torch
     from chimerac.interpreter.adapters.construction import returned
     from chimerac.interpreter.adapters.model import cut
     from chimerac.interpreter.runtime.model import Model

@@ -155,7 +155,7 @@ def test_a_text_shorter_than_two_samples_is_refused_with_both_numbers() -> None:
     train, held_out = split_text(TEXT.part(0, 20), length=9)
     assert (len(train), len(held_out)) == (10, 10)
     assert Windows(train, length=9, seed=0).count == Windows(held_out, length=9, seed=0).count == 1
-    with pytest.raises(ChimeraError, match=r"E803: the data has 19 bytes, .* take 20"):
+    with pytest.raises(ChimeraError, match=r"E803: the data has 19 bytes; .* need 10 each"):
         split_text(TEXT.part(0, 19), length=9)
 
 

@@ -31,10 +31,11 @@ from chimerac.compiler.command.modelled import (
     model_for,
     model_of,
     profile_of,
+    state_for,
     with_partition,
 )
 from chimerac.compiler.command.pictures import PICTURES, check_picture_output, inches
-from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, state_of, without_parameters
+from chimerac.compiler.command.values import costs_of, number_of_bytes, parameters_of, without_parameters
 from chimerac.compiler.command.verbs import compare_parser
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
@@ -108,10 +109,8 @@ def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
 
 def _for_model(options: argparse.Namespace) -> ForModel | None:
     profile = profile_of(options)
-    state = state_of(options.optimizer, options.zero, options.precision, profile)
+    state = state_for(options, profile)
     if options.model is None:
-        if options.optimizer not in (None, "none"):
-            raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
         return None
     # An unknown model, or a profile of another model, is refused here, once for all rows. Whether a description fits the
     # --micro-batch depends on the schedule: if not, the row of this schedule has the reason.
@@ -215,7 +214,7 @@ def _html(options: argparse.Namespace, rows: Sequence[Compared], command: Sequen
     from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
 
-    state = state_of(options.optimizer, options.zero, options.precision, profile_of(options))
+    state = state_for(options, profile_of(options))
     panels = []
     for row in rows:
         f = row.figures

@@ -16,8 +16,15 @@ from chimerac.compiler.analyze.report import table
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.command.compile import program_of
 from chimerac.compiler.command.files import print_findings, write_product
-from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
-from chimerac.compiler.command.values import costs_of, parameters_of, state_of
+from chimerac.compiler.command.modelled import (
+    check_model_options,
+    durations_for,
+    model_for,
+    profile_of,
+    state_for,
+    with_partition,
+)
+from chimerac.compiler.command.values import costs_of, parameters_of
 from chimerac.compiler.command.verbs import diff_parser
 from chimerac.compiler.verify import peaks
 
@@ -44,9 +51,6 @@ def run(argv: Sequence[str]) -> int:
         if options.a == options.b == "-":
             raise refuse("E002", "both programs are -, and stdin has only one", help="give the path of the other one")
         check_model_options(options)
-        if options.model is None and (options.optimizer not in (None, "none") or options.zero):
-            option = "--zero" if options.zero else "--optimizer"
-            raise refuse("E002", f"{option} counts bytes of a model: give --model NAME, too")
         a, b = (_side(path, options) for path in (options.a, options.b))
         found = diff(a.program, b.program)
         write_product("\n".join(_lines(found, a, b, options.all)) + "\n", options.output)
@@ -60,7 +64,7 @@ def _side(path: str, options: argparse.Namespace) -> _Side:
     """Return one of the two programs with its simulation and what its ranks hold. path: A or B of the command line."""
     own_options = argparse.Namespace(**{**vars(options), "schedule": path})
     profile = profile_of(options)
-    costs = costs_of(options.costs)
+    state, costs = state_for(options, profile), costs_of(options.costs)
     program = program_of(own_options, parameters_of(options.parameters), ()).program
     model = model_for(program, options, profile)
     if model is not None:
@@ -72,7 +76,6 @@ def _side(path: str, options: argparse.Namespace) -> _Side:
         "copies of stages": tuple(peak.weight_copies),
     }
     if model is not None:
-        state = state_of(options.optimizer, options.zero, options.precision, profile)
         held["bytes"] = tuple(rank.peak for rank in held_bytes(program, model, state).ranks)
     return _Side(program, simulate(program, costs, durations_for(program, model, profile, options)), held)
 

@@ -12,7 +12,8 @@ from chimerac.chimera_ir.partition import partition_for, partition_from_json, sp
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.durations import Durations, Network, profiled_durations
-from chimerac.compiler.command.values import layer_counts
+from chimerac.compiler.analyze.memory import OptimizerState
+from chimerac.compiler.command.values import layer_counts, state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 
@@ -42,6 +43,14 @@ def check_model_options(options: argparse.Namespace) -> None:
     _network(options)  # raises for a text that is no link
     if options.profile is not None and options.costs:
         raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
+
+
+def state_for(options: argparse.Namespace, profile: Profile | None) -> OptimizerState:
+    """Return the optimizer's state as `state_of` does. Raises ChimeraError E002 also for --optimizer without --model."""
+    state = state_of(options.optimizer, options.zero, options.precision, profile)
+    if options.model is None and options.optimizer not in (None, "none"):
+        raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
+    return state
 
 
 def profile_of(options: argparse.Namespace) -> Profile | None:
